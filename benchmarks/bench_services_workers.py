@@ -6,6 +6,10 @@ same weights for the next one, so that no optimizer competes for the cores and n
 one completion to the next: it holds the loading of the weights, generation, scoring, all writes, the wait of the
 faster worker for the slower one, and the wait until everybody has noticed. It holds no validation, which is the
 leader's alone and has no second worker. Both numbers of workers do the same steps with the same seeds, turn by turn.
+
+`services.workers.processor` is the processor time of a rollout, of the workers and of the process that holds the store:
+what a second worker costs beyond its work. Other programs on the machine blur it little, and the time by the clock a
+lot: on cores that do nothing else, two workers are at most twice one divided by this ratio.
 """
 
 from __future__ import annotations
@@ -52,12 +56,13 @@ def run() -> list[Result]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rates, digests = _measured()
+        rates, processor, digests = _measured()
     finally:
         torch.set_num_threads(threads)
     if len(digests) > 1:
         raise AssertionError("one and two workers left other records of the same steps")
     one, two = (statistics.median(rates[workers]) for workers in (1, 2))
+    costs = {workers: 1000.0 * statistics.mean(seconds) for workers, seconds in processor.items()}
     return [
         {
             "name": "services.workers",
@@ -67,13 +72,24 @@ def run() -> list[Result]:
             "ratio": two / one,
             "target": TARGET,
             "met": two >= TARGET * one,
-        }
+        },
+        {
+            "name": "services.workers.processor",
+            "value": costs[2],
+            "unit": "ms/rollout",
+            "against": f"one worker, {costs[1]:.2f} ms of processor time a rollout, in the workers and the store",
+            "ratio": costs[2] / costs[1],
+            "target": f"<= {2.0 / TARGET:.2f}",
+            "met": costs[2] <= 2.0 / TARGET * costs[1],
+        },
     ]
 
 
-def _measured() -> tuple[dict[int, list[float]], set[str]]:
-    """Rollouts a second of each steady step by the number of workers; and digests of what was stored."""
+def _measured() -> tuple[dict[int, list[float]], dict[int, list[float]], set[str]]:
+    """Rollouts a second of each steady step by the number of workers, and processor seconds of a rollout in each turn;
+    and digests of what was stored."""
     rates: dict[int, list[float]] = {1: [], 2: []}
+    processor: dict[int, list[float]] = {1: [], 2: []}
     digests: set[str] = set()
     with tempfile.TemporaryDirectory() as scratch:
         config = load_config("quick", SETTINGS)
@@ -85,23 +101,26 @@ def _measured() -> tuple[dict[int, list[float]], set[str]]:
                 folder.mkdir()
                 address = str(folder / "store")
                 with Store.open(address) as store:
-                    times = _times(config, store, address, folder, workers)
+                    times, seconds = _times(config, store, address, folder, workers)
                     rollouts = config.training.queries_per_step * config.training.rollouts_per_query
                     rates[workers] += [rollouts / (b - a) for a, b in pairwise(times)]
+                    processor[workers].append(seconds / rollouts / (STEPS - 1))
                     digests.add(_digest(store))
-    return rates, digests
+    return rates, processor, digests
 
 
-def _times(config: Config, store: Store, address: str, runs: Path, workers: int) -> list[float]:
-    """When each step of the run was complete."""
+def _times(config: Config, store: Store, address: str, runs: Path, workers: int) -> tuple[list[float], float]:
+    """When each step of the run was complete; and processor seconds from the first of these moments to the last."""
     market = load_market(config.market, config.costs)
     (runs / "bench").mkdir()
     weights = _weights(config, runs / "bench")
     times = []
+    spent = 0.0
     with (
         recorded_run(store, "bench", "train", 1, market.content_hash, config),
-        _workers(address, runs, workers) as alive,
+        _workers(address, runs, workers) as (processes, alive),
     ):
+        everybody = (os.getpid(), *processes)
         for step in range(STEPS):
             for record in weights:
                 store.add_published(record(step))
@@ -109,7 +128,10 @@ def _times(config: Config, store: Store, address: str, runs: Path, workers: int)
                 alive()
                 time.sleep(LOOK)
             times.append(time.perf_counter())
-    return times
+            if step == 0:
+                spent = -sum(map(processor_seconds, everybody))
+        spent += sum(map(processor_seconds, everybody))
+    return times, spent
 
 
 def _weights(config: Config, folder: Path) -> Sequence[Callable[[int], PublishedRecord]]:
@@ -127,8 +149,8 @@ def _weights(config: Config, folder: Path) -> Sequence[Callable[[int], Published
 
 
 @contextmanager
-def _workers(address: str, runs: Path, workers: int) -> Iterator[Callable[[], None]]:
-    """Worker processes for a block; what it gets raises if one of them has ended."""
+def _workers(address: str, runs: Path, workers: int) -> Iterator[tuple[list[int], Callable[[], None]]]:
+    """Worker processes for a block: their ids, and what raises if one of them has ended."""
     own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     common = ["serve", "rollout", "bench", "--store", address, "--runs", str(runs)]
     logs = [runs / f"rollout-{number}.log" for number in range(workers)]
@@ -144,12 +166,18 @@ def _workers(address: str, runs: Path, workers: int) -> Iterator[Callable[[], No
                 raise RuntimeError(f"a worker ended with code {child.returncode}: {log.read_text()[-2000:]}")
 
     try:
-        yield alive
+        yield [child.pid for child in children], alive
     finally:
         for child in children:
             child.terminate()
         for child in children:
             child.wait(60)
+
+
+def processor_seconds(process: int) -> float:
+    """Of a process with all its threads, in user and system mode."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _digest(store: Store) -> str:

@@ -4,9 +4,11 @@
 the next shard, roll it out for a time with a tail (log-normal), send its tokens through the network of the store's
 machine and its records through the database, both first come, first served. When all shards are there, the trainers
 read, learn and publish, and every worker loads the new weights. Processes that wait ask the database meanwhile.
-Workers die after exponential times; their shards go to others when their silence is noticed.
+Workers die after exponential times; their shards go to others when their silence is noticed. Where all processes are
+on one machine, its cores compute what comes first.
 
-The costs are those of the small nano (`SMALL_NANO`, of which one is measured), or the caller's. It is a model: no
+The costs are those of the small nano (`SMALL_NANO`, of which one is measured), or the caller's;
+`python -m benchmarks.cluster_costs` measures them and compares what comes of them with real runs. It is a model: no
 cache, no validation, one network link.
 """
 
@@ -35,6 +37,7 @@ class Costs:
     link: float = inf  # bytes a second from and to the store's machine
     ask: float = 0.0
     pause: float = 0.5
+    load: float = 0.0  # of a worker, which merges the weights of all roles for its engine in every step
     notice: float = 0.0  # from the end of a step until everybody has noticed
 
 
@@ -42,11 +45,12 @@ class Costs:
 class Cluster:
     """Processes of a run. Of the workers, `per_machine` share what has come to their machine. `lifetime` is the mean of
     a worker in seconds, `silent` how long it takes to notice that one is dead, `restart` until another stands in its
-    place."""
+    place. `cores` are those of the one machine on which all of them are; without a number each process has its own."""
 
     workers: int
     shards: int
     trainers: int = 4
+    cores: int | None = None
     per_machine: int = 1
     staleness: int = 0
     lifetime: float = inf
@@ -99,6 +103,7 @@ class _Run:
         self._database_free = self._link_free = 0.0
         self._repeated = 0
         self._dies = [self._life() for _ in range(cluster.workers)]
+        self._cores = [0.0] * (cluster.cores or 0)  # when each is free
 
     def predict(self, steps: int) -> Prediction:
         cluster, costs = self._cluster, self._costs
@@ -126,7 +131,9 @@ class _Run:
         for worker in range(cluster.workers):
             if worker % cluster.per_machine == 0:
                 arrived = self._transfer(began, costs.weight_bytes)
-            heapq.heappush(free, (arrived, worker, -1, False))
+            loaded = self._compute(arrived, costs.load)
+            self._worked += costs.load
+            heapq.heappush(free, (loaded, worker, -1, False))
         waiting = [(began, shard) for shard in range(cluster.shards)]
         idle: list[int] = []
         stored, last = 0, began
@@ -147,7 +154,8 @@ class _Run:
                     heapq.heappush(free, (max(now, back), worker, -1, False))
                     continue
                 heapq.heappop(waiting)
-                end = now + self._shard_seconds()
+                seconds = self._shard_seconds()
+                end = self._compute(now, seconds)
                 if self._dies[worker] < end:
                     died = self._dies[worker]
                     self._worked += died - now
@@ -158,7 +166,7 @@ class _Run:
                         heapq.heappush(free, (died + cluster.silent, other, -1, False))
                     idle.clear()
                 else:
-                    self._worked += end - now
+                    self._worked += seconds
                     heapq.heappush(free, (end, worker, number, True))
                 continue
             elif shard < 0:
@@ -182,7 +190,15 @@ class _Run:
         last = costs.shard_bytes / self._cluster.trainers  # of a shard; the others have been read as they came
         read = self._query(self._transfer(began, last), costs.read, self._asked_meanwhile)
         self._trained += costs.train
-        return read + costs.train
+        return self._compute(read, costs.train)
+
+    def _compute(self, now: float, seconds: float) -> float:
+        """When a process that begins to compute now is done."""
+        if not self._cores:
+            return now + seconds
+        end = max(now, heapq.heappop(self._cores)) + seconds
+        heapq.heappush(self._cores, end)
+        return end
 
     def _shard_seconds(self) -> float:
         tail = self._costs.tail
@@ -200,7 +216,7 @@ class _Run:
     def _query(self, now: float, seconds: float, asked: float) -> float:
         seconds /= 1.0 - asked
         self._wrote += seconds
-        self._database_free = max(now, self._database_free) + seconds
+        self._database_free = self._compute(max(now, self._database_free), seconds)
         return self._database_free
 
 
@@ -211,7 +227,10 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=1024, help="of a step, at the cost of one each")
     parser.add_argument("--per-machine", type=int, default=1, help="workers that share what comes to their machine")
     parser.add_argument("--lifetime", type=float, default=inf, help="mean seconds until a worker dies")
-    for name in ("shard", "train", "tail", "write", "read", "shard_bytes", "weight_bytes", "link", "ask", "pause"):
+    parser.add_argument("--cores", type=int, help="of the one machine on which all processes are")
+    for name in (
+        "shard", "train", "load", "tail", "write", "read", "shard_bytes", "weight_bytes", "link", "ask", "pause",
+    ):  # fmt: skip
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(SMALL_NANO, name))
     arguments = parser.parse_args()
     costs = replace(
@@ -225,6 +244,7 @@ def main() -> None:
                 arguments.shards,
                 per_machine=arguments.per_machine,
                 staleness=staleness,
+                cores=arguments.cores,
                 lifetime=arguments.lifetime,
             )
             try:

@@ -253,6 +253,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel train --resume RUN --data data/mine --set engine.kind=vllm",
         "CUDA_VISIBLE_DEVICES=0,1,2 cryptosentinel train --config qwen3_4b --set training.data_parallel=3 --set "
         "engine.gpu_share=0 --set engine.url=http://localhost:8000/v1 --set engine.served_model=base",
+        "cryptosentinel train --config qwen3_8b --set training.data_parallel=4 --set training.sharding=fsdp --set "
+        "engine.gpu_share=0 --set engine.url=http://other-machine:8000/v1 --set engine.served_model=base",
         "CUDA_VISIBLE_DEVICES=3 vllm serve models/Qwen3-4B --served-model-name base --enable-lora --max-loras 4 "
         "--max-lora-rank 32 --port 8000",
     ),
@@ -267,7 +269,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel serve trainer RUN --role manager --store ws://10.0.0.1:8765",
         "cryptosentinel serve status --store ws://10.0.0.1:8765",
         "cryptosentinel train --launch processes [--workers N]",
-        "cryptosentinel train --launch ray [--workers N] [--ray-address HOST:PORT]",
+        "cryptosentinel train --launch ray [--workers N] [--more-workers M] [--ray-address HOST:PORT]",
     ),
     "takes hours, with a file of the repository": (
         "cryptosentinel experiment run experiments/e8_daily.toml",

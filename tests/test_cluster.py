@@ -49,6 +49,19 @@ def test_weights_go_to_a_machine_and_shards_are_read_as_they_come() -> None:
     assert simulate(Cluster(1, 5), tokens).steps_per_hour == pytest.approx(3600.0 / (5 * (3 + 1) + 1 + 2))
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4))
+def test_processes_of_one_machine_share_its_cores(workers: int, rounds: int, cores: int) -> None:
+    """Shards in whole rounds of the cores: then nothing but the cores' number counts."""
+    busy = min(workers, cores)
+    outcome = simulate(Cluster(workers, rounds * busy, cores=cores), PLAIN)
+    learning = 2.0 * ceil(4 / cores)
+    assert outcome.steps_per_hour == pytest.approx(3600.0 / (3.0 * rounds + learning))
+    loading = simulate(Cluster(workers, rounds * busy, cores=cores), replace(PLAIN, load=1.0))
+    assert loading.steps_per_hour == pytest.approx(outcome.steps_per_hour, rel=1.0 * workers / (rounds + 1))
+    assert loading.steps_per_hour < outcome.steps_per_hour
+
+
 def test_the_dead_are_replaced_and_their_shards_done_again() -> None:
     quiet = simulate(Cluster(4, 16), PLAIN)
     losing = simulate(Cluster(4, 16, lifetime=100.0, silent=20.0, restart=60.0), PLAIN)

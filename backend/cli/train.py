@@ -53,24 +53,26 @@ class SeveralProcesses:
     runs: Path
     asked_address: str = ""
     cluster: str | None = None
+    more_workers: int = 0
 
     @property
     def resume_options(self) -> str:
         """Options that `train --resume RUN` needs besides."""
         options = f" --launch {self.launch} --workers {self.workers}"
+        options += f" --more-workers {self.more_workers}" if self.more_workers else ""
         return f"{options} --ray-address {self.asked_address}" if self.asked_address else options
 
     def fit(self, config: Config) -> tuple[Config, str | None]:
         """See `backend.runs.train.TrainingProcess`: as many shards as workers."""
         from backend.distributed.entrypoints import with_enough_shards
 
-        return with_enough_shards(config, self.workers)
+        return with_enough_shards(config, self.workers + self.more_workers)
 
     def check(self, config: Config) -> None:
         """Raise `ConfigError` for a training that cannot be divided among processes."""
         from backend.distributed.entrypoints import check_distributed
 
-        check_distributed(config, self.workers)
+        check_distributed(config, self.workers + self.more_workers)
 
     def check_resumed(self, folder: Path) -> None:
         """Raise `UserError` for a run that was begun in one process."""
@@ -95,7 +97,8 @@ class SeveralProcesses:
         if self.cluster is None:
             run_processes(self.store, run, self.runs, self.workers, on_step, approved=approved)
         else:
-            run_ray(self.store, run, self.runs, self.workers, on_step, ray_address=self.cluster, approved=approved)
+            more = self.more_workers
+            run_ray(self.store, run, self.runs, self.workers, on_step, None, self.cluster, approved, more_workers=more)
         return coordinator_state(folder)
 
 
@@ -210,6 +213,14 @@ def train(
             "our own on this machine, for as long as the run lasts.",
         ),
     ] = "",
+    more_workers: Annotated[
+        int,
+        typer.Option(
+            "--more-workers",
+            min=0,
+            help="With --launch ray: rollout workers that join whenever the cluster has room for one.",
+        ),
+    ] = 0,
 ) -> None:
     """Train a team with M-GRPO. Ctrl-C is safe: go on with --resume."""
     request = TrainRequest(config=config, overrides=tuple(set_ or ()), resume=resume, **market.given())
@@ -225,6 +236,8 @@ def train(
         raise UserError(f"--begin begins a run for others, and {'--resume' if resume else '--launch'} carries one out")
     if files is not FilesOption.STORE and not begin:
         raise UserError(f"--files {files} is for --begin: add that, or leave it out")
+    if more_workers and launch is not Launch.RAY:
+        raise UserError(f"--more-workers {more_workers} is for --launch ray: add that, or leave it out")
     if not resume:
         request.check()
     if begin:
@@ -236,7 +249,7 @@ def train(
         where, options = recorded.store, ""
         process: ThisProcess | SeveralProcesses = ThisProcess()
         if launch is not None:
-            process = SeveralProcesses(launch, workers, where, recorded.runs, ray_address)
+            process = SeveralProcesses(launch, workers, where, recorded.runs, ray_address, more_workers=more_workers)
             if not resume:
                 process.check(request.settings())  # before anything is started
         cluster = ray_cluster(launch == Launch.RAY, ray_address, where)

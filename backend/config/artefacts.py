@@ -111,6 +111,7 @@ USER_ONLY: Mapping[str, Effect] = {
     "training.start_from": "reads",
     "training.states": "reads",
     "training.data_parallel": "runs",
+    "training.sharding": "runs",
     "training.wandb_project": "contacts",
 }
 # What a measurement is made of: without it, the numbers would be those of something else.

@@ -110,8 +110,10 @@ class TrainingConfig(Section):
     lr_end: Fraction = Field(0.0, description="final learning rate of a schedule, as a share of the first")
     warmup_steps: int = Field(5, ge=0, le=10_000, description="optimizer steps over which learning rates rise from 0")
     minibatches: int = Field(4, ge=1, le=64, description="optimizer steps per role on the rollouts of one step")
-    optimizer: Literal["adamw", "adafactor", "sgd"] = Field(
-        "adamw", description="AdamW; Adafactor, with less memory for whole models; or SGD with a momentum of 0.9"
+    optimizer: Literal["adamw", "adamw8bit", "adafactor", "sgd"] = Field(
+        "adamw",
+        description="AdamW; AdamW with eight-bit moments, on a GPU with the extra qlora; Adafactor, with less memory "
+        "for whole models; or SGD with a momentum of 0.9",
     )
     adam_betas: tuple[Decay, Decay] = Field((0.9, 0.95), description="AdamW: decay rates of the two moments")
     weight_decay: Fraction = Field(0.0, description="weight decay of the optimizer")
@@ -150,6 +152,11 @@ class TrainingConfig(Section):
     )
     data_parallel: int = Field(
         1, ge=1, le=64, description="processes on this machine, each with a GPU, that share every optimizer step"
+    )
+    sharding: Literal["none", "fsdp"] = Field(
+        "none",
+        description="fsdp: the processes of data_parallel divide the weights among them (FSDP2), for a base that one "
+        "GPU does not hold",
     )
     shards: int = Field(
         1, ge=1, le=1024, description="parts into which a step's windows are divided among rollout workers"
@@ -251,7 +258,7 @@ class TrainingConfig(Section):
             (variants, "overlong_buffer", variants.overlong_length > 0, "experimental.overlong_length above 0"),
             (variants, "alignment_target", drops, "alignment = 'duplicate_drop'"),
             (variants, "alignment_window", self._measures_target(), measured),
-            (self, "adam_betas", self.optimizer == "adamw", "optimizer = 'adamw'"),
+            (self, "adam_betas", self.optimizer.startswith("adamw"), "optimizer = 'adamw' or 'adamw8bit'"),
             (self, "lr_end", self.lr_schedule != "constant", "lr_schedule = 'linear' or 'cosine'"),
         ):
             value = getattr(section, key)
@@ -344,6 +351,19 @@ class TrainingConfig(Section):
             ]
             for key in named:
                 yield f"{key} is of adapters and weights = 'full' has none: use weights = 'lora'"
+        if self.sharding == "fsdp":
+            if self.quantization != "none":
+                yield (
+                    f"sharding = 'fsdp' cannot divide the packed weights of quantization = '{self.quantization}': drop "
+                    "one of them"
+                )
+            if self.weights == "full" and self.optimizer in ("adafactor", "adamw8bit"):
+                yield (
+                    f"optimizer = '{self.optimizer}' needs whole matrices, and with sharding = 'fsdp' and weights = "
+                    "'full' each process has a part of them: use 'adamw' or 'sgd'"
+                )
+        if self.optimizer == "adamw8bit" and self.device == "cpu":
+            yield "optimizer = 'adamw8bit' needs a GPU, and device = 'cpu': use optimizer = 'adamw', or drop device"
         if self.quantization != "none":
             for key, value, other in (("weights", self.weights, "full"), ("device", self.device, "cpu")):
                 if value == other:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class RoleTrainerService:
         self.heartbeat = heartbeat
         self.files = files
         self.curriculum = curriculum_of(config.training)
-        held = hardware_of(config.training)
+        held = replace(hardware_of(config.training), shards=None if gradients is None else gradients.shards)
         start = start_of(config.training, folder)
         self.policies, _ = role_policies(base, config.training, roles=(role,), hardware=held, start=start)
         self.learner = Learner(config.training, self.policies, role, gradients)

@@ -1,4 +1,5 @@
-"""Where a role's policy is trained, and in which numbers: device, bfloat16, gradient checkpointing, four-bit base.
+"""Where a role's policy is trained, and in which numbers: device, bfloat16, gradient checkpointing, four-bit base, and
+among which processes its weights are divided.
 
 **bfloat16.** The frozen base is held in it, and matrix products are done in it (torch's autocast). What is trained
 stays float32 with its gradient and its optimizer: an adapter, or in the mode `full` the whole copy. Losses, log-softmax
@@ -30,6 +31,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
+from backend.policies.sharding import ShardGroup
 
 Precision = Literal["float32", "bfloat16"]
 Quantisation = Literal["none", "nf4"]
@@ -38,12 +40,14 @@ DeviceKind = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True)
 class Hardware:
-    """How the policies of a process are held and computed. `device` is torch's name for it."""
+    """How the policies of a process are held and computed. `device` is torch's name for it; `shards` are the processes
+    among which whole models are divided (`sharding`), None where this one holds them."""
 
     device: str = "cpu"
     precision: Precision = "float32"
     checkpointing: bool = False
     quantization: Quantisation = "none"
+    shards: ShardGroup | None = None
 
     @property
     def kind(self) -> DeviceKind:
@@ -66,8 +70,9 @@ class Hardware:
             self.carry(model)  # which packs it
 
     def carry(self, model: nn.Module) -> None:
-        """Bring a model to the device, in place."""
-        model.to(torch.device(self.device))
+        """Bring a model to the device, in place; one that is yet to be divided stays where it was read."""
+        if self.shards is None:
+            model.to(torch.device(self.device))
 
     def place(self, model: nn.Module) -> None:
         """Bring a frozen base to the device, in its numbers, in place; its adapters, if it has any, stay float32."""
@@ -152,15 +157,20 @@ def hardware_of(training: TrainingConfig, rank: int = 0) -> Hardware:
     Raises `ConfigError` for what this machine does not have.
     """
     device = _device(training, rank)
-    if training.quantization == "nf4":
+    for key, value, packed in (
+        ("quantization", training.quantization, "nf4"),
+        ("optimizer", training.optimizer, "adamw8bit"),
+    ):
+        if value != packed:
+            continue
         if device == "cpu":
             raise ConfigError(
-                "training.quantization = nf4 needs a GPU that torch sees, and there is none: leave it out, or train "
+                f"training.{key} = {value} needs a GPU that torch sees, and there is none: leave it out, or train "
                 "where there is one"
             )
         if importlib.util.find_spec("bitsandbytes") is None:
             raise ConfigError(
-                "training.quantization = nf4 needs bitsandbytes, which is not installed: install cryptosentinel[qlora]"
+                f"training.{key} = {value} needs bitsandbytes, which is not installed: install cryptosentinel[qlora]"
             )
     precision = precision_on(training, "cpu" if device == "cpu" else "cuda")
     return Hardware(device, precision, training.gradient_checkpointing, training.quantization)
@@ -199,7 +209,8 @@ def describe_hardware(training: TrainingConfig) -> dict[str, Any]:
     """What a run records of the hardware that it is trained on. Raises as `hardware_of` does."""
     hardware = hardware_of(training)
     name = torch.cuda.get_device_name(hardware.device) if hardware.kind == "cuda" else "cpu"
-    return {"device": name, "precision": hardware.precision, "processes": training.data_parallel}
+    processes = training.data_parallel
+    return {"device": name, "precision": hardware.precision, "processes": processes, "sharding": training.sharding}
 
 
 def hardware_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

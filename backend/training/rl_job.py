@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backend.builders.engines import served_engine
@@ -21,6 +21,7 @@ from backend.models.shape import Shape
 from backend.policies.adapter_shapes import largest_rank
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
+from backend.policies.sharding import ShardGroup
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.components import TrainingParts
@@ -69,7 +70,7 @@ def run_rl(
     require(estimate(shape, plan_of(config, shape, hardware.kind)), machine_memory(hardware.device))
     roles, start = roles_of(config.team.roles), start_of(config.training, folder)
     with gradient_pool(base, config.training, roles, start) as gradients:
-        parts = training_parts(config, market, store, run, folder, base, folder)
+        parts = training_parts(config, market, store, run, folder, base, folder, gradients.shards)
         trainer = local_trainer(parts, local_learners(parts, gradients))
         try:
             trainer.resume()
@@ -81,10 +82,17 @@ def run_rl(
 
 
 def training_parts(
-    config: Config, market: Market, store: Store, run: str, folder: Path, base: Path, metrics_folder: Path
+    config: Config,
+    market: Market,
+    store: Store,
+    run: str,
+    folder: Path,
+    base: Path,
+    metrics_folder: Path,
+    shards: ShardGroup | None = None,
 ) -> TrainingParts:
     """What trains or rolls out over the base model in `base`, with the weights that the run in `folder` begins with;
-    the files of its metrics go to `metrics_folder`."""
+    the files of its metrics go to `metrics_folder`. `shards` are the processes among which the policies are divided."""
     load_plugins(config)
     training, horizon = config.training, config.team.horizon_bars
     working = with_prompts_for(config.team, base)
@@ -96,7 +104,7 @@ def training_parts(
         empty_think=config.engine.empty_think,
         think=config.team.thinking_tokens > 0,
         roles=roles_of(config.team.roles),
-        hardware=hardware_of(training),
+        hardware=replace(hardware_of(training), shards=shards),
         start=start_of(training, folder),
     )
     if config.engine.kind == "vllm":
@@ -139,6 +147,11 @@ def check_trainable(config: Config) -> None:
     scores_of(config)
     for problem in _of_the_team(config):
         raise ConfigError(problem)
+    if config.training.sharding == "fsdp" and config.training.data_parallel == 1:
+        raise ConfigError(
+            "training.sharding = 'fsdp' divides the weights among the processes of training.data_parallel, which is 1: "
+            "set that to 2 or more, or leave sharding out"
+        )
     if config.training.scenario_source == "beliefs" and not config.market.data and config.market.coins > MOST_COINS:
         raise ConfigError(
             f"training.scenario_source = 'beliefs' is for {MOST_COINS} coins at most, and market.coins = "

@@ -48,8 +48,12 @@ def run_ray(
     on_start: OnStart | None = None,
     ray_address: str = LOCAL,
     approved: str = "",
+    more_workers: int = 0,
 ) -> None:
     """`run_processes` on the Ray cluster at `ray_address`: the same processes, the same logs, the same end.
+
+    So many `more_workers` join whenever the cluster has room for one: Ray sees that they wait, and its autoscaler gets
+    machines for them. One whose machine is gone waits anew.
 
     Raises `ConfigError` for a cluster without resources for them, `UserError` for one that cannot be used, `RunFailed`
     for an actor that failed, with its last message.
@@ -58,7 +62,7 @@ def run_ray(
     (folder / SERVICES).mkdir(parents=True, exist_ok=True)
     with Store.open(address) as store, cluster(ray_address):
         config, _ = stored_config(store.run(run), to_continue=True, approved=approved)
-        processes = RayProcesses(config, folder, address, workers, approved)
+        processes = RayProcesses(config, folder, address, workers, approved, more_workers)
         try:
             processes.start(on_start)
             _watch(store, run, processes, on_step, on_start)
@@ -68,12 +72,12 @@ def run_ray(
 
 @dataclass(frozen=True)
 class _Process:
-    """One process: what it does, the resources it takes, and the place of these in the placement group. `pid` and
-    `actor` are of its present incarnation."""
+    """One process: what it does, the resources it takes, and the place of these in the placement group; one without a
+    place waits for room. `pid` and `actor` are of its present incarnation."""
 
     incarnation: Incarnation
     resources: Resources
-    bundle: int
+    bundle: int | None
     pid: int = 0
     actor: Any = None
 
@@ -90,14 +94,17 @@ class _Process:
 class RayProcesses:
     """The processes of a run as actors."""
 
-    def __init__(self, config: Config, folder: Path, where: str, workers: int, approved: str = "") -> None:
+    def __init__(
+        self, config: Config, folder: Path, where: str, workers: int, approved: str = "", more_workers: int = 0
+    ) -> None:
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
         self._folder = folder
         self._machines = survey(folder)
-        planned = _planned_processes(config, folder, where, workers, approved)
-        bundles = [process.bundle_resources() for process in planned]
+        planned = _planned_processes(config, folder, where, workers, approved, more_workers)
+        placed = [process for process in planned if process.bundle is not None]
+        bundles = [process.bundle_resources() for process in placed]
         if not all(machine.shared for machine in self._machines.values()):
             bundles[0][f"node:{_own_address()}"] = 0.001  # the coordinator writes into the run's folder, which is here
         self._group = placement_group(bundles, strategy="PACK")
@@ -105,7 +112,7 @@ class RayProcesses:
         if not self._group.wait(_PLACE):
             remove_placement_group(self._group)
             raise ConfigError(
-                f"the cluster has had no room for {workers} rollout workers and {len(planned) - workers} trainers for "
+                f"the cluster has had no room for {workers} rollout workers and {len(placed) - workers} trainers for "
                 f"{_PLACE:.0f} s: they need {_sum(bundles)} together, and free is "
                 f"{_describe(ray.available_resources())}"
             )
@@ -118,6 +125,7 @@ class RayProcesses:
         )
         self._processes = {process.name: process for process in planned}
         self._running: dict[Any, str] = {}  # the name of each process by what its actor will return
+        self._waiting: dict[Any, str] = {}  # of each process that waits for room, by what its actor will say first
 
     def start(self, on_start: OnStart | None) -> None:
         """Start all of them."""
@@ -125,6 +133,21 @@ class RayProcesses:
             self._processes[name] = self._with_actor(process)
         for name in self._processes:
             self._begin(name, on_start)
+
+    def join(self, on_start: OnStart | None) -> list[tuple[str, Exception]]:
+        """Let those begin that waited for room and have got it; those whose machine has gone again, with the error."""
+        import ray
+        from ray.exceptions import RayActorError
+
+        died: list[tuple[str, Exception]] = []
+        for answer in ray.wait(list(self._waiting), timeout=0)[0] if self._waiting else ():
+            name = self._waiting.pop(answer)
+            try:
+                pid, node = ray.get(answer)
+                self._run(name, pid, node, on_start)
+            except RayActorError as error:
+                died.append((name, error))
+        return died
 
     def ended(self, timeout: float) -> list[tuple[str, Any]]:
         """The processes that have ended, by name, with what `ray.get` takes for the result of each; waits up to
@@ -166,22 +189,33 @@ class RayProcesses:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=process.bundle)
-        options = {"num_cpus": process.resources.cpus, "num_gpus": process.resources.gpus, "max_restarts": 0}
-        actor = ray.remote(RayProcess).options(**options, scheduling_strategy=place).remote(self._file_server)
+        options: dict[str, Any] = {"num_cpus": process.resources.cpus, "num_gpus": process.resources.gpus}
+        if process.bundle is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=process.bundle
+            )
+        actor = ray.remote(RayProcess).options(**options, max_restarts=0).remote(self._file_server)
         return replace(process, actor=actor)
 
     def _begin(self, name: str, on_start: OnStart | None) -> None:
-        """Let the actor of a process begin its work."""
+        """Let the actor of a process begin its work; of one that waits for room, once it has got it (`join`)."""
         from ray.exceptions import GetTimeoutError, RayActorError
 
         process = self._processes[name]
+        if process.bundle is None:
+            self._waiting[process.actor.identify.remote()] = name
+            return
         try:
             pid, node = _answer(process.actor.identify.remote())
         except GetTimeoutError as error:
             raise RunFailed(f"{name} did not begin in {_BEGIN:.0f} s") from error
         except RayActorError as error:
             raise RunFailed(f"{name} did not start: {_cause(error)}") from error
+        self._run(name, pid, node, on_start)
+
+    def _run(self, name: str, pid: int, node: str, on_start: OnStart | None) -> None:
+        """Let the process do its work, which is `pid` on the machine `node`."""
+        process = self._processes[name]
         if node not in self._machines:
             self._machines |= survey(self._folder)
         shared = self._machines[node].shared or name == COORDINATOR
@@ -192,7 +226,9 @@ class RayProcesses:
             on_start(name, pid)
 
 
-def _planned_processes(config: Config, folder: Path, where: str, workers: int, approved: str) -> list[_Process]:
+def _planned_processes(
+    config: Config, folder: Path, where: str, workers: int, approved: str, more_workers: int
+) -> list[_Process]:
     """The processes of the run in `folder`, with as much of the cluster as each gets."""
     import ray
 
@@ -203,7 +239,10 @@ def _planned_processes(config: Config, folder: Path, where: str, workers: int, a
     common = Incarnation("", where, folder.name, str(folder.parent), str(Path.cwd()), True, approved=approved)
     incarnations = [replace(common, name=f"rollout-{number}", number=number) for number in range(workers)]
     incarnations += [replace(common, name=f"trainer-{role}", role=role) for role in roles]
-    return [_Process(one, trainer if one.role else rollout, place) for place, one in enumerate(incarnations)]
+    planned = [_Process(one, trainer if one.role else rollout, place) for place, one in enumerate(incarnations)]
+    for number in range(workers, workers + more_workers):
+        planned.append(_Process(replace(common, name=f"rollout-{number}", number=number), rollout, None))
+    return planned
 
 
 def survey(folder: Path) -> dict[str, Machine]:
@@ -259,16 +298,12 @@ def _watch(store: Store, run: str, processes: RayProcesses, on_step: OnStep, on_
 
     restarts, last_step, last_check = 0, -1, time.monotonic()
     while True:
+        died = processes.join(on_start)
         for name, result in processes.ended(_POLL):
             try:
                 code, message = ray.get(result)
             except RayActorError as error:
-                require_alive()
-                if restarts == RESTARTS:
-                    raise RunFailed(f"{name} has died once more: {_cause(error)}") from error
-                restarts += 1
-                _log.warning("%s has died and is started again", name)
-                processes.restart(name, on_start)
+                died.append((name, error))
                 continue
             except RayError as error:
                 raise RunFailed(f"{name} could not be run: {_cause(error)}") from error
@@ -277,6 +312,13 @@ def _watch(store: Store, run: str, processes: RayProcesses, on_step: OnStep, on_
                     raise RunFailed(f"somebody else has ended run {run}: it is {status}")
                 return
             raise RunFailed(f"{name} ended with code {code}: {message}")
+        for name, death in died:
+            require_alive()
+            if restarts == RESTARTS:
+                raise RunFailed(f"{name} has died once more: {_cause(death)}") from death
+            restarts += 1
+            _log.warning("%s has died and is started again", name)
+            processes.restart(name, on_start)
         if time.monotonic() - last_check > _ALIVE:
             require_alive()
             last_check = time.monotonic()

@@ -7,6 +7,12 @@ computed all gradients itself. The denominators are those of the whole batch (`o
 gradients is the gradient of the whole batch, and the parameters after a step are those of one process to float
 rounding. The processes cannot drift apart, and a rollback or a resume concerns the leader alone.
 
+**A base that one GPU does not hold** (`training.sharding = "fsdp"`, `ShardedGradients`). The same, with the models
+divided among the processes (`policies.sharding`): every process then makes as many passes as the others, if need be
+over a micro-batch of another one, of which it adds nothing. Adapters stay whole, and nothing else changes. What is
+trained as a whole model is divided with its gradients and its optimizer, so all processes make the step, each of its
+part; its whole weights are gathered in the leader's memory, for a file, a rollback or an engine.
+
 Tensors go by `torch.distributed`: gloo on CPUs, NCCL between GPUs. Accelerate and DDP would add nothing: they average
 where we sum, expect equally many backward passes in each process, and step in each. Tasks and answers go by pipes,
 because a pipe shows at once that the other process has died.
@@ -20,9 +26,9 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -37,13 +43,30 @@ from backend.config.training import TrainingConfig
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.role_policies import RolePolicies
+from backend.policies.sharding import ShardGroup, without_content
 from backend.policies.temporary import temporary_folder
 from backend.training.learning.batches import MicroBatch, StepStats
-from backend.training.learning.role_trainer import GradientPool, LocalGradients, PolicyGradient, RoleTrainerSettings
+from backend.training.learning.optimizers import LocalOptimizer, RoleOptimizer
+from backend.training.learning.role_trainer import (
+    GradientPool,
+    LocalGradients,
+    PolicyGradient,
+    RoleTrainerSettings,
+    local_optimizer,
+)
 from simulator.errors import RunFailed
 
 _TENSOR_TIMEOUT = timedelta(minutes=30)  # for one broadcast or reduce; during rollouts nobody waits for a tensor
 _EXIT_SECONDS = 5.0  # that a process has to end by itself before it is killed
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The micro-batches of one process; `accompanied` is one of another process that it computes as well, for as many
+    passes as the others make."""
+
+    batches: Sequence[MicroBatch]
+    accompanied: MicroBatch | None = None
 
 
 @dataclass(frozen=True)
@@ -52,9 +75,27 @@ class _Task:
 
     role: str
     settings: RoleTrainerSettings
-    batches: Sequence[MicroBatch]
+    part: _Part
     total: float | None
     temperature: float
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A method that a follower calls of its policies, or of the role's optimizer, while the leader does its part."""
+
+    target: str  # "policies" or "optimizer"
+    role: str
+    method: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _NewOptimizer:
+    """A follower makes an optimizer of its part of the role's weights, in place of the former one."""
+
+    role: str
+    settings: RoleTrainerSettings
 
 
 class DataParallelGradients:
@@ -80,11 +121,17 @@ class DataParallelGradients:
             theirs.close()  # only the follower holds this end now, so its death closes the pipe
             self._followers.append((process, ours))
         try:
-            self._answers()  # the models are loaded
+            self._answers()  # they have begun
             _join_group(0, self._size, meeting, self._device)
+            self._load()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def shards(self) -> ShardGroup | None:
+        """The processes among which models are divided: none, each holds them."""
+        return None
 
     def close(self) -> None:
         """End the followers."""
@@ -109,10 +156,13 @@ class DataParallelGradients:
     ) -> float:
         """As `GradientPool.accumulate`. Raises `RunFailed` where a follower failed or died."""
         own, _ = self._hand_out(policy, batches, total, temperature)
-        loss = policy.accumulate(own, total, temperature, stats)
+        with self._death_explained():
+            loss = _accumulate(policy, own, total, temperature, stats)
         for follower_loss, follower_stats in self._answers():
             loss += follower_loss
             stats.merge(follower_stats)
+        if policy.policies.divided:  # each has the sum for its part of the weights
+            return loss
         parameters = policy.policies.trainable(policy.role)
         summed = _gradients(parameters)
         with self._death_explained():
@@ -126,24 +176,46 @@ class DataParallelGradients:
     ) -> list[tuple[MicroBatch, list[Tensor]]]:
         """As `GradientPool.logps`. Raises `RunFailed` where a follower failed or died."""
         own, others = self._hand_out(policy, batches, None, temperature)
-        computed = list(zip(own, policy.logps(own, temperature), strict=True))
+        with self._death_explained():
+            computed = list(zip(own.batches, _logps(policy, own, temperature), strict=True))
         for part, lines in zip(others, self._answers(), strict=True):
             here = [[line.to(self._device) for line in rows] for rows in lines]
-            computed += zip(part, here, strict=True)
+            computed += zip(part.batches, here, strict=True)
         return computed
+
+    def optimizer(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> RoleOptimizer:
+        """As `GradientPool.optimizer`: this process alone makes the steps."""
+        return local_optimizer(policies, role, settings)
+
+    def _load(self) -> None:
+        """Let the followers load their models, all at once."""
+        self._tell(None)
+        self._answers()
+
+    def _parts(self, batches: Sequence[MicroBatch]) -> list[_Part]:
+        """The batches of each process."""
+        return [_Part(part) for part in balanced(batches, self._size)]
 
     def _hand_out(
         self, policy: PolicyGradient, batches: Sequence[MicroBatch], total: float | None, temperature: float
-    ) -> tuple[list[MicroBatch], list[list[MicroBatch]]]:
+    ) -> tuple[_Part, list[_Part]]:
         """Send the followers their part of the batches, and the parameters; the leader's part, and the followers'."""
-        own, *others = balanced(batches, self._size)
+        own, *others = self._parts(batches)
         for (_, pipe), part in zip(self._followers, others, strict=True):
             task = _Task(policy.role, policy.settings, part, total, temperature)
             with self._death_explained():
                 pipe.send_bytes(_packed(task))
-        with self._death_explained():
-            dist.broadcast(_flat(policy.policies.trainable(policy.role)), 0)
+        if not policy.policies.divided:
+            with self._death_explained():
+                dist.broadcast(_flat(policy.policies.trainable(policy.role)), 0)
         return own, others
+
+    def _tell(self, message: object) -> None:
+        """Send all followers the same."""
+        packed = _packed(message)
+        for _, pipe in self._followers:
+            with self._death_explained():
+                pipe.send_bytes(packed)
 
     def _answers(self) -> list[Any]:
         """One from each follower, in their order. Raises `RunFailed` where one failed or died."""
@@ -165,14 +237,103 @@ class DataParallelGradients:
         try:
             yield
         except (EOFError, OSError, RuntimeError) as error:
-            for rank, (process, _) in enumerate(self._followers, start=1):
+            for rank, (process, pipe) in enumerate(self._followers, start=1):
                 process.join(0.5)
+                reason = None if process.exitcode is None else _last_failure(pipe, self._device)
+                if reason is not None:
+                    raise RunFailed(f"process {rank} of training.data_parallel failed: {reason}") from error
                 if process.exitcode is not None:
                     raise RunFailed(
                         f"process {rank} of training.data_parallel = {self._size} died ({_how(process.exitcode)}): "
                         "look at what it printed, free memory or lower training.data_parallel, and resume the run"
                     ) from error
             raise
+
+
+class ShardedGradients(DataParallelGradients):
+    """`DataParallelGradients` of models that are divided among the processes (`training.sharding = "fsdp"`)."""
+
+    leads = True
+
+    @property
+    def shards(self) -> ShardGroup | None:
+        """The processes among which models are divided: this one and its followers."""
+        return self
+
+    def together(self, method: str, *arguments: object) -> AbstractContextManager[None]:
+        """As `ShardGroup.together`. Raises `RunFailed` where a follower failed or died."""
+        return self.call("policies", "", method, *arguments)
+
+    @contextmanager
+    def call(self, target: str, role: str, method: str, *arguments: object) -> Iterator[None]:
+        """Let the followers call a method of their policies, or of the role's optimizer, for the time of a block."""
+        self._tell(_Call(target, role, method, arguments))
+        with self._death_explained():
+            yield
+
+    def optimizer(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> RoleOptimizer:
+        """As `GradientPool.optimizer`: where whole models are trained, every process makes the step of its part."""
+        local = local_optimizer(policies, role, settings)
+        if not policies.divided:
+            return local
+        self._tell(_NewOptimizer(role, settings))
+        return _ShardedOptimizer(self, role, local)
+
+    def _load(self) -> None:
+        """Let the followers load their models one after another, so that the machine holds one whole copy at a time."""
+        for _, pipe in self._followers:
+            with self._death_explained():
+                pipe.send_bytes(_packed(None))
+                failed, reason = _unpacked(pipe.recv_bytes(), self._device)
+            if failed:
+                raise RunFailed(f"a process of training.data_parallel failed: {reason}")
+
+    def _parts(self, batches: Sequence[MicroBatch]) -> list[_Part]:
+        return [_Part(*part) for part in rounds(batches, self._size)]
+
+
+class _ShardedOptimizer:
+    """A `RoleOptimizer` of which each process has a part: the followers do what this one does."""
+
+    def __init__(self, pool: ShardedGradients, role: str, local: LocalOptimizer) -> None:
+        self._pool = pool
+        self._role = role
+        self._local = local
+
+    def clip(self, most: float) -> float:
+        """As `RoleOptimizer.clip`."""
+        with self._pool.call("optimizer", self._role, "clip", most):
+            return self._local.clip(most)
+
+    def step(self, lr: float) -> None:
+        """As `RoleOptimizer.step`."""
+        with self._pool.call("optimizer", self._role, "step", lr):
+            self._local.step(lr)
+
+    def zero_grad(self) -> None:
+        """As `RoleOptimizer.zero_grad`."""
+        with self._pool.call("optimizer", self._role, "zero_grad"):
+            self._local.zero_grad()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """As `RoleOptimizer.state`, gathered on the CPU."""
+        with self._pool.call("optimizer", self._role, "gather"):
+            return self._local.state()
+
+    def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]) -> None:
+        """As `RoleOptimizer.restore`."""
+        with self._pool.call("optimizer", self._role, "restore", without_content(tensors), numbers):
+            self._local.restore(tensors, numbers)
+
+
+class _Following:
+    """The group as a follower sees it (`ShardGroup`)."""
+
+    leads = False
+
+    def together(self, method: str, *arguments: object) -> AbstractContextManager[None]:
+        """As `ShardGroup.together`: the leader alone tells others what to do."""
+        return nullcontext()
 
 
 @contextmanager
@@ -184,7 +345,8 @@ def gradient_pool(
     if training.data_parallel == 1:
         yield LocalGradients()
         return
-    pool = DataParallelGradients(base, training, roles, start)
+    made = ShardedGradients if training.sharding == "fsdp" else DataParallelGradients
+    pool = made(base, training, roles, start)
     try:
         yield pool
     finally:
@@ -203,6 +365,17 @@ def balanced(batches: Sequence[MicroBatch], size: int) -> list[list[MicroBatch]]
         parts[least].append(batch)
         loads[least] += _padded(batch)
     return parts
+
+
+def rounds(batches: Sequence[MicroBatch], size: int) -> list[tuple[list[MicroBatch], MicroBatch | None]]:
+    """Divide the batches into `size` parts of equally many, those of a round of about equally many padded tokens.
+
+    The parts that have none in the last round get the smallest batch beside their own, to compute without effect.
+    """
+    ordered = sorted(batches, key=_padded, reverse=True)
+    most = -(-len(ordered) // size)
+    parts = [ordered[rank::size] for rank in range(size)]
+    return [(part, ordered[-1] if len(part) < most else None) for part in parts]
 
 
 def _padded(batch: MicroBatch) -> int:
@@ -224,12 +397,25 @@ def _follow(
     torch.set_num_threads(threads)
     try:
         hardware = hardware_of(training, rank)
-        policies, _ = role_policies(base, training, roles=roles, hardware=hardware, start=start)
+        if training.sharding == "fsdp":
+            hardware = replace(hardware, shards=_Following())
         device = torch.device(hardware.device)
         pipe.send_bytes(_packed((False, None)))
         _join_group(rank, training.data_parallel, meeting, device)
+        pipe.recv_bytes()  # it is this process's turn to load
+        policies, _ = role_policies(base, training, roles=roles, hardware=hardware, start=start)
+        pipe.send_bytes(_packed((False, None)))
+        optimizers: dict[str, LocalOptimizer] = {}
         while True:
-            _work(policies, _unpacked(pipe.recv_bytes(), device), pipe)
+            message = _unpacked(pipe.recv_bytes(), device)
+            match message:
+                case _Task():
+                    _work(policies, message, pipe)
+                case _NewOptimizer():
+                    optimizers[message.role] = local_optimizer(policies, message.role, message.settings)
+                case _Call():
+                    target = policies if message.target == "policies" else optimizers[message.role]
+                    getattr(target, message.method)(*message.arguments)
     except EOFError:  # the leader is finished
         return
     except Exception as error:  # noqa: BLE001 - whatever it is, the leader reports it and ends the run
@@ -240,22 +426,52 @@ def _follow(
 def _work(policies: RolePolicies, task: _Task, pipe: Connection) -> None:
     """Do a task and answer."""
     parameters = policies.trainable(task.role)
-    flat = _flat(parameters)
-    dist.broadcast(flat, 0)
-    with torch.no_grad():
-        for parameter, value in zip(parameters, _split(flat, parameters), strict=True):
-            parameter.copy_(value)
-            parameter.grad = None
+    if not policies.divided:
+        flat = _flat(parameters)
+        dist.broadcast(flat, 0)
+        with torch.no_grad():
+            for parameter, value in zip(parameters, _split(flat, parameters), strict=True):
+                parameter.copy_(value)
+                parameter.grad = None
     policy = PolicyGradient(policies, task.role, task.settings)
     if task.total is None:
-        pipe.send_bytes(_packed((False, policy.logps(task.batches, task.temperature))))
+        pipe.send_bytes(_packed((False, _logps(policy, task.part, task.temperature))))
         return
     stats = StepStats(task.settings.importance_cap)
-    loss = policy.accumulate(task.batches, task.total, task.temperature, stats)
+    loss = _accumulate(policy, task.part, task.total, task.temperature, stats)
+    if policies.divided:
+        pipe.send_bytes(_packed((False, (loss, stats))))
+        return
     # The leader reads the answer before it reduces, so it never waits for the tensors of a process that failed.
     gradient = _gradients(parameters)
     pipe.send_bytes(_packed((False, (loss, stats))))
     dist.reduce(gradient, 0)
+
+
+def _accumulate(policy: PolicyGradient, part: _Part, total: float, temperature: float, stats: StepStats) -> float:
+    """As `PolicyGradient.accumulate` for the part of one process, with as many passes as the others make."""
+    loss = policy.accumulate(part.batches, total, temperature, stats)
+    if part.accompanied is not None:
+        policy.accompany(part.accompanied, total, temperature)
+    return loss
+
+
+def _logps(policy: PolicyGradient, part: _Part, temperature: float) -> list[list[Tensor]]:
+    """As `PolicyGradient.logps` for the part of one process, with as many passes as the others make."""
+    extra = [] if part.accompanied is None else [part.accompanied]
+    return policy.logps([*part.batches, *extra], temperature)[: len(part.batches)]
+
+
+def _last_failure(pipe: Connection, device: torch.device) -> str | None:
+    """What a process that has ended said last, if it said why it failed."""
+    reason = None
+    try:
+        while pipe.poll():
+            failed, answer = _unpacked(pipe.recv_bytes(), device)
+            reason = str(answer) if failed else None
+    except (EOFError, OSError):
+        pass  # nothing more comes
+    return reason
 
 
 def _report_failure(pipe: Connection, reason: str) -> None:

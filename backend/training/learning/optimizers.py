@@ -3,6 +3,8 @@
 adamw      AdamW (arXiv 1711.05101): two moments a parameter, its decay apart from the gradient
 adafactor  Adafactor (arXiv 1804.04235) as transformers has it, with the rate that is given and no momentum: a row
            and a column of second moments a matrix instead of the whole, which is next to nothing for a whole model
+adamw8bit  AdamW whose moments are eight-bit numbers with a scale for each 256 of them (arXiv 2110.02861), by
+           bitsandbytes on a GPU; parameters of fewer than 4,096 numbers keep whole moments
 sgd        stochastic gradient descent with a momentum of 0.9; its decay is added to the gradient. Rates that suit
            AdamW, whose steps do not shrink with the gradient, are far too small for it
 """
@@ -10,14 +12,87 @@ sgd        stochastic gradient descent with a momentum of 0.9; its decay is adde
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers.optimization import Adafactor
 
-OptimizerName = Literal["adamw", "adafactor", "sgd"]
+from backend.policies.sharding import ShardGroup, spread, whole
+
+OptimizerName = Literal["adamw", "adamw8bit", "adafactor", "sgd"]
 MOMENTUM = 0.9
+
+
+class RoleOptimizer(Protocol):
+    """What makes the steps of one role's parameters."""
+
+    def clip(self, most: float) -> float:
+        """Scale the gradient to this norm where it is longer; its norm before."""
+        ...
+
+    def step(self, lr: float) -> None:
+        """One step along the gradient."""
+        ...
+
+    def zero_grad(self) -> None:
+        """Forget the gradient."""
+        ...
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """As `optimizer_state`."""
+        ...
+
+    def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]) -> None:
+        """Go on from `state`. Raises as `restore_optimizer`."""
+        ...
+
+
+class LocalOptimizer:
+    """An optimizer over the parameters of this process, or over its part of divided ones; then every process of `group`
+    must call the same methods."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        name: OptimizerName,
+        lr: float,
+        betas: tuple[float, float],
+        weight_decay: float,
+        group: ShardGroup | None = None,
+    ) -> None:
+        self._parameters = parameters
+        self._optimizer = make_optimizer(parameters, name, lr, betas, weight_decay)
+        self._group = group
+
+    def clip(self, most: float) -> float:
+        """As `RoleOptimizer.clip`."""
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, most)
+        return float(whole(norm))
+
+    def step(self, lr: float) -> None:
+        """As `RoleOptimizer.step`."""
+        for param_group in self._optimizer.param_groups:
+            param_group["lr"] = lr
+        self._optimizer.step()
+
+    def zero_grad(self) -> None:
+        """As `RoleOptimizer.zero_grad`."""
+        self._optimizer.zero_grad()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """As `RoleOptimizer.state`."""
+        tensors, numbers = optimizer_state(self._optimizer)
+        return {key: whole(tensor) for key, tensor in tensors.items()}, numbers
+
+    def gather(self) -> None:
+        """Take part in the gathering of the state, without keeping anything."""
+        for tensor in optimizer_state(self._optimizer)[0].values():
+            whole(tensor)
+
+    def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]) -> None:
+        """As `RoleOptimizer.restore`."""
+        restore_optimizer(self._optimizer, self._parameters, tensors, numbers, self._group)
 
 
 def make_optimizer(
@@ -26,6 +101,11 @@ def make_optimizer(
     """An optimizer over `parameters` in their order; `betas` are AdamW's."""
     if name == "adamw":
         return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
+    if name == "adamw8bit":
+        from bitsandbytes.optim import AdamW8bit
+
+        made: torch.optim.Optimizer = AdamW8bit(parameters, lr=lr, betas=betas, weight_decay=weight_decay)
+        return made
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, weight_decay=weight_decay)
     return Adafactor(
@@ -35,11 +115,12 @@ def make_optimizer(
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, float]]:
     """What the optimizer remembers, by `{parameter}.{name}`: tensors, and numbers that are none."""
-    entries = {
-        f"{index}.{name}": value
-        for index, entry in optimizer.state_dict()["state"].items()
-        for name, value in entry.items()
-    }
+    entries: dict[str, Any] = {}
+    for index, entry in optimizer.state_dict()["state"].items():
+        for name, value in entry.items():
+            inner = value if isinstance(value, Mapping) else None  # as bitsandbytes has what is quantised
+            parts = {f"{name}.{key}": one for key, one in inner.items()} if inner is not None else {name: value}
+            entries |= {f"{index}.{key}": one for key, one in parts.items()}
     tensors = {key: value for key, value in entries.items() if isinstance(value, Tensor)}
     return tensors, {key: value for key, value in entries.items() if key not in tensors}
 
@@ -49,21 +130,40 @@ def restore_optimizer(
     parameters: Sequence[nn.Parameter],
     tensors: Mapping[str, Tensor],
     numbers: Mapping[str, float],
+    group: ShardGroup | None = None,
 ) -> None:
-    """Make the optimizer go on from `optimizer_state`. Raises ValueError, and changes nothing, where that belongs to
-    other parameters."""
+    """Make the optimizer go on from `optimizer_state`; `group` are the processes that divide the parameters.
+
+    Raises ValueError, and changes nothing, where the state belongs to other parameters.
+    """
     state: dict[int, dict[str, Any]] = {}
     for key, value in [*tensors.items(), *numbers.items()]:
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = value
+        index, *outer, name = key.split(".")
+        entry = state.setdefault(int(index), {})
+        for part in outer:
+            entry = entry.setdefault(part, {})
+        entry[name] = value
     if state and state.keys() != set(range(len(parameters))):
         raise ValueError(f"it is of {len(state)} parameters, not of {len(parameters)}")
     for number, entry in state.items():
         shape = parameters[number].shape
         # Of the shape of the parameter, its rows or its columns; a count of steps has none.
         allowed = (torch.Size(), shape, shape[:-1], shape[:-2] + shape[-1:])
-        odd = [name for name, value in entry.items() if isinstance(value, Tensor) and value.shape not in allowed]
+        odd = [
+            (name, value.shape)
+            for name, value in entry.items()
+            if isinstance(value, Tensor) and value.shape not in allowed
+        ]
+        for quantised in (value for value in entry.values() if isinstance(value, Mapping)):
+            # Scales and tables beside the moments have shapes of their own.
+            odd += [(name, quantised[name].shape) for name in ("state1", "state2") if quantised[name].shape != shape]
         if odd:
-            raise ValueError(f"{odd[0]} of parameter {number} is {tuple(entry[odd[0]].shape)}, it {tuple(shape)}")
+            name, other = odd[0]
+            raise ValueError(f"{name} of parameter {number} is {tuple(other)}, it {tuple(shape)}")
+    for number, entry in state.items():
+        parameter = parameters[number]
+        for name, value in entry.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                entry[name] = spread(value, parameter, group)
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from backend.policies.role_policies import RolePolicies
+from backend.policies.sharding import ShardGroup
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.training.algorithm.objective import (
     Aggregation,
@@ -35,7 +36,7 @@ from backend.training.algorithm.objective import (
 )
 from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
 from backend.training.learning.batches import MicroBatch, StepStats, TrainingRow, micro_batches
-from backend.training.learning.optimizers import OptimizerName, make_optimizer, optimizer_state, restore_optimizer
+from backend.training.learning.optimizers import LocalOptimizer, OptimizerName, RoleOptimizer
 from simulator.errors import UserError
 
 
@@ -95,10 +96,7 @@ class RoleTrainer:
         self._policy = PolicyGradient(policies, role, settings)
         self.updates = 0  # optimizer steps taken
         self.batches = 0  # calls of `step`
-        self._parameters = policies.trainable(role)
-        self._optimizer = make_optimizer(
-            self._parameters, settings.optimizer, settings.learning_rate, settings.adam_betas, settings.weight_decay
-        )
+        self._optimizer = self._gradients.optimizer(policies, role, settings)
 
     def step(
         self,
@@ -194,7 +192,7 @@ class RoleTrainer:
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors of the optimizer and a JSON-safe header with the counters (which are also the scheduler's state)."""
-        tensors, numbers = optimizer_state(self._optimizer)
+        tensors, numbers = self._optimizer.state()
         header = {"kind": "trainer", "role": self.role, "updates": self.updates, "batches": self.batches}
         return tensors, {**header, "optimiser": self.settings.optimizer, "numbers": numbers}
 
@@ -212,7 +210,7 @@ class RoleTrainer:
                 f"{self.settings.optimizer}"
             )
         try:
-            restore_optimizer(self._optimizer, self._parameters, tensors, numbers)
+            self._optimizer.restore(tensors, numbers)
         except ValueError as error:
             raise UserError(
                 f"the trainer state of {self.role} belongs to other parameters ({error}): resume with the same model"
@@ -287,13 +285,11 @@ class RoleTrainer:
     def optimizer_step(self, losses: Sequence[tuple[float, StepStats]], rate: float = 1.0) -> None:
         """One optimizer step along the gradients that were added, by `gradient` of this trainer or of others over the
         same parameters; `losses` are theirs. Nothing moves where one of them, or the gradient, is not finite."""
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm).item()
+        norm = self._optimizer.clip(self.settings.max_grad_norm)
         finite = math.isfinite(norm) and all(math.isfinite(loss) for loss, _ in losses)
         lr = self.settings.learning_rate * min(1.0, (self.updates + 1) / max(1, self.settings.warmup_steps)) * rate
         if finite:
-            for group in self._optimizer.param_groups:
-                group["lr"] = lr
-            self._optimizer.step()
+            self._optimizer.step(lr)
             self.updates += 1
         for loss, stats in losses:
             if finite:
@@ -320,6 +316,11 @@ class PolicyGradient:
             part.backward()
             loss += part.item()
         return loss
+
+    def accompany(self, members: MicroBatch, total: float, temperature: float) -> None:
+        """Compute a micro-batch of another process, and add nothing of it. Where a model is divided among processes,
+        each must make as many passes as the others."""
+        (self._loss(members, total, temperature, StepStats(self.settings.importance_cap)) * 0.0).backward()
 
     def logps(self, batches: Sequence[MicroBatch], temperature: float) -> list[list[Tensor]]:
         """Log-probs (length,) of each row of each micro-batch, without gradient."""
@@ -377,6 +378,11 @@ class PolicyGradient:
 class GradientPool(Protocol):
     """Who computes the gradients of a role's micro-batches: this process, or several processes together."""
 
+    @property
+    def shards(self) -> ShardGroup | None:
+        """The processes among which the policies are divided; None where each holds them."""
+        ...
+
     def token_budget(self, batch_tokens: int, tokens: int) -> int:
         """Padded tokens of one micro-batch, of at most `batch_tokens`, where `tokens` are to be computed in all."""
         ...
@@ -396,9 +402,15 @@ class GradientPool(Protocol):
         """Each batch, in any order, with the log-probs of its rows, as `PolicyGradient.logps`."""
         ...
 
+    def optimizer(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> RoleOptimizer:
+        """A new optimizer over the role's parameters."""
+        ...
+
 
 class LocalGradients:
     """Everything is computed in this process."""
+
+    shards: ShardGroup | None = None
 
     def token_budget(self, batch_tokens: int, tokens: int) -> int:
         """`batch_tokens`: one process has no reason for smaller micro-batches."""
@@ -415,3 +427,19 @@ class LocalGradients:
     ) -> list[tuple[MicroBatch, list[Tensor]]]:
         """As `GradientPool.logps`, in the order of `batches`."""
         return list(zip(batches, policy.logps(batches, temperature), strict=True))
+
+    def optimizer(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> LocalOptimizer:
+        """As `GradientPool.optimizer`."""
+        return local_optimizer(policies, role, settings)
+
+
+def local_optimizer(policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> LocalOptimizer:
+    """The optimizer of this process over what it holds of the role's parameters."""
+    return LocalOptimizer(
+        policies.trainable(role),
+        settings.optimizer,
+        settings.learning_rate,
+        settings.adam_betas,
+        settings.weight_decay,
+        policies.hardware.shards,
+    )

@@ -48,7 +48,7 @@ Phase = Literal["always", "loading", "rollouts", "updates", "publishing"]
 GIB = 2**30
 FLOAT = 4  # bytes; what is trained is float32, and so is what the engine of this process computes, unless it is asked
 LOGIT_COPIES = 4
-MOMENTS = {"adamw": 2, "sgd": 1, "adafactor": 0}  # a row and a column of a matrix are next to nothing
+MOMENTS = {"adamw": 2, "adamw8bit": 0.5, "sgd": 1, "adafactor": 0}  # a row and a column of a matrix are next to nothing
 ENTROPY_COPIES = 6  # with a gradient through the entropy
 NF4_BITS = 4.127  # with double quantization (arXiv 2305.14314, section 3)
 BACKWARD_COPIES = 4  # of the MLP's width: gradients of the product, of SiLU, of gate and up
@@ -81,6 +81,7 @@ class MemoryPlan:
     checkpointing     whether blocks are computed again in the backward pass
     anchored          whether the weights that the run began with are kept for the KL, which is else to the base
     device            whose allocator it is
+    processes         among which whole models are divided (`training.sharding`)
     shared            whether a vLLM server runs on the same device as the trainer
     """
 
@@ -96,10 +97,11 @@ class MemoryPlan:
     rows: int = DECODE_ROWS
     context: int = 4096
     entropy: bool = False
-    moments: int = 2
+    moments: float = 2
     checkpointing: bool = False
     anchored: bool = False
     device: DeviceKind = "cpu"
+    processes: int = 1
     shared: bool = True
 
     @property
@@ -179,6 +181,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
         moments=MOMENTS[training.optimizer],
         anchored=bool(training.start_from) and training.anchors(),
         device=device,
+        processes=training.data_parallel if training.sharding == "fsdp" else 1,
         shared=device == "cuda" or not torch.cuda.is_available(),
     )
 
@@ -186,17 +189,19 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
 def estimate(shape: Shape, plan: MemoryPlan) -> Estimate:
     """What a training takes on the trainer's device, with its engine unless that is a server on another one."""
     own = _own(shape, plan)
+    part = _part(shape, plan)
     needs = [
         Need("program and libraries", "always", RUNTIME),
-        Need("base model", "always", base_bytes(shape, plan)),
-        Need("policies of the roles", "always", plan.roles * own * FLOAT),
-        Need("copies to roll back to", "always", plan.roles * own * FLOAT),
-        Need("optimizer", "always", plan.roles * plan.moments * own * FLOAT),
+        Need("base model", "always", base_bytes(shape, plan) // plan.processes),
+        Need("policies of the roles", "always", plan.roles * part * FLOAT),
+        Need("optimizer", "always", round(plan.roles * plan.moments * part * FLOAT)),
         *updates(shape, plan),
     ]
+    if part == own or plan.device == "cpu":  # those of divided models lie in the machine's memory
+        needs.append(Need("copies to roll back to", "always", plan.roles * own * FLOAT))
     if plan.anchored:
-        needs.append(Need("what the roles began with", "always", plan.roles * own * FLOAT))
-        needs.append(Need("a role's weights while its start answers", "updates", own * FLOAT))
+        needs.append(Need("what the roles began with", "always", plan.roles * part * FLOAT))
+        needs.append(Need("a role's weights while its start answers", "updates", part * FLOAT))
     if plan.device == "cpu":  # where models are loaded, for a GPU too
         needs.append(Need("second copy of the base", "loading", shape.parameters * FLOAT))
     if plan.engine == "local":
@@ -214,10 +219,16 @@ def updates(shape: Shape, plan: MemoryPlan) -> list[Need]:
     tokens = plan.micro_tokens
     logits = plan.micro_sampled * shape.vocabulary * FLOAT * (ENTROPY_COPIES if plan.entropy else LOGIT_COPIES)
     backward = BACKWARD_COPIES * tokens * shape.intermediate * plan.number
-    shortened = [] if plan.number == FLOAT else [Need("what is trained, in bfloat16", "updates", own * plan.number)]
+    gathered = 0
+    if plan.processes > 1:  # two blocks, of which the second is on its way, and what is around the blocks
+        gathered = (shape.parameters - shape.body + 2 * shape.body // shape.layers) * plan.number
+    shortened = [Need("what is trained, in bfloat16", "updates", own * plan.number)]
+    if plan.number == FLOAT or _part(shape, plan) < own:  # a divided model is shortened as it is gathered
+        shortened = []
     return [
         *shortened,
-        Need("gradients of one role", "updates", own * FLOAT),
+        *([Need("gathered layers of a divided model", "updates", gathered)] if gathered else []),
+        Need("gradients of one role", "updates", _part(shape, plan) * FLOAT),
         Need("activations of a micro-batch", "updates", round(slack * activations(shape, plan))),
         # The head's pass forward and a block's pass backward are not at the same time.
         Need("logits, or a block's backward pass", "updates", max(logits, backward)),
@@ -252,6 +263,11 @@ def base_bytes(shape: Shape, plan: MemoryPlan) -> int:
 def _own(shape: Shape, plan: MemoryPlan) -> int:
     """Numbers that one role trains."""
     return shape.adapter(plan.rank) if plan.weights == "lora" else shape.parameters
+
+
+def _part(shape: Shape, plan: MemoryPlan) -> int:
+    """Those of them that this process holds: adapters are not divided."""
+    return _own(shape, plan) if plan.weights == "lora" else -(-shape.parameters // plan.processes)
 
 
 def _in_process(shape: Shape, plan: MemoryPlan) -> list[Need]:

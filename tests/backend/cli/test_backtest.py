@@ -123,6 +123,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--files",
         "--workers",
         "--ray-address",
+        "--more-workers",
     ),
     "sft": (*MARKET, *CONFIG, "--from", "--out", "--store"),
     "evaluate": ("FOLDER", *MARKET, *CONFIG, *KEPT, "--baselines", "--gate", "--in-sample"),

@@ -96,6 +96,9 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, str]], ...] = (
     (["per_role.trader.alignment_target=3"], ("alignment_target", "alignment")),
     (["per_role.manager.beta=[0.1, 0.4, 0.5]"], ("beta", "manager")),
     (["per_role.trader.beta=[0.1, 0.4, 0.6]"], ("beta", "per_role")),
+    (["sharding=fsdp", "data_parallel=2", "quantization=nf4"], ("sharding", "quantization")),
+    (["sharding=fsdp", "data_parallel=2", "weights=full", "optimizer=adafactor"], ("sharding", "optimizer")),
+    (["optimizer=adamw8bit", "device=cpu"], ("optimizer", "device")),
     (["optimizer=sgd", "adam_betas=[0.9, 0.99]"], ("adam_betas", "optimizer")),
     (["lr_end=0.1"], ("lr_end", "lr_schedule")),
     (["lr_schedule=linear", "stage2_steps=0"], ("lr_schedule", "stage2_steps")),
@@ -184,3 +187,9 @@ def test_beliefs_about_too_many_coins_are_refused_by_name() -> None:
     check_trainable(load_config("demo", [*settings, "market.data=bars"]))
     with pytest.raises(ConfigError, match=r"training\.scenario_source = 'beliefs' is for 6 coins .* market\.coins = 7"):
         check_trainable(load_config("demo", settings))
+
+
+def test_weights_are_divided_among_two_processes_or_more() -> None:
+    check_trainable(load_config("demo", ["training.sharding=fsdp", "training.data_parallel=2"]))
+    with pytest.raises(ConfigError, match=r"training\.sharding = 'fsdp' .* training\.data_parallel, which is 1"):
+        check_trainable(load_config("demo", ["training.sharding=fsdp"]))

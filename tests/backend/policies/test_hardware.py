@@ -284,18 +284,22 @@ def test_what_the_machine_does_not_have_is_refused(
         hardware_of(training(device="cuda"))
     with pytest.raises(ConfigError, match=r"training\.quantization = nf4 needs a GPU"):
         hardware_of(training(quantization="nf4"))
+    with pytest.raises(ConfigError, match=r"training\.optimizer = adamw8bit needs a GPU"):
+        hardware_of(training(optimizer="adamw8bit"))
     gpus(1)
     with pytest.raises(ConfigError, match=r"training\.data_parallel = 2 takes a GPU each and torch sees 1"):
         hardware_of(training(data_parallel=2))
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"nf4 needs bitsandbytes.*cryptosentinel\[qlora\]"):
         hardware_of(training(quantization="nf4"))
+    with pytest.raises(ConfigError, match=r"adamw8bit needs bitsandbytes.*cryptosentinel\[qlora\]"):
+        hardware_of(training(optimizer="adamw8bit"))
 
 
 def test_a_run_knows_what_it_was_trained_on(gpus: Callable[[int], None]) -> None:
     gpus(0)
     before = describe_hardware(training())
-    assert before == {"device": "cpu", "precision": "float32", "processes": 1}
+    assert before == {"device": "cpu", "precision": "float32", "processes": 1, "sharding": "none"}
     assert hardware_change(before, before) is None and hardware_change({}, before) is None
     gpus(1)
     told = hardware_change(before, describe_hardware(training()))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 import torch
+from ray.cluster_utils import Cluster
 
 from backend.builders.market import load_market
 from backend.config.schema import Config
@@ -19,7 +23,9 @@ from backend.distributed.coordinator import coordinator_state
 from backend.distributed.local_launcher import run_processes
 from backend.distributed.ray import launcher
 from backend.distributed.ray.actors import Machine
-from backend.distributed.ray.launcher import run_ray
+from backend.distributed.ray.cluster import cluster
+from backend.distributed.ray.launcher import RayProcesses, run_ray
+from backend.policies.temporary import temporary_folder
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
@@ -106,6 +112,124 @@ def test_actors_end_where_one_loop_does(world: World, tmp_path: Path, monkeypatc
     assert {path.name for path in (tmp_path / RUN / "services").glob("*.log")} == set(logs)
 
 
+class Nodes:
+    """Nodes of a cluster on this machine: in the middle of step `at` those that have no head are killed with all that
+    runs there, and another with so many CPUs comes."""
+
+    def __init__(self, cluster: Cluster, at: int, cpus: int) -> None:
+        self.cluster, self.at, self.cpus = cluster, at, cpus
+        self.homes: dict[str, int] = {}  # of each process, the raylet that has started it, as its node has one
+        self.lost: list[str] = []
+        self.starts: list[str] = []
+
+    def started(self, name: str, process: int) -> None:
+        self.starts.append(name)
+        self.homes[name] = parent(process)
+
+    def step(self, step: int) -> None:
+        if step != self.at or self.lost:
+            return
+        for node in list(self.cluster.worker_nodes):
+            [raylet] = node.all_processes["raylet"]
+            self.lost += [name for name, home in self.homes.items() if home == raylet.process.pid]
+            self.cluster.remove_node(node, allow_graceful=False)
+        self.cluster.add_node(num_cpus=self.cpus)
+
+
+@pytest.fixture
+def make_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Cluster]]:
+    """Makes a cluster whose head has so many CPUs."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    files = temporary_folder("ray", prefix="cs-", inside=lambda: "/tmp")  # the paths of sockets must be short
+    monkeypatch.setenv("RAY_TMPDIR", str(files))
+    (files / "ray").mkdir()
+    made: list[Cluster] = []
+
+    def make(cpus: int) -> Cluster:
+        made.append(Cluster(initialize_head=True, head_node_args={"num_cpus": cpus, "include_dashboard": False}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
+    shutil.rmtree(files, ignore_errors=True)
+
+
+@pytest.mark.slow
+def test_a_killed_node_is_replaced_and_changes_nothing(
+    world: World, tmp_path: Path, make_cluster: Callable[[int], Cluster]
+) -> None:
+    """Of two nodes, of which neither has room for all processes, one is killed and another comes in its place."""
+    two_nodes = make_cluster(3)
+    two_nodes.add_node(num_cpus=3)
+    nodes = Nodes(two_nodes, at=2, cpus=3)
+    address = str(tmp_path / "store")
+    with Store.open(address) as store:
+        with recorded_run(store, RUN, "train", 1, world.market.content_hash, world.config):
+            run_ray(address, RUN, tmp_path, 2, nodes.step, nodes.started, two_nodes.address)
+        assert {one.step for one in store.published(RUN)} == set(range(6))
+    assert len(nodes.lost) == 3, "the node was not killed while half of the processes were there"
+    assert sorted(nodes.starts) == sorted([*nodes.homes, *nodes.lost])
+    assert_equal(world, tmp_path / RUN)
+
+
+@pytest.mark.slow
+def test_further_workers_wait_for_room_and_wait_anew_when_their_machine_goes(
+    tmp_path: Path, make_cluster: Callable[[int], Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Actors that do nothing stand for the processes, on a cluster with room for one worker and the trainers."""
+
+    class Idle:
+        def __init__(self, file_server: Any) -> None:
+            self.file_server = file_server
+
+        def identify(self) -> tuple[int, str]:
+            return os.getpid(), ray.get_runtime_context().get_node_id()
+
+        def run(self, incarnation: Any) -> tuple[int, str]:
+            time.sleep(3600.0)
+            return 0, ""
+
+    monkeypatch.setattr(launcher, "RayProcess", Idle)
+    nodes = make_cluster(1 + len(ROLES))
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "config.json").write_text("{}")  # nobody reads it
+    (tmp_path / RUN / "services").mkdir(parents=True)
+    config = small_config(base_model=str(base))
+    starts: list[str] = []
+
+    def look(processes: RayProcesses, count: int, seconds: float = 120.0) -> list[str]:
+        """Who has begun, once that many have, or after that time."""
+        until = time.monotonic() + seconds
+        while len(starts) < count and time.monotonic() < until:
+            assert processes.join(lambda name, process: starts.append(name)) == []
+            time.sleep(0.1)
+        return sorted(starts)
+
+    first = sorted(["rollout-0", *(f"trainer-{role}" for role in ROLES)])
+    with cluster(nodes.address):
+        processes = RayProcesses(config, tmp_path / RUN, "mem://", 1, more_workers=2)
+        processes.start(lambda name, process: starts.append(name))
+        assert look(processes, len(first) + 1, 3.0) == first, "a worker began where there was no room"
+        node = nodes.add_node(num_cpus=1)
+        [joined] = set(look(processes, len(first) + 1)) - set(first)
+        assert joined in ("rollout-1", "rollout-2")
+        nodes.remove_node(node, allow_graceful=False)
+        gone: list[str] = []
+        while not gone:
+            gone = [name for name, _ in processes.ended(1.0)]
+        assert gone == [joined], "another process went with the machine"
+        processes.restart(joined, lambda name, process: starts.append(name))
+        starts.clear()
+        nodes.add_node(num_cpus=2)
+        assert look(processes, 2) == ["rollout-1", "rollout-2"]
+        processes.end()
+
+
 @pytest.mark.slow
 def test_what_ray_began_processes_finish(world: World, tmp_path: Path) -> None:
     """After Ctrl-C, of which everybody hears; and a cluster of our own leaves nothing behind."""
@@ -146,6 +270,11 @@ def test_an_actor_that_fails_and_a_cluster_that_ends_are_told(world: World, tmp_
         ):
             run_ray(address, RUN, tmp_path, 1, lambda step: None, end)
         assert store.run(RUN).status == "failed"
+
+
+def parent(process: int) -> int:
+    """The process that has started another one."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
 def children(*names: str) -> list[int]:

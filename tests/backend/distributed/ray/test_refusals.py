@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from backend.cli.main import app
 from backend.cli.train import ray_cluster
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
@@ -84,6 +86,11 @@ def test_the_address_is_checked_before_anything_starts(monkeypatch: pytest.Monke
     assert cluster_address("", "wss://store") == "10.0.0.2:6379"
     with pytest.raises(UserError, match="--ray-address auto is for --launch ray"):
         ray_cluster(False, "auto", "runs/store")
+
+
+def test_workers_that_join_later_are_for_ray() -> None:
+    result = CliRunner().invoke(app, ["train", "--config", "quick", "--launch", "processes", "--more-workers", "2"])
+    assert isinstance(result.exception, UserError) and "--more-workers 2 is for --launch ray" in str(result.exception)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_two_processes_take_the_steps_of_one_and_a_dead_one_ends_the_run(
 
 @pytest.mark.slow
 def test_a_process_that_fails_says_why(pool: DataParallelGradients) -> None:
-    task = module._Task("nobody", SETTINGS, [], None, 1.0)
+    task = module._Task("nobody", SETTINGS, module._Part([]), None, 1.0)
     pool._followers[0][1].send_bytes(module._packed(task))
     with pytest.raises(RunFailed, match=r"process 1 of training\.data_parallel failed: KeyError: 'nobody'"):
         pool._answers()
@@ -122,5 +122,5 @@ def test_every_batch_has_one_process_and_none_much_more_than_another(lengths: li
 
 
 def test_what_is_sent_arrives_as_it_was() -> None:
-    sent = module._Task("manager", replace(SETTINGS, learning_rate=1.0), [], 3.0, 0.5)
+    sent = module._Task("manager", replace(SETTINGS, learning_rate=1.0), module._Part([]), 3.0, 0.5)
     assert module._unpacked(module._packed(sent), torch.device("cpu")) == sent

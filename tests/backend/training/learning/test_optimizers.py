@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,13 @@ from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
 NAMES: tuple[OptimizerName, ...] = ("adamw", "adafactor", "sgd")
-RATES = {"adamw": 1e-2, "adafactor": 1e-2, "sgd": 0.5}  # of SGD the step shrinks with the gradient
+INSTALLED = [  # adamw8bit computes on a CPU as well, slowly
+    *NAMES,
+    pytest.param(
+        "adamw8bit", marks=pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+    ),
+]
+RATES = {"adamw": 1e-2, "adamw8bit": 1e-2, "adafactor": 1e-2, "sgd": 0.5}  # of SGD the step shrinks with the gradient
 
 
 def settings(name: OptimizerName) -> RoleTrainerSettings:
@@ -41,7 +48,7 @@ def log_prob(policies: RolePolicies, one: Trajectory) -> float:
 
 
 @pytest.mark.parametrize("mode", ["lora", "full"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", INSTALLED)
 def test_the_rewarded_becomes_likelier(name: OptimizerName, mode: str, tiny: Qwen3ForCausalLM, make: Make) -> None:
     policies = RolePolicies(tiny, ["manager"], mode)  # type: ignore[arg-type] # one of the two
     trainer = RoleTrainer(policies, "manager", settings(name))
@@ -52,7 +59,7 @@ def test_the_rewarded_becomes_likelier(name: OptimizerName, mode: str, tiny: Qwe
     assert log_prob(policies, good) - log_prob(policies, bad) > before + 0.1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", INSTALLED)
 def test_two_steps_and_two_more_are_four(
     name: OptimizerName, tiny: Qwen3ForCausalLM, make: Make, tmp_path: Path
 ) -> None:
@@ -78,7 +85,7 @@ def test_two_steps_and_two_more_are_four(
     assert rates_had == pytest.approx([RATES[name] * warm * rate for warm, rate in zip(warm_up, rates, strict=True)])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", INSTALLED)
 def test_the_state_of_another_optimizer_or_model_is_refused(
     name: OptimizerName, tiny: Qwen3ForCausalLM, make: Make
 ) -> None:
