@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from backend.evaluation.compare import (
 from backend.evaluation.trials import record_trial
 from backend.store.records import EvaluationRecord
 from backend.store.store import Store
+from cryptosentinel.episode import EpisodeResult
 from simulator.backtest.run import BacktestResult, Window
 from simulator.market.market import Market
 
@@ -55,20 +56,18 @@ def measure(
     store: Store,
     run: str,
     report: ReportProgress,
+    episodes: Mapping[str, list[EpisodeResult]] | None = None,
 ) -> Measurement:
     """Play `teams` (named `trained` and `warm_started`, and any others) and the baselines on the held-out windows.
 
     Stores the evaluation as `name`, and the first window's backtests with the trained team's decisions as `name/...`.
+    `episodes`, by the teams' names, are `play_held_out` of each where they are played already.
     """
     evaluation, account = config.evaluation, account_of(config, market)
     thinking = thinking_time_of(config)
     windows = held_out_windows(config, market)
-    episodes = {
-        one.name: play_windows(
-            one, market, windows, account, limits_of(config.guard), evaluation.seed, report, thinking
-        )
-        for one in teams
-    }
+    if episodes is None:
+        episodes = {one.name: play_held_out(config, market, one, report) for one in teams}
     results: dict[str, list[BacktestResult]] = {
         team: [episode.result for episode in of_team] for team, of_team in episodes.items()
     }
@@ -95,6 +94,20 @@ def measure(
         decisions += episode_decisions(run, f"{name}/{TRAINED}/{number}", trained.team.codec, episode)
     write_decisions(store, [decision for decision in decisions if decision.backtest.endswith("/0")])
     return Measurement(document, decisions)
+
+
+def play_held_out(config: Config, market: Market, team: LoadedTeam, report: ReportProgress) -> list[EpisodeResult]:
+    """The team's backtests of the held-out windows."""
+    return play_windows(
+        team,
+        market,
+        held_out_windows(config, market),
+        account_of(config, market),
+        limits_of(config.guard),
+        config.evaluation.seed,
+        report,
+        thinking_time_of(config),
+    )
 
 
 def held_out_windows(config: Config, market: Market) -> list[Window]:

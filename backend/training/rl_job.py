@@ -8,28 +8,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.builders.engines import served_engine
-from backend.builders.market import split
 from backend.builders.plugins import load_plugins, reward_of, scores_of
-from backend.builders.teams import model_team, team_over, with_prompts_for
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.compare import ReportProgress
 from backend.evaluation.in_sample import spans_trained_on
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.models.registry import START
 from backend.models.shape import Shape
-from backend.policies.adapter_shapes import largest_rank
-from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
+from backend.processes import ALONE, Workers
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.components import TrainingParts
-from backend.training.curriculum.queries import gross_limit, pools_of
-from backend.training.in_process import local_learners, local_trainer
+from backend.training.in_process import helper_gradients, local_learners, local_trainer
 from backend.training.learning.data_parallel import gradient_pool
 from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
 from backend.training.recorder import TrainingRecorder
-from backend.training.rollout.collect import rollout_settings
+from backend.training.rollout.rollout_parts import rollout_parts
+from backend.training.rollout.shared_shards import TrainingPlace
 from backend.training.start import NANO, begin, start_of
 from backend.training.trainer import Progress, Trainer
 from backend.training.wandb_logger import require_wandb
@@ -55,8 +51,10 @@ def run_rl(
     folder: Path,
     report: ReportProgress,
     on_progress: Callable[[Progress], None],
+    workers: Workers = ALONE,
 ) -> TrainingResult:
-    """Train a team in `folder`, going on from its newest checkpoint if there is one.
+    """Train a team in `folder`, going on from its newest checkpoint if there is one. What comes out does not depend on
+    how many `workers` there are.
 
     Raises `UserError` for a configuration or data that cannot be used or a model that this machine has no room for,
     `RunFailed` where training cannot go on.
@@ -69,8 +67,9 @@ def run_rl(
     require(estimate(shape, plan_of(config, shape, hardware.kind)), machine_memory(hardware.device))
     roles, start = roles_of(config.team.roles), start_of(config.training, folder)
     with gradient_pool(base, config.training, roles, start) as gradients:
-        parts = training_parts(config, market, store, run, folder, base, folder)
-        trainer = local_trainer(parts, local_learners(parts, gradients))
+        parts = training_parts(config, market, store, run, folder, base, folder, workers)
+        side_by_side = helper_gradients(parts) if config.training.data_parallel == 1 else None
+        trainer = local_trainer(parts, local_learners(parts, side_by_side or gradients), side_by_side)
         try:
             trainer.resume()
             state = trainer.run(on_progress)
@@ -81,34 +80,34 @@ def run_rl(
 
 
 def training_parts(
-    config: Config, market: Market, store: Store, run: str, folder: Path, base: Path, metrics_folder: Path
+    config: Config,
+    market: Market,
+    store: Store,
+    run: str,
+    folder: Path,
+    base: Path,
+    metrics_folder: Path,
+    workers: Workers = ALONE,
 ) -> TrainingParts:
     """What trains or rolls out over the base model in `base`, with the weights that the run in `folder` begins with;
-    the files of its metrics go to `metrics_folder`."""
-    load_plugins(config)
-    training, horizon = config.training, config.team.horizon_bars
-    working = with_prompts_for(config.team, base)
-    parts = split(market, config.market, horizon)
-    pool, validation_pool = pools_of(training, market, (parts.train, parts.validation), horizon, gross_limit(config))
-    policies, codec = role_policies(
-        base,
-        training,
-        empty_think=config.engine.empty_think,
-        think=config.team.thinking_tokens > 0,
-        roles=roles_of(config.team.roles),
-        hardware=hardware_of(training),
-        start=start_of(training, folder),
+    the files of its metrics go to `metrics_folder`. `workers` share the shards of a step."""
+    start = start_of(config.training, folder)
+    rolling = rollout_parts(config, market, run, base, start)
+    recorder = TrainingRecorder(
+        store, run, metrics_folder, config.team.horizon_bars, config.training.wandb_project, config.store.keep
     )
-    if config.engine.kind == "vllm":
-        think = config.team.thinking_tokens > 0
-        served = served_engine(config.engine, base, largest_rank(training), think=think)
-        loaded = team_over(run, served, working, training.temperature)
-    else:
-        loaded = model_team(run, policies, codec, working, training.temperature, config.engine)
-    settings = rollout_settings(config, training.rollouts_per_query)
-    recorder = TrainingRecorder(store, run, metrics_folder, horizon, training.wandb_project, config.store.keep)
     return TrainingParts(
-        training, settings, loaded.team, loaded.engine, policies, pool, validation_pool, recorder, folder
+        config.training,
+        rolling.settings,
+        rolling.team,
+        rolling.engine,
+        rolling.policies,
+        rolling.pool,
+        rolling.validation_pool,
+        recorder,
+        folder,
+        workers,
+        TrainingPlace(config, base, start),
     )
 
 

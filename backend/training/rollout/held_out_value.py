@@ -8,8 +8,8 @@ regime is noise. Only a market whose truth is known has scenarios.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,17 @@ from backend.statistics.mean_interval import mean_interval
 from backend.training.algorithm.rewards import Outcome
 from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import Rollout, collect, rollout_settings
+from backend.training.rollout.scoring import tail_of
 from cryptosentinel.llm.engine import RememberingEngine
 from simulator.arrays import FloatArray, IntArray
 from simulator.market.market import Market
 
+STATES_AT_ONCE = 125  # decided side by side: the engine is busy, and the scenarios of no more are kept
 TRAINED_GREEDY, WARM_STARTED_GREEDY, TEACHER, HOLDING = "trained, greedy", "warm_started, greedy", "teacher", "holding"
 
 
 @dataclass(frozen=True)
-class _Values:
+class DecisionValues:
     """Of one team over N states, (N,) each: net return and outcome score, questions, and whether it sent orders."""
 
     net_return: FloatArray
@@ -58,33 +60,76 @@ def held_out_value(
     config: Config, market: Market, teams: Sequence[LoadedTeam], report: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
     """What decisions are worth on `evaluation.states` held-out states, each scored over `evaluation.scenario_paths`
-    scenarios: a row for each team and for leaving all positions as they are (holding), and what the trained team earns
-    more than its teacher, its beginning and holding.
+    scenarios, as `value_document` has it."""
+    queries = held_out_states(config, market)
+    parts = []
+    for first in range(0, len(queries), STATES_AT_ONCE):
 
-    States that lie near each other share bars. So an interval is not over states: the held-out part is cut into as many
-    stretches as `evaluation.windows`, and the interval is that of the stretches' means.
-    """
+        def told(what: str, done: int, total: int, before: int = first) -> None:
+            report(what, before + done, len(queries))
+
+        parts.append(decision_values(config, queries[first : first + STATES_AT_ONCE], teams, told))
+    return value_document(config, queries, joined(parts))
+
+
+def held_out_states(config: Config, market: Market) -> list[Query]:
+    """The states that are decided in, drawn from the held-out part by the evaluation's seed."""
+    part = split(market, config.market, config.team.horizon_bars).held_out
+    believed = config.training.model_copy(update={"scenario_source": "beliefs", "states": ""})
+    [pool] = pools_of(believed, market, [part], config.team.horizon_bars, gross_limit(config))
+    return pool.draw(config.evaluation.seed, 0, config.evaluation.states, easy=False)
+
+
+def decision_values(
+    config: Config,
+    queries: Sequence[Query],
+    teams: Sequence[LoadedTeam],
+    report: Callable[[str, int, int], None],
+) -> dict[str, DecisionValues]:
+    """What each team decides in each of the states, and what that is worth; also of leaving all positions as they are
+    (holding). All are scored over the same scenarios, which are made once a state."""
     evaluation = config.evaluation
-    queries = _states(config, market)
     settings = replace(rollout_settings(config, 1), scenario_paths=evaluation.scenario_paths)
-    values: dict[str, _Values] = {}
+    scorers = [settings.scorer(query) for query in queries]
+    values: dict[str, DecisionValues] = {}
     for team in teams:
 
         def finished(done: int, name: str = team.name) -> None:
             report(f"value of {name}", done, len(queries))
 
-        groups = collect(team.team, team.engine, queries, settings, evaluation.seed, finished)
+        groups = collect(team.team, team.engine, queries, settings, evaluation.seed, finished, scorers=scorers)
         if isinstance(team.engine, RememberingEngine):
             team.engine.forget()  # what it kept of these conversations helps no other, and is large
         values[team.name] = _values_of([rollout for [rollout] in groups])
-    values[HOLDING] = _of_outcomes([settings.scorer(query).outcome([]) for query in queries])
+    values[HOLDING] = _of_outcomes([scorer.outcome([]) for scorer in scorers])
+    return values
+
+
+def joined(parts: Sequence[Mapping[str, DecisionValues]]) -> dict[str, DecisionValues]:
+    """The values of all states, where those of some stretches of them are in `parts`."""
+    return {
+        name: DecisionValues(
+            *(np.concatenate([getattr(part[name], one.name) for part in parts]) for one in fields(DecisionValues))
+        )
+        for name in parts[0]
+    }
+
+
+def value_document(config: Config, queries: Sequence[Query], values: Mapping[str, DecisionValues]) -> dict[str, Any]:
+    """What decisions are worth: a row for each team and for holding, and what the trained team earns more than its
+    teacher, its beginning and holding.
+
+    States that lie near each other share bars. So an interval is not over states: the held-out part is cut into as many
+    stretches as `evaluation.windows`, and the interval is that of the stretches' means.
+    """
+    evaluation = config.evaluation
     stretches = _stretches(queries, evaluation.windows)
     compared = [name for name in (TEACHER, WARM_STARTED_GREEDY, SCRIPTED, HOLDING) if name in values]
     return {
         "states": len(queries),
         "scenario_paths": evaluation.scenario_paths,
         "stretches": len(stretches),
-        "tail_weight": settings.tail.weight,
+        "tail_weight": tail_of(config.training).weight,
         "rows": {
             name: {
                 "net_return": float(one.net_return.mean()),
@@ -122,14 +167,7 @@ def _size_in_words(difference: dict[str, Any], by_outcome: bool) -> str:
     return f"earns less ({interval})" if high < 0.0 else f"earns neither certainly more nor less ({interval})"
 
 
-def _states(config: Config, market: Market) -> list[Query]:
-    part = split(market, config.market, config.team.horizon_bars).held_out
-    believed = config.training.model_copy(update={"scenario_source": "beliefs", "states": ""})
-    [pool] = pools_of(believed, market, [part], config.team.horizon_bars, gross_limit(config))
-    return pool.draw(config.evaluation.seed, 0, config.evaluation.states, easy=False)
-
-
-def _values_of(rollouts: Sequence[Rollout]) -> _Values:
+def _values_of(rollouts: Sequence[Rollout]) -> DecisionValues:
     values = _of_outcomes([rollout.outcome for rollout in rollouts])
     return replace(
         values,
@@ -138,9 +176,9 @@ def _values_of(rollouts: Sequence[Rollout]) -> _Values:
     )
 
 
-def _of_outcomes(outcomes: Sequence[Outcome]) -> _Values:
+def _of_outcomes(outcomes: Sequence[Outcome]) -> DecisionValues:
     nothing = np.zeros(len(outcomes))
-    return _Values(
+    return DecisionValues(
         np.array([outcome.net_return for outcome in outcomes]),
         np.array([outcome.score for outcome in outcomes]),
         nothing,
@@ -156,7 +194,9 @@ def _stretches(queries: Sequence[Query], count: int) -> list[IntArray]:
     return [np.flatnonzero(stretch == number) for number in np.unique(stretch)]
 
 
-def _difference(config: Config, ours: _Values, other: _Values, stretches: Sequence[IntArray]) -> dict[str, Any]:
+def _difference(
+    config: Config, ours: DecisionValues, other: DecisionValues, stretches: Sequence[IntArray]
+) -> dict[str, Any]:
     evaluation = config.evaluation
     difference: dict[str, Any] = {}
     for key in ("net_return", "outcome"):
