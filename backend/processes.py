@@ -104,13 +104,16 @@ def started(number: int) -> Iterator[Workers]:
         yield ALONE
         return
     helpers: list[_HelperProcess] = []
+    threads = None
     try:
         helpers.extend(_HelperProcess(f"helper-{rank}") for rank in range(1, number))
-        _one_thread()
+        threads = _with_threads(1)
         yield Workers(helpers)
     finally:
         for helper in helpers:
             helper.close()
+        if threads is not None:
+            _with_threads(threads)
 
 
 class _HelperProcess:
@@ -158,7 +161,7 @@ class _HelperProcess:
 def _serve(pipe: Connection, parent: int) -> None:
     """The main function of a helper, until the parent's end of the pipe is closed."""
     end_with(parent)
-    _one_thread()
+    _with_threads(1)
 
     def report(what: str, done: int, total: int) -> None:
         pipe.send(("progress", (what, done, total)))
@@ -192,11 +195,14 @@ def silent(what: str, done: int, total: int) -> None:
     """A report that nobody reads."""
 
 
-def _one_thread() -> None:
-    """Two threads in one process are many times slower than one while another process computes."""
+def _with_threads(number: int) -> int:
+    """Let torch compute with so many threads here; how many it were. Two threads in one process are many times slower
+    than one while another process computes."""
     import torch  # heavy, and not needed by one process alone
 
-    torch.set_num_threads(1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    return before
 
 
 def _sendable(error: Exception) -> Exception:

@@ -26,9 +26,10 @@ from backend.evaluation.compare import (
     baselines,
     difference,
     mean_equity,
-    play_windows,
+    played,
     split_windows,
     table,
+    window_tasks,
 )
 from backend.evaluation.trials import record_trial
 from backend.store.records import EvaluationRecord
@@ -67,7 +68,7 @@ def measure(
     thinking = thinking_time_of(config)
     windows = held_out_windows(config, market)
     if episodes is None:
-        episodes = {one.name: play_held_out(config, market, one, report) for one in teams}
+        episodes = {one.name: play_held_out(config, [(one, market)], report)[0] for one in teams}
     results: dict[str, list[BacktestResult]] = {
         team: [episode.result for episode in of_team] for team, of_team in episodes.items()
     }
@@ -96,18 +97,25 @@ def measure(
     return Measurement(document, decisions)
 
 
-def play_held_out(config: Config, market: Market, team: LoadedTeam, report: ReportProgress) -> list[EpisodeResult]:
-    """The team's backtests of the held-out windows."""
-    return play_windows(
-        team,
-        market,
-        held_out_windows(config, market),
-        account_of(config, market),
-        limits_of(config.guard),
-        config.evaluation.seed,
-        report,
-        thinking_time_of(config),
-    )
+def play_held_out(
+    config: Config, seats: Sequence[tuple[LoadedTeam, Market]], report: ReportProgress
+) -> list[list[EpisodeResult]]:
+    """The backtests of the held-out windows, for each team and the market that it trades in. All have one engine, and
+    are played side by side on it: many conversations at once take it less time than a few."""
+    tasks = [
+        window_tasks(
+            team,
+            market,
+            held_out_windows(config, market),
+            account_of(config, market),
+            limits_of(config.guard),
+            config.evaluation.seed,
+            thinking_time_of(config),
+        )
+        for team, market in seats
+    ]
+    episodes = iter(played([task for of_team in tasks for task in of_team], seats[0][0], report))
+    return [[next(episodes) for _ in of_team] for of_team in tasks]
 
 
 def held_out_windows(config: Config, market: Market) -> list[Window]:

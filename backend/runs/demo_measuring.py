@@ -105,11 +105,19 @@ def measured(place: DemoPlace) -> Iterator[DemoParts]:
         _OPENED.clear()
 
 
+Seat = tuple[str, bool]  # a team's name, and whether it is on the twin
+# Who is played side by side: teams with the same weights share an engine, which is busier the more there are.
+_TOGETHER: tuple[tuple[Seat, ...], ...] = (
+    ((TRAINED, False), (TRAINED_GREEDY, False), (TRAINED, True)),
+    ((WARM_STARTED, False), (WARM_STARTED_GREEDY, False), (WARM_STARTED, True)),
+    ((SCRIPTED, False),),
+)
+
+
 @dataclass(frozen=True)
 class _WindowsTask:
     place: DemoPlace
-    team: str
-    twin: bool
+    seats: tuple[Seat, ...]
 
 
 @dataclass(frozen=True)
@@ -123,13 +131,11 @@ def windows_played(
     place: DemoPlace, workers: Workers, report: Report
 ) -> tuple[dict[str, list[EpisodeResult]], dict[str, list[EpisodeResult]]]:
     """The backtests of all teams on the held-out windows, and of some on those of the twin, by the team's name."""
-    tasks = [_WindowsTask(place, name, False) for name in ON_WINDOWS]
-    tasks += [_WindowsTask(place, name, True) for name in ON_THE_TWIN]
-    played = workers.each(_play, tasks, report)
-    by_market: tuple[dict[str, list[EpisodeResult]], dict[str, list[EpisodeResult]]] = ({}, {})
-    for task, episodes in zip(tasks, played, strict=True):
-        by_market[task.twin][task.team] = episodes
-    return by_market
+    tasks = [_WindowsTask(place, seats) for seats in _TOGETHER]
+    by_seat: dict[Seat, list[EpisodeResult]] = {}
+    for task, of_seats in zip(tasks, workers.each(_play, tasks, report), strict=True):
+        by_seat |= dict(zip(task.seats, of_seats, strict=True))
+    return {name: by_seat[name, False] for name in ON_WINDOWS}, {name: by_seat[name, True] for name in ON_THE_TWIN}
 
 
 def states_decided(place: DemoPlace, workers: Workers, report: Report) -> dict[str, Any]:
@@ -142,15 +148,14 @@ def states_decided(place: DemoPlace, workers: Workers, report: Report) -> dict[s
     return value_document(place.config, parts_of(place).states, joined(parts))
 
 
-def _play(task: _WindowsTask, report: Report) -> list[EpisodeResult]:
+def _play(task: _WindowsTask, report: Report) -> list[list[EpisodeResult]]:
     parts = parts_of(task.place)
-    market = parts.twin if task.twin else parts.market
-    where = "twin" if task.twin else "windows"
+    seats = [(parts.team(name), parts.twin if twin else parts.market) for name, twin in task.seats]
 
     def told(what: str, done: int, total: int) -> None:
-        report(f"{where}: {what}", done, total)
+        report(f"windows of {what}", done, total)
 
-    return play_held_out(parts.config, market, parts.team(task.team), told)
+    return play_held_out(parts.config, seats, told)
 
 
 def _decide(task: _StatesTask, report: Report) -> Mapping[str, DecisionValues]:

@@ -61,7 +61,7 @@ def run_rl(
     """
     check_ready(config)
     folder.mkdir(parents=True, exist_ok=True)
-    base = begin(config, market, folder, report)
+    base = begin(config, market, folder, report, workers)
     shape = Shape.of(read_config(base))
     hardware = hardware_of(config.training)
     require(estimate(shape, plan_of(config, shape, hardware.kind)), machine_memory(hardware.device))
