@@ -145,7 +145,8 @@ def states_decided(place: DemoPlace, workers: Workers, report: Report) -> dict[s
         _StatesTask(place, first, min(first + STATES_AT_ONCE, number)) for first in range(0, number, STATES_AT_ONCE)
     ]
     parts = workers.each(_decide, tasks, _summed(report, number))
-    return value_document(place.config, parts_of(place).states, joined(parts))
+    here = parts_of(place)
+    return value_document(place.config, here.states, joined(parts), here.team(TRAINED).team)
 
 
 def _play(task: _WindowsTask, report: Report) -> list[list[EpisodeResult]]:

@@ -8,8 +8,9 @@ regime is noise. Only a market whose truth is known has scenarios.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ from backend.statistics.mean_interval import mean_interval
 from backend.training.algorithm.rewards import Outcome
 from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import Rollout, collect, rollout_settings
+from backend.training.rollout.decision_story import Lookups, lookups_of, position_after, story_of
 from backend.training.rollout.scoring import tail_of
 from cryptosentinel.llm.engine import RememberingEngine
+from cryptosentinel.team import Team
 from simulator.arrays import FloatArray, IntArray
 from simulator.market.market import Market
 
@@ -32,12 +35,15 @@ TRAINED_GREEDY, WARM_STARTED_GREEDY, TEACHER, HOLDING = "trained, greedy", "warm
 
 @dataclass(frozen=True)
 class DecisionValues:
-    """Of one team over N states, (N,) each: net return and outcome score, questions, and whether it sent orders."""
+    """Of one team over N states, (N,) each: net return and outcome score, questions, whether it sent orders, and the
+    position that it then has. `lookups` are the tools that its roles used."""
 
     net_return: FloatArray
     outcome: FloatArray
     questions: FloatArray
     traded: FloatArray
+    position: FloatArray
+    lookups: Lookups = field(default_factory=dict)
 
 
 def greedy_teams(config: Config, trained: LoadedTeam, warm_started: LoadedTeam) -> list[LoadedTeam]:
@@ -69,7 +75,7 @@ def held_out_value(
             report(what, before + done, len(queries))
 
         parts.append(decision_values(config, queries[first : first + STATES_AT_ONCE], teams, told))
-    return value_document(config, queries, joined(parts))
+    return value_document(config, queries, joined(parts), teams[0].team)
 
 
 def held_out_states(config: Config, market: Market) -> list[Query]:
@@ -100,24 +106,35 @@ def decision_values(
         groups = collect(team.team, team.engine, queries, settings, evaluation.seed, finished, scorers=scorers)
         if isinstance(team.engine, RememberingEngine):
             team.engine.forget()  # what it kept of these conversations helps no other, and is large
-        values[team.name] = _values_of([rollout for [rollout] in groups])
-    values[HOLDING] = _of_outcomes([scorer.outcome([]) for scorer in scorers])
+        values[team.name] = _values_of(team.team, [rollout for [rollout] in groups])
+    held = [query.exposures()[query.symbol] for query in queries]
+    values[HOLDING] = _of_outcomes([scorer.outcome([]) for scorer in scorers], held)
     return values
 
 
 def joined(parts: Sequence[Mapping[str, DecisionValues]]) -> dict[str, DecisionValues]:
     """The values of all states, where those of some stretches of them are in `parts`."""
-    return {
-        name: DecisionValues(
-            *(np.concatenate([getattr(part[name], one.name) for part in parts]) for one in fields(DecisionValues))
-        )
-        for name in parts[0]
-    }
+    return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
 
-def value_document(config: Config, queries: Sequence[Query], values: Mapping[str, DecisionValues]) -> dict[str, Any]:
+def _joined(parts: Sequence[DecisionValues]) -> DecisionValues:
+    counts: dict[str, Counter[str]] = {}
+    for part in parts:
+        for role, count in part.lookups.items():
+            counts.setdefault(role, Counter()).update(count)
+    net_return, outcome, questions, traded, position = (
+        np.concatenate([getattr(part, one.name) for part in parts])
+        for one in fields(DecisionValues)
+        if one.name != "lookups"
+    )
+    return DecisionValues(net_return, outcome, questions, traded, position, counts)
+
+
+def value_document(
+    config: Config, queries: Sequence[Query], values: Mapping[str, DecisionValues], team: Team
+) -> dict[str, Any]:
     """What decisions are worth: a row for each team and for holding, and what the trained team earns more than its
-    teacher, its beginning and holding.
+    teacher, its beginning and holding; and the `story` of what the trained `team` and the others do (`decision_story`).
 
     States that lie near each other share bars. So an interval is not over states: the held-out part is cut into as many
     stretches as `evaluation.windows`, and the interval is that of the stretches' means.
@@ -144,6 +161,13 @@ def value_document(config: Config, queries: Sequence[Query], values: Mapping[str
             | {"of": TRAINED_GREEDY, "against": other}
             for other in compared
         ],
+        "story": story_of(
+            queries,
+            {name: one.position for name, one in values.items()},
+            {name: one.net_return for name, one in values.items()},
+            values[TRAINED_GREEDY].lookups,
+            team,
+        ),
     }
 
 
@@ -167,22 +191,24 @@ def _size_in_words(difference: dict[str, Any], by_outcome: bool) -> str:
     return f"earns less ({interval})" if high < 0.0 else f"earns neither certainly more nor less ({interval})"
 
 
-def _values_of(rollouts: Sequence[Rollout]) -> DecisionValues:
-    values = _of_outcomes([rollout.outcome for rollout in rollouts])
+def _values_of(team: Team, rollouts: Sequence[Rollout]) -> DecisionValues:
+    values = _of_outcomes([rollout.outcome for rollout in rollouts], [position_after(one) for one in rollouts])
     return replace(
         values,
         questions=np.array([len(rollout.subs) for rollout in rollouts], np.float64),
         traded=np.array([bool(rollout.decision.orders) for rollout in rollouts], np.float64),
+        lookups=lookups_of(team, rollouts),
     )
 
 
-def _of_outcomes(outcomes: Sequence[Outcome]) -> DecisionValues:
+def _of_outcomes(outcomes: Sequence[Outcome], positions: Sequence[float]) -> DecisionValues:
     nothing = np.zeros(len(outcomes))
     return DecisionValues(
         np.array([outcome.net_return for outcome in outcomes]),
         np.array([outcome.score for outcome in outcomes]),
         nothing,
         nothing,
+        np.array(positions),
     )
 
 
