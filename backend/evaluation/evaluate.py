@@ -167,11 +167,13 @@ def _describe_difference(held_out: dict[str, Any], no_edge: dict[str, Any] | Non
     return f"{text}; on the no-edge twin, where nothing can be known, it is not ahead: {size}."
 
 
-def summary_record(run: str, sentence: str, wall_seconds: float, **more: Any) -> EvaluationRecord:
-    """The record that closes a run: its verdict, what it took, and whatever else its report should show."""
+def summary_record(run: str, sentence: str, wall_seconds: float, helpers: int = 0, **more: Any) -> EvaluationRecord:
+    """The record that closes a run: its verdict, what it took, and whatever else its report should show. The memory is
+    that of this process and, for each of the `helpers` that have ended, of the largest."""
     # Linux gives the peak in KiB, macOS in bytes.
     unit = 2**20 if sys.platform == "darwin" else 2**10
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    own, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    peak = (own + helpers * largest) / unit
     result = {"verdict": sentence, "wall_seconds": round(wall_seconds, 1), "peak_memory_mb": round(peak, 1), **more}
     return EvaluationRecord(run, "summary", 0, result)
 

@@ -17,7 +17,7 @@ from backend.evaluation.evaluate import (
     write_example,
 )
 from backend.policies.hardware import describe_hardware
-from backend.processes import Workers, cores, started
+from backend.processes import Workers, started
 from backend.reporting.report import write_report
 from backend.runs.demo_measuring import ON_THE_TWIN, ON_WINDOWS, DemoPlace, measured, states_decided, windows_played
 from backend.runs.evaluation import store_value
@@ -27,8 +27,9 @@ from backend.store.records import valid_run_id
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
-from backend.training.rl_job import check_ready, run_rl
+from backend.training.rl_job import check_ready, processes_for, run_rl
 from backend.training.rollout.held_out_value import value_sentence
+from backend.training.start import begin
 from simulator.documents import read_document
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -63,13 +64,14 @@ def run_demo(
     market = load_market(config.market, config.costs)
     account = account_of(config, market)  # an impossible venue is refused now, not after the training
     check_ready(config)
+    most = processes_for(config)
     with store_at(store) as opened:
         run, spent = _begin(config, folder)
         observer.started(RunStart(run, folder, config, market, account))
         hardware = describe_hardware(config.training)
         with recorded_run(opened, run, "demo", config.training.seed, market.content_hash, config, hardware=hardware):
             try:
-                with started(workers or min(cores(), config.training.shards)) as processes:
+                with started(min(workers or most, most)) as processes:
                     trained, held_out, no_edge, value = _train_and_measure(
                         config, market, opened, run, folder, observer, processes
                     )
@@ -86,6 +88,7 @@ def run_demo(
                     stages=[{"stage": 1, "from_step": 0}, {"stage": 2, "from_step": trained.stage_began}],
                     rollbacks=[{"step": step, "role": role} for step, role in trained.rollbacks],
                     best_step=trained.best_step,
+                    helpers=processes.number - 1,
                 )
             )
         _save(folder, config, run, spent, finished=True)
@@ -94,21 +97,35 @@ def run_demo(
 
 
 def _train_and_measure(
-    config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer, workers: Workers
+    config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer, processes: Workers
 ) -> tuple[TrainingState, Measurement, Measurement, dict[str, Any] | None]:
     """The training, the team's measurements on held-out windows and on the no-edge twin, and what its decisions are
     worth on held-out states."""
     observer.message(
-        f"1. Market: {len(market)} bars of {market.timeframe}, {len(market.symbols)} coins whose drift is hidden but "
-        "hinted at by trend, funding and news; and a twin with the same volatility in which nothing can be known."
+        f"1. A market is made: {len(market):,} bars of {market.timeframe}, {len(market.symbols)} coins. Each drifts "
+        "up, down or sideways for weeks. Nobody sees the drift; trend, funding and headlines hint at it. A twin has "
+        f"the same noise and no drift, so that nothing can be known there. {_shared(processes.number)}"
     )
-    observer.message("2. Warm start: a small model learns the format of the answers from transcripts.")
-    observer.message("3. M-GRPO: stage 1, format and expert rewards; after the gate stage 2, the team's outcome.")
-    trained = run_rl(config, market, store, run, folder, observer.progress, observer.trained, workers)
-    observer.message("4. Measuring on held-out windows that no step has seen, and on the twin.")
+    observer.message(
+        "2. Warm start: a small model learns to speak from transcripts of a scripted team. You see the tokenizer being "
+        f"made, the transcripts, and the steps of learning. {_taught(config)}"
+    )
+    begin(config, market, folder, observer.progress, processes)
+    observer.message(
+        "3. M-GRPO. At each step you see the team's outcome, 0.5 for nothing earned and more for more, and how many "
+        "answers are valid. In stage 1 the roles practise alone; once their format is reliable a gate opens, and in "
+        "stage 2 all are paid for what the team earns. 'validation' is the outcome in states that it never trains on; "
+        "the best version there is kept."
+    )
+    trained = run_rl(config, market, store, run, folder, observer.progress, observer.trained, processes)
+    observer.message(
+        f"4. Trading: the trained team, the team before training and the scripted team trade the same "
+        f"{config.evaluation.windows} windows, which no step has seen. A bar is the windows that are done. On the twin "
+        "nobody should be ahead."
+    )
     place = DemoPlace(config, run, folder)
     with measured(place) as parts:
-        episodes, twin_episodes = windows_played(place, workers, observer.progress)
+        episodes, twin_episodes = windows_played(place, processes, observer.progress)
         teams = [parts.team(name) for name in ON_WINDOWS]
         held_out = measure(config, market, teams, "held_out", store, run, observer.progress, episodes)
         teams = [parts.team(name) for name in ON_THE_TWIN]
@@ -116,11 +133,38 @@ def _train_and_measure(
         if config.evaluation.states == 0 or market.truth is None:
             return trained.state, held_out, no_edge, None
         observer.message(
-            "5. The likeliest decisions of the team, its beginning and its teacher, in many held-out states."
+            f"5. What a decision is worth: the team, its beginning and its teacher decide in the same "
+            f"{config.evaluation.states:,} held-out states with their likeliest answers, each scored over "
+            f"{config.evaluation.scenario_paths:,} common scenarios, so that luck plays no part. Then the report."
         )
-        value = states_decided(place, workers, observer.progress)
+        value = states_decided(place, processes, observer.progress)
         store_value(store, run, value)
     return trained.state, held_out, no_edge, value
+
+
+def _shared(processes: int) -> str:
+    """Who does the work, for a message."""
+    return "One process does the work." if processes == 1 else f"{processes} processes share the work."
+
+
+_TEACHERS = {
+    "whole": "follow rules that read all the evidence",
+    "funding": "follow rules that read funding alone",
+    "news_backwards": "follow rules that take good news for bad",
+    "hesitant": "follow rules that leave a third of their changes out by lot",
+}
+
+
+def _taught(config: Config) -> str:
+    """What the warm start teaches, for a message."""
+    if config.training.base_model or config.training.start_from:
+        return "Here the model is given, so there is none to make."
+    if config.nano.teacher == "none":
+        return "All of its decisions are random, so the model learns the format and no skill."
+    return (
+        f"{config.nano.teacher_share:.0%} of its decisions {_TEACHERS[config.nano.teacher]}, the others are random: "
+        "the model learns the format, and little of the skill."
+    )
 
 
 def _begin(config: Config, folder: Path) -> tuple[str, float]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.builders.loaded_team import LoadedTeam, scripted_team
-from backend.builders.market import load_market
+from backend.builders.market import remembered_market
 from backend.builders.teams import load_team
 from backend.config.schema import SCRIPTED, Config
 from backend.evaluation.evaluate import TRAINED, WARM_STARTED, play_held_out
@@ -57,12 +57,12 @@ class DemoParts:
     @cached_property
     def market(self) -> Market:
         """The market that the team was trained in."""
-        return load_market(self.config.market, self.config.costs)
+        return remembered_market(self.config.market, self.config.costs)
 
     @cached_property
     def twin(self) -> Market:
         """Its no-edge twin."""
-        return load_market(self.config.market.model_copy(update={"edge": False}), self.config.costs)
+        return remembered_market(self.config.market.model_copy(update={"edge": False}), self.config.costs)
 
     @cached_property
     def states(self) -> list[Query]:

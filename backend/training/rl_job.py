@@ -16,7 +16,7 @@ from backend.models.manifest import TeamManifest, write_manifest
 from backend.models.registry import START
 from backend.models.shape import Shape
 from backend.policies.hardware import hardware_of
-from backend.processes import ALONE, Workers
+from backend.processes import ALONE, Workers, cores
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.components import TrainingParts
@@ -121,6 +121,15 @@ def write_team(config: Config, folder: Path, base: Path, trainer: Trainer, marke
     trained_on = spans_trained_on(config, market, None if start is None else folder / start)
     manifest = TeamManifest(base=base_name, adapters=adapters, start=start, config=config, trained_on=trained_on)
     write_manifest(folder, manifest.signed())
+
+
+def processes_for(config: Config) -> int:
+    """How many processes share a training on this machine: one a core and no more than it has shards. One alone where a
+    model server answers, a GPU computes, or `training.data_parallel` shares the steps."""
+    training = config.training
+    if config.engine.kind != "local" or training.data_parallel > 1 or hardware_of(training).kind != "cpu":
+        return 1
+    return min(cores(), training.shards)
 
 
 def check_ready(config: Config) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from backend.builders.market import load_market
+from backend.builders.market import remembered_market
 from backend.config.schema import Config
 from backend.policies.role_policies import RolePolicies
 from backend.policies.weight_sync import publisher
@@ -112,7 +112,7 @@ class HelpersParts:
         config = place.config
         self.place = place
         self.parts: RolloutParts = rollout_parts(
-            config, load_market(config.market, config.costs), "helper", place.base, place.start
+            config, remembered_market(config.market, config.costs), "helper", place.base, place.start
         )
         parts = self.parts
         self._publisher = publisher(parts.engine, parts.policies, Path())  # of an engine in this process: no files

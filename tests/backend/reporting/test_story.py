@@ -14,7 +14,7 @@ TEAMS = ("teacher", "warm_started, greedy", "trained, greedy", "holding")
 
 def document(gain: float, low: float, high: float) -> dict[str, Any]:
     """Of five stretches the fourth has no state. All teams but the trained one do the same."""
-    flat: dict[str, list[float | None]] = dict.fromkeys(TEAMS, [-0.5, -0.2, 0.0, None, 0.5])
+    flat: dict[str, list[float | None]] = {name: [-0.5, -0.2, 0.0, None, 0.5] for name in TEAMS}
     return {
         "differences": [{"against": "teacher", "net_return": gain, "net_return_ci95": [low, high]}],
         "story": {
