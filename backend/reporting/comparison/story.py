@@ -21,6 +21,7 @@ _LINES = {
     _TRAINED: ("trained", charts.BLUE, "solid", "circle"),
 }
 _HEIGHT = 260
+_CLOSED = "closed"
 _SELDOM = 0.01  # of a role's conversations
 
 
@@ -58,14 +59,15 @@ def _roles(story: Mapping[str, Any]) -> Picture:
             x=[tool.removeprefix("get_").replace("_", " ") for _, tool, _ in cells],
             y=[role_title(role) for role, _, _ in cells],
             mode="markers+text",
-            text=texts,
+            text=["" if text == _CLOSED else text for text in texts],
+            hovertext=texts,
             marker={
                 "symbol": "square",
                 "size": 34,
                 "color": [_shade(used[tool] or 0.0) if tool in used else "#9aa5b1" for _, tool, used in cells],
             },
             textfont={"size": 11, "color": "#10161d"},
-            hovertemplate="%{y}, %{x}: %{text}<extra></extra>",
+            hovertemplate="%{y}, %{x}: %{hovertext}<extra></extra>",
             showlegend=False,
         )
     )
@@ -88,7 +90,7 @@ def _shade(share: float) -> str:
 
 def _cell(open_to_it: bool, share: float | None) -> str:
     if not open_to_it:
-        return "closed"
+        return _CLOSED
     return "not asked" if share is None else f"{100 * share:.0f} %"
 
 

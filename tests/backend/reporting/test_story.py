@@ -54,7 +54,7 @@ def test_the_lines_are_the_figures_and_a_stretch_without_states_is_a_gap() -> No
 
 def test_who_may_look_up_what_is_told_apart_from_who_does() -> None:
     [trace] = pictures()[1].figure.data
-    cells = dict(zip(zip(trace.y, trace.x, strict=True), trace.text, strict=True))
+    cells = dict(zip(zip(trace.y, trace.x, strict=True), trace.hovertext, strict=True))
     assert {tool for _, tool in cells} == {"trend", "news", "risk"}  # what nobody looked up is left out
     assert {cells["DeepTraderManager", tool] for tool in ("trend", "news", "risk")} == {"closed"}
     assert (cells["MarketAnalyst", "trend"], cells["MarketAnalyst", "news"]) == ("100 %", "25 %")
