@@ -23,8 +23,8 @@ from simulator.errors import RunFailed, UserError
 
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
-Report = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
-Work = Callable[[_Task, Report], _Answer]
+WorkReport = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+Work = Callable[[_Task, WorkReport], _Answer]
 
 _EXIT_SECONDS = 2.0  # that a helper has to end by itself before it is killed
 
@@ -37,7 +37,7 @@ def cores() -> int:
 class Helper(Protocol):
     """A process that works for this one."""
 
-    def do(self, work: Work[_Task, _Answer], task: _Task, report: Report) -> _Answer:
+    def do(self, work: Work[_Task, _Answer], task: _Task, report: WorkReport) -> _Answer:
         """What `work`, a function of a module, makes of `task` there. Waits for it. Raises what it raised, and
         `RunFailed` where the process has died."""
         ...
@@ -54,7 +54,9 @@ class Workers:
         """Processes in all."""
         return 1 + len(self.helpers)
 
-    def each(self, work: Work[_Task, _Answer], tasks: Sequence[_Task], report: Report | None = None) -> list[_Answer]:
+    def each(
+        self, work: Work[_Task, _Answer], tasks: Sequence[_Task], report: WorkReport | None = None
+    ) -> list[_Answer]:
         """What `work` makes of each task, in the order of the tasks; who is free takes the next one. Raises what the
         first failure raised. `report` is called by one process at a time."""
         told = _one_at_a_time(report or silent)
@@ -127,7 +129,7 @@ class _HelperProcess:
         self._process.start()
         theirs.close()  # only the helper holds this end now, so its death closes the pipe
 
-    def do(self, work: Work[_Task, _Answer], task: _Task, report: Report) -> _Answer:
+    def do(self, work: Work[_Task, _Answer], task: _Task, report: WorkReport) -> _Answer:
         """As `Helper.do`."""
         try:
             self._pipe.send((work, task))
@@ -213,7 +215,7 @@ def _sendable(error: Exception) -> Exception:
     return (UserError if isinstance(error, UserError) else RunFailed)(f"{type(error).__name__}: {error}")
 
 
-def _one_at_a_time(report: Report) -> Report:
+def _one_at_a_time(report: WorkReport) -> WorkReport:
     lock = threading.Lock()
 
     def told(what: str, done: int, total: int) -> None:

@@ -19,8 +19,15 @@ from backend.evaluation.evaluate import (
 from backend.policies.hardware import describe_hardware
 from backend.processes import Workers, started
 from backend.reporting.report import write_report
-from backend.runs.demo_measuring import ON_THE_TWIN, ON_WINDOWS, DemoPlace, measured, states_decided, windows_played
 from backend.runs.evaluation import store_value
+from backend.runs.measuring.demo_teams import (
+    ON_THE_TWIN,
+    ON_WINDOWS,
+    DemoPlace,
+    measured,
+    states_decided,
+    windows_played,
+)
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart
 from backend.store.records import valid_run_id

@@ -24,7 +24,7 @@ from backend.training.in_process import helper_gradients, local_learners, local_
 from backend.training.learning.data_parallel import gradient_pool
 from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
 from backend.training.recorder import TrainingRecorder
-from backend.training.rollout.rollout_parts import rollout_parts
+from backend.training.rollout.rollout_parts import begun_parts
 from backend.training.rollout.shared_shards import TrainingPlace
 from backend.training.start import NANO, begin, start_of
 from backend.training.trainer import Progress, Trainer
@@ -92,7 +92,7 @@ def training_parts(
     """What trains or rolls out over the base model in `base`, with the weights that the run in `folder` begins with;
     the files of its metrics go to `metrics_folder`. `workers` share the shards of a step."""
     start = start_of(config.training, folder)
-    rolling = rollout_parts(config, market, run, base, start)
+    rolling = begun_parts(config, market, run, base, start)
     recorder = TrainingRecorder(
         store, run, metrics_folder, config.team.horizon_bars, config.training.wandb_project, config.store.keep
     )

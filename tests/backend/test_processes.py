@@ -9,20 +9,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from backend.processes import ALONE, Helper, Report, Workers, silent, started
+from backend.processes import ALONE, Helper, Workers, WorkReport, silent, started
 from simulator.errors import RunFailed, UserError
 
 
-def _doubled(number: int, report: Report) -> tuple[int, int]:
+def _doubled(number: int, report: WorkReport) -> tuple[int, int]:
     report("doubling", number, 10)
     return 2 * number, os.getpid()
 
 
-def _refused(number: int, report: Report) -> int:
+def _refused(number: int, report: WorkReport) -> int:
     raise UserError(f"{number} cannot be used")
 
 
-def _killed(number: int, report: Report) -> int:
+def _killed(number: int, report: WorkReport) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     return number
 
@@ -30,7 +30,7 @@ def _killed(number: int, report: Report) -> int:
 class _Elsewhere:
     """A helper that is a thread of this process."""
 
-    def do(self, work, task, report):  # type: ignore[no-untyped-def]
+    def do(self, work, task, report):  # type: ignore[no-untyped-def]  # generic in two ways
         return work(task, report)
 
 
@@ -56,7 +56,7 @@ def test_each_process_works_at_the_same_time_and_this_one_in_its_own_thread() ->
 def test_the_first_failure_is_raised_and_nothing_new_is_begun() -> None:
     begun: list[int] = []
 
-    def work(task: int, report: Report) -> int:
+    def work(task: int, report: WorkReport) -> int:
         begun.append(task)
         return _refused(task, report)
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from backend.processes import Helper, Report, Workers, silent
+from backend.processes import Helper, Workers, WorkReport, silent
 from backend.training.learning.batches import MicroBatch, StepStats
 from backend.training.learning.role_trainer import LocalGradients, PolicyGradient, RoleTrainerSettings
 from backend.training.rollout.shared_shards import TrainingPlace, helpers_parts
@@ -119,7 +119,7 @@ def _policy_here(task: _GradientTask) -> PolicyGradient:
     return PolicyGradient(policies, task.role, task.settings)
 
 
-def _gradients_here(task: _GradientTask, report: Report) -> tuple[float, list[Tensor | None], StepStats]:
+def _gradients_here(task: _GradientTask, report: WorkReport) -> tuple[float, list[Tensor | None], StepStats]:
     assert task.total is not None
     assert task.stats is not None
     policy = _policy_here(task)
@@ -128,5 +128,5 @@ def _gradients_here(task: _GradientTask, report: Report) -> tuple[float, list[Te
     return loss, gradients, task.stats
 
 
-def _logps_here(task: _GradientTask, report: Report) -> list[list[Tensor]]:
+def _logps_here(task: _GradientTask, report: WorkReport) -> list[list[Tensor]]:
     return _policy_here(task).logps(task.batches, task.temperature)

@@ -41,7 +41,7 @@ def lookups_of(team: Team, rollouts: Sequence[Rollout]) -> Lookups:
     return counts
 
 
-def evidence_of(queries: Sequence[Query]) -> FloatArray | None:
+def regime_evidence(queries: Sequence[Query]) -> FloatArray | None:
     """The evidence of each state, (N,); None where it is not known of one coin."""
     beliefs = [query.belief for query in queries]
     if any(belief is None or len(query.symbols) != 1 for belief, query in zip(beliefs, queries, strict=True)):
@@ -59,7 +59,7 @@ def story_of(
     """By stretch of evidence the number of states, and of each team the mean position and the mean net return, None
     where a stretch has no state; by sub-agent of the `team` whose `lookups` these are the share of its conversations
     that used each of its tools. None where there is no evidence to go by."""
-    evidence = evidence_of(queries)
+    evidence = regime_evidence(queries)
     if evidence is None:
         return None
     stretch = np.digitize(evidence, EDGES[1:-1])

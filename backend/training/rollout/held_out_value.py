@@ -34,7 +34,7 @@ TRAINED_GREEDY, WARM_STARTED_GREEDY, TEACHER, HOLDING = "trained, greedy", "warm
 
 
 @dataclass(frozen=True)
-class DecisionValues:
+class StateValues:
     """Of one team over N states, (N,) each: net return and outcome score, questions, whether it sent orders, and the
     position that it then has. `lookups` are the tools that its roles used."""
 
@@ -74,8 +74,8 @@ def held_out_value(
         def told(what: str, done: int, total: int, before: int = first) -> None:
             report(what, before + done, len(queries))
 
-        parts.append(decision_values(config, queries[first : first + STATES_AT_ONCE], teams, told))
-    return value_document(config, queries, joined(parts), teams[0].team)
+        parts.append(state_values(config, queries[first : first + STATES_AT_ONCE], teams, told))
+    return value_document(config, queries, joined_values(parts), teams[0].team)
 
 
 def held_out_states(config: Config, market: Market) -> list[Query]:
@@ -86,18 +86,18 @@ def held_out_states(config: Config, market: Market) -> list[Query]:
     return pool.draw(config.evaluation.seed, 0, config.evaluation.states, easy=False)
 
 
-def decision_values(
+def state_values(
     config: Config,
     queries: Sequence[Query],
     teams: Sequence[LoadedTeam],
     report: Callable[[str, int, int], None],
-) -> dict[str, DecisionValues]:
+) -> dict[str, StateValues]:
     """What each team decides in each of the states, and what that is worth; also of leaving all positions as they are
     (holding). All are scored over the same scenarios, which are made once a state."""
     evaluation = config.evaluation
     settings = replace(rollout_settings(config, 1), scenario_paths=evaluation.scenario_paths)
     scorers = [settings.scorer(query) for query in queries]
-    values: dict[str, DecisionValues] = {}
+    values: dict[str, StateValues] = {}
     for team in teams:
 
         def finished(done: int, name: str = team.name) -> None:
@@ -112,26 +112,26 @@ def decision_values(
     return values
 
 
-def joined(parts: Sequence[Mapping[str, DecisionValues]]) -> dict[str, DecisionValues]:
+def joined_values(parts: Sequence[Mapping[str, StateValues]]) -> dict[str, StateValues]:
     """The values of all states, where those of some stretches of them are in `parts`."""
     return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
 
-def _joined(parts: Sequence[DecisionValues]) -> DecisionValues:
+def _joined(parts: Sequence[StateValues]) -> StateValues:
     counts: dict[str, Counter[str]] = {}
     for part in parts:
         for role, count in part.lookups.items():
             counts.setdefault(role, Counter()).update(count)
     net_return, outcome, questions, traded, position = (
         np.concatenate([getattr(part, one.name) for part in parts])
-        for one in fields(DecisionValues)
+        for one in fields(StateValues)
         if one.name != "lookups"
     )
-    return DecisionValues(net_return, outcome, questions, traded, position, counts)
+    return StateValues(net_return, outcome, questions, traded, position, counts)
 
 
 def value_document(
-    config: Config, queries: Sequence[Query], values: Mapping[str, DecisionValues], team: Team
+    config: Config, queries: Sequence[Query], values: Mapping[str, StateValues], team: Team
 ) -> dict[str, Any]:
     """What decisions are worth: a row for each team and for holding, and what the trained team earns more than its
     teacher, its beginning and holding; and the `story` of what the trained `team` and the others do (`decision_story`).
@@ -191,7 +191,7 @@ def _size_in_words(difference: dict[str, Any], by_outcome: bool) -> str:
     return f"earns less ({interval})" if high < 0.0 else f"earns neither certainly more nor less ({interval})"
 
 
-def _values_of(team: Team, rollouts: Sequence[Rollout]) -> DecisionValues:
+def _values_of(team: Team, rollouts: Sequence[Rollout]) -> StateValues:
     values = _of_outcomes([rollout.outcome for rollout in rollouts], [position_after(one) for one in rollouts])
     return replace(
         values,
@@ -201,9 +201,9 @@ def _values_of(team: Team, rollouts: Sequence[Rollout]) -> DecisionValues:
     )
 
 
-def _of_outcomes(outcomes: Sequence[Outcome], positions: Sequence[float]) -> DecisionValues:
+def _of_outcomes(outcomes: Sequence[Outcome], positions: Sequence[float]) -> StateValues:
     nothing = np.zeros(len(outcomes))
-    return DecisionValues(
+    return StateValues(
         np.array([outcome.net_return for outcome in outcomes]),
         np.array([outcome.score for outcome in outcomes]),
         nothing,
@@ -220,9 +220,7 @@ def _stretches(queries: Sequence[Query], count: int) -> list[IntArray]:
     return [np.flatnonzero(stretch == number) for number in np.unique(stretch)]
 
 
-def _difference(
-    config: Config, ours: DecisionValues, other: DecisionValues, stretches: Sequence[IntArray]
-) -> dict[str, Any]:
+def _difference(config: Config, ours: StateValues, other: StateValues, stretches: Sequence[IntArray]) -> dict[str, Any]:
     evaluation = config.evaluation
     difference: dict[str, Any] = {}
     for key in ("net_return", "outcome"):

@@ -34,7 +34,7 @@ class RolloutParts:
     validation_pool: QueryPool
 
 
-def rollout_parts(config: Config, market: Market, run: str, base: Path, start: Path | None) -> RolloutParts:
+def begun_parts(config: Config, market: Market, run: str, base: Path, start: Path | None) -> RolloutParts:
     """The parts over the base model in `base`, with the weights in `start` where there are some. Raises `UserError`."""
     load_plugins(config)
     training, horizon = config.training, config.team.horizon_bars

@@ -20,15 +20,17 @@ from backend.builders.market import remembered_market
 from backend.config.schema import Config
 from backend.policies.role_policies import RolePolicies
 from backend.policies.weight_sync import publisher
-from backend.processes import Helper, Report, Workers, silent
+from backend.processes import Helper, Workers, WorkReport, silent
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.collect import Rollout
-from backend.training.rollout.rollout_parts import RolloutParts, rollout_parts
+from backend.training.rollout.rollout_parts import RolloutParts, begun_parts
 from backend.training.rollout.sharding import Shard, ShardCollector, ShardQueries
 from cryptosentinel.scheduler import Throughput
 from simulator.market.market import Market
 
-Weights = Mapping[str, tuple[str, Mapping[str, Tensor]]]  # by role: the version's name, and the role's own parameters
+HelperWeights = Mapping[
+    str, tuple[str, Mapping[str, Tensor]]
+]  # by role: the version's name, and the role's own parameters
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class _ShardTask:
     """A shard to be rolled out; of a validation where there is no `step`. `queries` are packed (`_packed`)."""
 
     place: TrainingPlace
-    weights: Weights
+    weights: HelperWeights
     step: int | None
     queries: bytes
 
@@ -111,7 +113,7 @@ class HelpersParts:
     def __init__(self, place: TrainingPlace) -> None:
         config = place.config
         self.place = place
-        self.parts: RolloutParts = rollout_parts(
+        self.parts: RolloutParts = begun_parts(
             config, remembered_market(config.market, config.costs), "helper", place.base, place.start
         )
         parts = self.parts
@@ -122,7 +124,7 @@ class HelpersParts:
         self.markets = _markets(parts.pool.market)
         self._published = {role: parts.policies.version(role) for role in parts.policies.roles}
 
-    def publish(self, weights: Weights) -> None:
+    def publish(self, weights: HelperWeights) -> None:
         """Let the engine answer with these weights."""
         for role, (version, state) in weights.items():
             if self._published[role] != version:
@@ -141,7 +143,7 @@ def helpers_parts(place: TrainingPlace) -> HelpersParts:
     return _PARTS[0]
 
 
-def _roll_out_here(task: _ShardTask, report: Report) -> bytes:
+def _roll_out_here(task: _ShardTask, report: WorkReport) -> bytes:
     here = helpers_parts(task.place)
     here.publish(task.weights)
     queries: ShardQueries = _unpacked(task.queries, here.markets)

@@ -18,20 +18,20 @@ from transformers import PreTrainedModel, Qwen3Config
 
 from backend.policies.logprobs import token_logps
 from backend.policies.temporary import temporary_folder
-from backend.processes import Helper, Report, Workers, silent
+from backend.processes import Helper, Workers, WorkReport, silent
 from cryptosentinel.llm.nano import new_nano
 
-Part = tuple[Tensor, Tensor]  # ids (b, T) and mask (b, T), as `pad_examples` makes them
+BatchPart = tuple[Tensor, Tensor]  # ids (b, T) and mask (b, T), as `pad_examples` makes them
 
 
 @dataclass(frozen=True)
 class _PartTask:
-    """Part `number` of a batch, of which `learnt` tokens are learnt in all."""
+    """BatchPart `number` of a batch, of which `learnt` tokens are learnt in all."""
 
     folder: Path
     architecture: Qwen3Config
     number: int
-    part: Part
+    part: BatchPart
     learnt: int
 
 
@@ -47,7 +47,7 @@ class PartGradients:
         self._values = _mapped(folder / "parameters", size)
         self._gradients = [_mapped(folder / f"gradient-{number}", size) for number in range(parts)]
 
-    def accumulate(self, parts: Sequence[Part], learnt: int) -> float:
+    def accumulate(self, parts: Sequence[BatchPart], learnt: int) -> float:
         """Set the parameters' gradients to those of -(log-probs of the learnt tokens) / `learnt`; returns that."""
         if self._workers.number > 1:
             self._values.copy_(_flat([one.detach() for one in self._parameters]))
@@ -78,7 +78,7 @@ def part_gradients(model: PreTrainedModel, parts: int, workers: Workers) -> Iter
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _compute(model: PreTrainedModel, part: Part, learnt: int, into: Tensor) -> float:
+def _compute(model: PreTrainedModel, part: BatchPart, learnt: int, into: Tensor) -> float:
     """The gradient of a part, written `into` a row; its part of the loss."""
     model.zero_grad()
     loss = -token_logps(model, *part)[0].sum() / learnt
@@ -90,7 +90,7 @@ def _compute(model: PreTrainedModel, part: Part, learnt: int, into: Tensor) -> f
 _MODELS: dict[Path, PreTrainedModel] = {}  # of the warm start that this helper works for
 
 
-def _compute_there(task: _PartTask, report: Report) -> float:
+def _compute_there(task: _PartTask, report: WorkReport) -> float:
     """In a helper: `_compute` with the parameters as they are in the shared file."""
     if task.folder not in _MODELS:
         _MODELS.clear()

@@ -18,17 +18,17 @@ from backend.builders.market import remembered_market
 from backend.builders.teams import load_team
 from backend.config.schema import SCRIPTED, Config
 from backend.evaluation.evaluate import TRAINED, WARM_STARTED, play_held_out
-from backend.processes import Report, Workers
+from backend.processes import Workers, WorkReport
 from backend.training.curriculum.queries import Query
 from backend.training.rollout.held_out_value import (
     STATES_AT_ONCE,
     TRAINED_GREEDY,
     WARM_STARTED_GREEDY,
-    DecisionValues,
-    decision_values,
+    StateValues,
     greedy_teams,
     held_out_states,
-    joined,
+    joined_values,
+    state_values,
     value_document,
 )
 from cryptosentinel.episode import EpisodeResult
@@ -89,7 +89,7 @@ class DemoParts:
 _OPENED: list[DemoParts] = []  # in this process, of the demo that it measures
 
 
-def parts_of(place: DemoPlace) -> DemoParts:
+def demo_parts(place: DemoPlace) -> DemoParts:
     """The parts of a demo in this process, loaded once."""
     if not _OPENED or _OPENED[0].place != place:
         _OPENED[:] = [DemoParts(place)]
@@ -100,7 +100,7 @@ def parts_of(place: DemoPlace) -> DemoParts:
 def measured(place: DemoPlace) -> Iterator[DemoParts]:
     """The parts of a demo for the time of a block; nothing of them is kept then."""
     try:
-        yield parts_of(place)
+        yield demo_parts(place)
     finally:
         _OPENED.clear()
 
@@ -128,7 +128,7 @@ class _StatesTask:
 
 
 def windows_played(
-    place: DemoPlace, workers: Workers, report: Report
+    place: DemoPlace, workers: Workers, report: WorkReport
 ) -> tuple[dict[str, list[EpisodeResult]], dict[str, list[EpisodeResult]]]:
     """The backtests of all teams on the held-out windows, and of some on those of the twin, by the team's name."""
     tasks = [_WindowsTask(place, seats) for seats in _TOGETHER]
@@ -138,19 +138,19 @@ def windows_played(
     return {name: by_seat[name, False] for name in ON_WINDOWS}, {name: by_seat[name, True] for name in ON_THE_TWIN}
 
 
-def states_decided(place: DemoPlace, workers: Workers, report: Report) -> dict[str, Any]:
+def states_decided(place: DemoPlace, workers: Workers, report: WorkReport) -> dict[str, Any]:
     """What decisions of the trained team, its beginning and its teacher are worth (`held_out_value`)."""
     number = place.config.evaluation.states
     tasks = [
         _StatesTask(place, first, min(first + STATES_AT_ONCE, number)) for first in range(0, number, STATES_AT_ONCE)
     ]
     parts = workers.each(_decide, tasks, _summed(report, number))
-    here = parts_of(place)
-    return value_document(place.config, here.states, joined(parts), here.team(TRAINED).team)
+    here = demo_parts(place)
+    return value_document(place.config, here.states, joined_values(parts), here.team(TRAINED).team)
 
 
-def _play(task: _WindowsTask, report: Report) -> list[list[EpisodeResult]]:
-    parts = parts_of(task.place)
+def _play(task: _WindowsTask, report: WorkReport) -> list[list[EpisodeResult]]:
+    parts = demo_parts(task.place)
     seats = [(parts.team(name), parts.twin if twin else parts.market) for name, twin in task.seats]
 
     def told(what: str, done: int, total: int) -> None:
@@ -159,8 +159,8 @@ def _play(task: _WindowsTask, report: Report) -> list[list[EpisodeResult]]:
     return play_held_out(parts.config, seats, told)
 
 
-def _decide(task: _StatesTask, report: Report) -> Mapping[str, DecisionValues]:
-    parts = parts_of(task.place)
+def _decide(task: _StatesTask, report: WorkReport) -> Mapping[str, StateValues]:
+    parts = demo_parts(task.place)
     teams = greedy_teams(parts.config, parts.team(TRAINED), parts.team(WARM_STARTED))
     names = [f"value of {team.name}" for team in teams]
 
@@ -168,10 +168,10 @@ def _decide(task: _StatesTask, report: Report) -> Mapping[str, DecisionValues]:
         finished = names.index(what) * total + done
         report(str(task.first), finished // len(teams), total)  # in states that all teams have decided in
 
-    return decision_values(parts.config, parts.states[task.first : task.stop], teams, told)
+    return state_values(parts.config, parts.states[task.first : task.stop], teams, told)
 
 
-def _summed(report: Report, states: int) -> Report:
+def _summed(report: WorkReport, states: int) -> WorkReport:
     """One bar for all pieces: each says how many of its own states are done."""
     done: dict[str, int] = {}
 
