@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
 from cryptosentinel.llm.engine import (
@@ -47,6 +47,11 @@ class Throughput:
     living: int = 0
     flying: int = 0
     thoughts_cut: int = 0
+
+    def add(self, other: Throughput) -> None:
+        """Count what `other` has counted as well. Of engines that worked side by side the seconds are summed too."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def metrics(self) -> dict[str, float]:
         """By name: tokens sampled per second of the engine, requests it had at a time (`batch`) and as a share of the

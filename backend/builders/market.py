@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,13 @@ def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
             news_accuracy=config.news_accuracy,
         )
     )
+
+
+@lru_cache(maxsize=2)
+def remembered_market(config: MarketConfig, costs: CostsConfig) -> Market:
+    """`load_market`, and the same market again where it is asked for again: for a process that works for one run, whose
+    market does not change."""
+    return load_market(config, costs)
 
 
 def is_historical(data: str | Path) -> bool:

@@ -96,14 +96,27 @@ def evaluate(
 
 
 @grouped
-def demo(recorded: RecordOptions, config: ConfigOption = "demo", set_: SetOption = None) -> None:
+def demo(
+    recorded: RecordOptions,
+    config: ConfigOption = "demo",
+    set_: SetOption = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers",
+            min=0,
+            max=64,
+            help="Processes that share the work; 0: one a core, training.shards at most. The result is the same.",
+        ),
+    ] = 0,
+) -> None:
     """The whole loop in minutes: make a market, train a team in it, and measure what that changed."""
     request = RunRequest(config=config, overrides=tuple(set_ or ()))
     request.check()
     from backend.runs.demo import run_demo
 
     with bars() as shown:
-        outcome = run_demo(request, recorded.store, recorded.runs, shown)
+        outcome = run_demo(request, recorded.store, recorded.runs, shown, workers or None)
     for title, evaluation in (("Held out", outcome.held_out), ("No-edge twin", outcome.no_edge)):
         if evaluation is not None:
             console.print(comparison_table(title, evaluation))

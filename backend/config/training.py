@@ -159,7 +159,10 @@ class TrainingConfig(Section):
         "GPU does not hold",
     )
     shards: int = Field(
-        1, ge=1, le=1024, description="parts into which a step's windows are divided among rollout workers"
+        1,
+        ge=1,
+        le=1024,
+        description="parts of a step's windows, of a validation and of a warm start's batch, for processes to share",
     )
     validation_every: int = Field(5, ge=1, le=100_000, description="steps between two validations")
     validation_queries: int = Field(32, ge=1, le=4096, description="market windows of a validation")

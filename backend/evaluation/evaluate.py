@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +26,15 @@ from backend.evaluation.compare import (
     baselines,
     difference,
     mean_equity,
-    play_windows,
+    played,
     split_windows,
     table,
+    window_tasks,
 )
 from backend.evaluation.trials import record_trial
 from backend.store.records import EvaluationRecord
 from backend.store.store import Store
+from cryptosentinel.episode import EpisodeResult
 from simulator.backtest.run import BacktestResult, Window
 from simulator.market.market import Market
 
@@ -55,20 +57,18 @@ def measure(
     store: Store,
     run: str,
     report: ReportProgress,
+    episodes: Mapping[str, list[EpisodeResult]] | None = None,
 ) -> Measurement:
     """Play `teams` (named `trained` and `warm_started`, and any others) and the baselines on the held-out windows.
 
     Stores the evaluation as `name`, and the first window's backtests with the trained team's decisions as `name/...`.
+    `episodes`, by the teams' names, are `play_held_out` of each where they are played already.
     """
     evaluation, account = config.evaluation, account_of(config, market)
     thinking = thinking_time_of(config)
     windows = held_out_windows(config, market)
-    episodes = {
-        one.name: play_windows(
-            one, market, windows, account, limits_of(config.guard), evaluation.seed, report, thinking
-        )
-        for one in teams
-    }
+    if episodes is None:
+        episodes = {one.name: play_held_out(config, [(one, market)], report)[0] for one in teams}
     results: dict[str, list[BacktestResult]] = {
         team: [episode.result for episode in of_team] for team, of_team in episodes.items()
     }
@@ -95,6 +95,27 @@ def measure(
         decisions += episode_decisions(run, f"{name}/{TRAINED}/{number}", trained.team.codec, episode)
     write_decisions(store, [decision for decision in decisions if decision.backtest.endswith("/0")])
     return Measurement(document, decisions)
+
+
+def play_held_out(
+    config: Config, seats: Sequence[tuple[LoadedTeam, Market]], report: ReportProgress
+) -> list[list[EpisodeResult]]:
+    """The backtests of the held-out windows, for each team and the market that it trades in. All have one engine, and
+    are played side by side on it: many conversations at once take it less time than a few."""
+    tasks = [
+        window_tasks(
+            team,
+            market,
+            held_out_windows(config, market),
+            account_of(config, market),
+            limits_of(config.guard),
+            config.evaluation.seed,
+            thinking_time_of(config),
+        )
+        for team, market in seats
+    ]
+    episodes = iter(played([task for of_team in tasks for task in of_team], seats[0][0], report))
+    return [[next(episodes) for _ in of_team] for of_team in tasks]
 
 
 def held_out_windows(config: Config, market: Market) -> list[Window]:
@@ -146,11 +167,13 @@ def _describe_difference(held_out: dict[str, Any], no_edge: dict[str, Any] | Non
     return f"{text}; on the no-edge twin, where nothing can be known, it is not ahead: {size}."
 
 
-def summary_record(run: str, sentence: str, wall_seconds: float, **more: Any) -> EvaluationRecord:
-    """The record that closes a run: its verdict, what it took, and whatever else its report should show."""
+def summary_record(run: str, sentence: str, wall_seconds: float, helpers: int = 0, **more: Any) -> EvaluationRecord:
+    """The record that closes a run: its verdict, what it took, and whatever else its report should show. The memory is
+    that of this process and, for each of the `helpers` that have ended, of the largest."""
     # Linux gives the peak in KiB, macOS in bytes.
     unit = 2**20 if sys.platform == "darwin" else 2**10
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    own, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    peak = (own + helpers * largest) / unit
     result = {"verdict": sentence, "wall_seconds": round(wall_seconds, 1), "peak_memory_mb": round(peak, 1), **more}
     return EvaluationRecord(run, "summary", 0, result)
 

@@ -13,7 +13,8 @@ from backend.experiments.cells import Cell, base_name, cell_market, check_arms, 
 from backend.experiments.folder import PAGE, RESULTS, ExperimentFolder, open_folder
 from backend.experiments.page import write_pictures
 from backend.experiments.plan import ExperimentFile, read_experiment
-from backend.experiments.workers import cores, side_by_side_in_processes, silent
+from backend.experiments.workers import side_by_side_in_processes
+from backend.processes import cores, silent
 from backend.runs.requests import RUNS, SILENT, STORE, Observer
 from backend.store.records import EvaluationRecord
 from backend.store.run_record import recorded_run, store_at

@@ -36,7 +36,8 @@ from backend.experiments.tuning.proposals import (
     proposals_of,
     sampler_version,
 )
-from backend.experiments.workers import Processes, cores, processes
+from backend.experiments.workers import Processes, processes
+from backend.processes import cores
 from backend.runs.backtest import market_settings, requested_window
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, WindowRequest
 from backend.statistics.bootstrap import WindowIntervals, window_intervals

@@ -6,8 +6,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -15,15 +13,11 @@ from contextlib import contextmanager, suppress
 from multiprocessing.queues import SimpleQueue
 from typing import TypeVar
 
+from backend.processes import end_with
 from simulator.errors import RunFailed
 
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Processes:
@@ -90,16 +84,4 @@ def side_by_side_in_processes(
 def _begin(started: SimpleQueue[int], parent: int) -> None:
     """In a new process: say which one it is, leave Ctrl-C to the parent, and end with it."""
     started.put(os.getpid())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, name="watch of the parent", daemon=True).start()
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Progress of many cells side by side is a line for each that is done."""
+    end_with(parent)

@@ -17,6 +17,7 @@ from backend.reporting import charts
 from backend.reporting.backtest_sections import sections, tiles
 from backend.reporting.blocks import ReportSection
 from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, value_section
+from backend.reporting.comparison.story import story_pictures
 from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision_narrative import headline, narrate
 from backend.reporting.html.page import PageFigure, PageFigures, render_page
@@ -85,6 +86,10 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
         "how": how_it_was_run(summary),
         "config": json.dumps(summary.settings, indent=2) if summary.settings else None,
         "value": _value(summary),
+        "story": [
+            (picture, figures.add(picture.title, picture.figure))
+            for picture in story_pictures(summary.evaluations.get(HELD_OUT_VALUE, {}))
+        ],
         "difference": _difference(figures, summary),
         "equity": _mean_equity(figures, summary),
         "curves": [

@@ -19,6 +19,7 @@ from backend.reporting.backtest_sections import NEED_MARKET, result_section, sec
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow, Tile
 from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, value_section
 from backend.reporting.comparison.single_result import SINGLE_RESULT, blocks_of_result
+from backend.reporting.comparison.story import story_pictures
 from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision.behaviour import TITLE as BEHAVIOUR
 from backend.reporting.decision.behaviour import behaviour_section
@@ -103,7 +104,9 @@ class RunPage:
         results = {label: self.summary.evaluations.get(name) for name, label in _EVALUATIONS}
         differences = {label: one["difference"] for label, one in results.items() if one and one.get("difference")}
         value = self.summary.evaluations.get(HELD_OUT_VALUE)
-        blocks: list[ReportBlock] = [] if value is None else list(value_section(value).blocks)
+        blocks: list[ReportBlock] = []
+        if value is not None:
+            blocks += [*value_section(value).blocks, *story_pictures(value)]
         if differences:
             caption = (
                 "On the same windows. A bar wholly right of 0 says that training helped; on the no-edge twin, where "

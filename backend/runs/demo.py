@@ -7,13 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import account_of, load_market
-from backend.builders.teams import load_team
 from backend.config.schema import Config
 from backend.evaluation.evaluate import (
-    TRAINED,
-    WARM_STARTED,
     Measurement,
     measure,
     summary_record,
@@ -21,16 +17,26 @@ from backend.evaluation.evaluate import (
     write_example,
 )
 from backend.policies.hardware import describe_hardware
+from backend.processes import Workers, started
 from backend.reporting.report import write_report
-from backend.runs.evaluation import value_of
+from backend.runs.evaluation import store_value
+from backend.runs.measuring.demo_teams import (
+    ON_THE_TWIN,
+    ON_WINDOWS,
+    DemoPlace,
+    measured,
+    states_decided,
+    windows_played,
+)
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart
 from backend.store.records import valid_run_id
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
-from backend.training.rl_job import check_ready, run_rl
-from backend.training.rollout.held_out_value import TRAINED_GREEDY, WARM_STARTED_GREEDY, value_sentence
+from backend.training.rl_job import check_ready, processes_for, run_rl
+from backend.training.rollout.held_out_value import value_sentence
+from backend.training.start import begin
 from simulator.documents import read_document
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -45,9 +51,13 @@ def run_demo(
     store: Store | str | Path = STORE,
     runs: Path = RUNS,
     observer: Observer = SILENT,
+    workers: int | None = None,
 ) -> EvaluationOutcome:
     """Run the demo in the folder `demo` below `runs`. An unfinished demo of the same configuration goes on where it
     stopped; the folder of a finished one is renamed to its run's id and kept.
+
+    `workers` processes share the work, this one included; by default one for each core, and no more than the training
+    has shards. What comes out does not depend on how many there are.
 
     Raises `UserError` for historical data, which has no twin.
     """
@@ -57,19 +67,23 @@ def run_demo(
             "the demo makes its own market and that one's no-edge twin: leave market.data out, or use `cryptosentinel "
             "train` and `evaluate` on recorded bars"
         )
-    started = time.monotonic()
+    began = time.monotonic()
     market = load_market(config.market, config.costs)
     account = account_of(config, market)  # an impossible venue is refused now, not after the training
     check_ready(config)
+    most = processes_for(config)
     with store_at(store) as opened:
         run, spent = _begin(config, folder)
         observer.started(RunStart(run, folder, config, market, account))
         hardware = describe_hardware(config.training)
         with recorded_run(opened, run, "demo", config.training.seed, market.content_hash, config, hardware=hardware):
             try:
-                trained, held_out, no_edge, value = _train_and_measure(config, market, opened, run, folder, observer)
+                with started(min(workers or most, most)) as processes:
+                    trained, held_out, no_edge, value = _train_and_measure(
+                        config, market, opened, run, folder, observer, processes
+                    )
             finally:
-                spent += time.monotonic() - started
+                spent += time.monotonic() - began
                 _save(folder, config, run, spent, finished=False)
             write_example(opened, run, held_out.decisions)
             sentence = verdict(held_out.result, no_edge.result, value="" if value is None else value_sentence(value))
@@ -81,6 +95,7 @@ def run_demo(
                     stages=[{"stage": 1, "from_step": 0}, {"stage": 2, "from_step": trained.stage_began}],
                     rollbacks=[{"step": step, "role": role} for step, role in trained.rollbacks],
                     best_step=trained.best_step,
+                    helpers=processes.number - 1,
                 )
             )
         _save(folder, config, run, spent, finished=True)
@@ -89,38 +104,74 @@ def run_demo(
 
 
 def _train_and_measure(
-    config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
+    config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer, processes: Workers
 ) -> tuple[TrainingState, Measurement, Measurement, dict[str, Any] | None]:
     """The training, the team's measurements on held-out windows and on the no-edge twin, and what its decisions are
     worth on held-out states."""
-    twin = load_market(config.market.model_copy(update={"edge": False}), config.costs)
     observer.message(
-        f"1. Market: {len(market)} bars of {market.timeframe}, {len(market.symbols)} coins whose drift is hidden but "
-        "hinted at by trend, funding and news; and a twin with the same volatility in which nothing can be known."
+        f"1. A market is made: {len(market):,} bars of {market.timeframe}, {len(market.symbols)} coins. Each drifts "
+        "up, down or sideways for weeks. Nobody sees the drift; trend, funding and headlines hint at it. A twin has "
+        f"the same noise and no drift, so that nothing can be known there. {_shared(processes.number)}"
     )
-    observer.message("2. Warm start: a small model learns the format of the answers from transcripts.")
-    observer.message("3. M-GRPO: stage 1, format and expert rewards; after the gate stage 2, the team's outcome.")
-    trained = run_rl(config, market, store, run, folder, observer.progress, observer.trained)
-    observer.message("4. Measuring on held-out windows that no step has seen, and on the twin.")
-    teams = _teams(config, folder)
-    held_out = measure(config, market, teams, "held_out", store, run, observer.progress)
-    no_edge = measure(config, twin, teams[:2], "no_edge", store, run, observer.progress)
-    observer.message("5. The likeliest decisions of the team, its beginning and its teacher, in many held-out states.")
-    value = value_of(config, market, teams[0], teams[1], store, run, observer)
+    observer.message(
+        "2. Warm start: a small model learns to speak from transcripts of a scripted team. You see the tokenizer being "
+        f"made, the transcripts, and the steps of learning. {_taught(config)}"
+    )
+    begin(config, market, folder, observer.progress, processes)
+    observer.message(
+        "3. M-GRPO. At each step you see the team's outcome, 0.5 for nothing earned and more for more, and how many "
+        "answers are valid. In stage 1 the roles practise alone; once their format is reliable a gate opens, and in "
+        "stage 2 all are paid for what the team earns. 'validation' is the outcome in states that it never trains on; "
+        "the best version there is kept."
+    )
+    trained = run_rl(config, market, store, run, folder, observer.progress, observer.trained, processes)
+    observer.message(
+        f"4. Trading: the trained team, the team before training and the scripted team trade the same "
+        f"{config.evaluation.windows} windows, which no step has seen. A bar is the windows that are done. On the twin "
+        "nobody should be ahead."
+    )
+    place = DemoPlace(config, run, folder)
+    with measured(place) as parts:
+        episodes, twin_episodes = windows_played(place, processes, observer.progress)
+        teams = [parts.team(name) for name in ON_WINDOWS]
+        held_out = measure(config, market, teams, "held_out", store, run, observer.progress, episodes)
+        teams = [parts.team(name) for name in ON_THE_TWIN]
+        no_edge = measure(config, parts.twin, teams, "no_edge", store, run, observer.progress, twin_episodes)
+        if config.evaluation.states == 0 or market.truth is None:
+            return trained.state, held_out, no_edge, None
+        observer.message(
+            f"5. What a decision is worth: the team, its beginning and its teacher decide in the same "
+            f"{config.evaluation.states:,} held-out states with their likeliest answers, each scored over "
+            f"{config.evaluation.scenario_paths:,} common scenarios, so that luck plays no part. Then the report."
+        )
+        value = states_decided(place, processes, observer.progress)
+        store_value(store, run, value)
     return trained.state, held_out, no_edge, value
 
 
-def _teams(config: Config, folder: Path) -> list[LoadedTeam]:
-    """The trained team and its warm start, both sampled and greedy, and the scripted teacher."""
-    trained = load_team(str(folder), config.team)
-    warm = load_team(str(folder), config.team, trained=False)
-    return [
-        trained.renamed(TRAINED),
-        warm.renamed(WARM_STARTED),
-        trained.at_temperature(0.0).renamed(TRAINED_GREEDY),
-        warm.at_temperature(0.0).renamed(WARM_STARTED_GREEDY),
-        scripted_team(config.team),
-    ]
+def _shared(processes: int) -> str:
+    """Who does the work, for a message."""
+    return "One process does the work." if processes == 1 else f"{processes} processes share the work."
+
+
+_TEACHERS = {
+    "whole": "follow rules that read all the evidence",
+    "funding": "follow rules that read funding alone",
+    "news_backwards": "follow rules that take good news for bad",
+    "hesitant": "follow rules that leave a third of their changes out by lot",
+}
+
+
+def _taught(config: Config) -> str:
+    """What the warm start teaches, for a message."""
+    if config.training.base_model or config.training.start_from:
+        return "Here the model is given, so there is none to make."
+    if config.nano.teacher == "none":
+        return "All of its decisions are random, so the model learns the format and no skill."
+    return (
+        f"{config.nano.teacher_share:.0%} of its decisions {_TEACHERS[config.nano.teacher]}, the others are random: "
+        "the model learns the format, and little of the skill."
+    )
 
 
 def _begin(config: Config, folder: Path) -> tuple[str, float]:

@@ -119,8 +119,13 @@ def value_of(
     if config.evaluation.states == 0 or market.truth is None:
         return None
     document = held_out_value(config, market, greedy_teams(config, trained, warm_started), observer.progress)
-    store.add_evaluation(EvaluationRecord(run, HELD_OUT_VALUE, 0, document))
+    store_value(store, run, document)
     return document
+
+
+def store_value(store: Store, run: str, document: dict[str, Any]) -> None:
+    """Store what decisions are worth on held-out states."""
+    store.add_evaluation(EvaluationRecord(run, HELD_OUT_VALUE, 0, document))
 
 
 def _gate(

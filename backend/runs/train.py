@@ -17,6 +17,7 @@ from backend.config.ownership import is_own, signed
 from backend.config.schema import Config
 from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
 from backend.policies.hardware import describe_hardware, hardware_change
+from backend.processes import started
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import SftOutcome, TrainBegun, TrainOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, SftRequest, TrainRequest
@@ -79,7 +80,7 @@ class BegunProcess(Protocol):
 
 
 class ThisProcess:
-    """A training in this process."""
+    """A training in this process, and in helpers that keep nothing (`backend.processes`)."""
 
     resume_options = ""
 
@@ -102,7 +103,8 @@ class ThisProcess:
         self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
     ) -> TrainingState:
         """See `TrainingProcess`."""
-        return rl_job.run_rl(config, market, store, run, folder, observer.progress, observer.trained).state
+        with started(rl_job.processes_for(config)) as workers:
+            return rl_job.run_rl(config, market, store, run, folder, observer.progress, observer.trained, workers).state
 
 
 def train_team(

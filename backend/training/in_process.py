@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from backend.policies.adapters import load_versions
 from backend.policies.role_policies import RolePolicies
+from backend.training.algorithm.trajectory import Trajectory
 from backend.training.checkpoints import TrainingState, load_newest, save_checkpoint
 from backend.training.components import LearningStep, RolloutBatch, TrainingParts
 from backend.training.curriculum.curriculum import StepPlan
 from backend.training.curriculum.queries import Query
+from backend.training.learning.helper_gradients import HelperGradients
 from backend.training.learning.learner import Learner
 from backend.training.learning.role_trainer import GradientPool
 from backend.training.learning.shared_model import train_jointly
@@ -23,10 +25,26 @@ from backend.training.trainer import Trainer
 from cryptosentinel.scheduler import Throughput
 
 
-def local_trainer(parts: TrainingParts, learners: Mapping[str, Learner]) -> Trainer:
-    """A trainer whose rollouts, learners and checkpoints are all in this process."""
+def local_trainer(
+    parts: TrainingParts, learners: Mapping[str, Learner], side_by_side: HelperGradients | None = None
+) -> Trainer:
+    """A trainer whose rollouts, learners and checkpoints are all in this process and its helpers. `side_by_side`
+    computes the gradients of the learners, where roles learn at the same time."""
     states = CheckpointFolder(parts.folder / "checkpoints", parts.policies, learners)
-    return Trainer(parts, LocalRollouts(parts), LocalLearners(parts, learners), states)
+    return Trainer(parts, LocalRollouts(parts), LocalLearners(parts, learners, side_by_side), states)
+
+
+def helper_gradients(parts: TrainingParts) -> HelperGradients | None:
+    """Who computes the gradients of several roles at the same time; None where there is no helper, or one model is that
+    of all roles, or a process with a GPU is to be shared."""
+    own = parts.config.experimental.models != "shared"
+    if parts.workers.number == 1 or parts.place is None or not own or parts.policies.device.type != "cpu":
+        return None
+    return HelperGradients(parts.workers, parts.place)
+
+
+def _tokens(conversations: Sequence[Trajectory]) -> int:
+    return sum(len(one.ids) for one in conversations)
 
 
 def local_learners(parts: TrainingParts, gradients: GradientPool | None = None) -> dict[str, Learner]:
@@ -35,19 +53,20 @@ def local_learners(parts: TrainingParts, gradients: GradientPool | None = None) 
 
 
 class LocalRollouts:
-    """Rolls out all shards of a step here, one after another."""
+    """Rolls out all shards of a step in this process and its helpers."""
 
     def __init__(self, parts: TrainingParts) -> None:
         self._config = parts.config
         self._pool = parts.pool
         self._collector = parts.collector
+        self._shards = parts.shards
         self._recorder = parts.recorder
 
     def collect(self, plan: StepPlan) -> RolloutBatch:
         """As `RolloutSource.collect`."""
         step, stage, throughput = plan.step, plan.stage, Throughput()
         queries = self._collector.queries(step, stage)
-        shards = [self._collector.roll_out(step, one, throughput) for one in queries]
+        shards = self._shards.roll_out(step, queries, throughput)
         team = [group for shard in shards for group in shard.team]
         practice = [group for shard in shards for group in shard.practice]
 
@@ -55,8 +74,8 @@ class LocalRollouts:
             return team
 
         def roll_out(number: int, further: list[list[Query]]) -> None:
-            for one in further:
-                team.extend(self._collector.roll_out(step, ShardQueries(one), throughput).team)
+            for shard in self._shards.roll_out(step, [ShardQueries(one) for one in further], throughput):
+                team.extend(shard.team)
 
         sampling = sample_further(self._pool, self._config, step, stage, groups, roll_out)
         outcomes = self._collector.role_outcomes(team, stage)
@@ -68,8 +87,12 @@ class LocalRollouts:
 class LocalLearners:
     """The learners of all roles, in this process. They train in turn, or together where the roles share one model."""
 
-    def __init__(self, parts: TrainingParts, learners: Mapping[str, Learner]) -> None:
+    def __init__(
+        self, parts: TrainingParts, learners: Mapping[str, Learner], side_by_side: HelperGradients | None = None
+    ) -> None:
+        """`side_by_side` computes the gradients of the learners."""
         self._config = parts.config
+        self._side_by_side = side_by_side
         self._policies = parts.policies
         self._publisher = parts.publisher
         self._learners = learners
@@ -83,6 +106,12 @@ class LocalLearners:
         shared = self._config.experimental.models == "shared"
         if shared:
             results = train_jointly(self._learners, step, data)
+        elif self._side_by_side is not None:
+            # The longest first, so that no process waits for it at the end.
+            roles = sorted(self._learners, key=lambda role: -_tokens(self._learners[role].conversations(data)))
+            learned = self._side_by_side.side_by_side(lambda role: self._learners[role].train(step, data), roles)
+            by_role = dict(zip(roles, learned, strict=True))
+            results = {role: by_role[role] for role in self._learners}
         else:
             results = {role: learner.train(step, data) for role, learner in self._learners.items()}
         metrics: dict[str, float] = {}

@@ -5,32 +5,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from backend.builders.engines import served_engine
-from backend.builders.market import split
 from backend.builders.plugins import load_plugins, reward_of, scores_of
-from backend.builders.teams import model_team, team_over, with_prompts_for
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.compare import ReportProgress
 from backend.evaluation.in_sample import spans_trained_on
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.models.registry import START
 from backend.models.shape import Shape
-from backend.policies.adapter_shapes import largest_rank
-from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.sharding import ShardGroup
+from backend.processes import ALONE, Workers, cores
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.components import TrainingParts
-from backend.training.curriculum.queries import gross_limit, pools_of
-from backend.training.in_process import local_learners, local_trainer
+from backend.training.in_process import helper_gradients, local_learners, local_trainer
 from backend.training.learning.data_parallel import gradient_pool
 from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
 from backend.training.recorder import TrainingRecorder
-from backend.training.rollout.collect import rollout_settings
+from backend.training.rollout.rollout_parts import begun_parts
+from backend.training.rollout.shared_shards import TrainingPlace
 from backend.training.start import NANO, begin, start_of
 from backend.training.trainer import Progress, Trainer
 from backend.training.wandb_logger import require_wandb
@@ -56,22 +52,25 @@ def run_rl(
     folder: Path,
     report: ReportProgress,
     on_progress: Callable[[Progress], None],
+    workers: Workers = ALONE,
 ) -> TrainingResult:
-    """Train a team in `folder`, going on from its newest checkpoint if there is one.
+    """Train a team in `folder`, going on from its newest checkpoint if there is one. What comes out does not depend on
+    how many `workers` there are.
 
     Raises `UserError` for a configuration or data that cannot be used or a model that this machine has no room for,
     `RunFailed` where training cannot go on.
     """
     check_ready(config)
     folder.mkdir(parents=True, exist_ok=True)
-    base = begin(config, market, folder, report)
+    base = begin(config, market, folder, report, workers)
     shape = Shape.of(read_config(base))
     hardware = hardware_of(config.training)
     require(estimate(shape, plan_of(config, shape, hardware.kind)), machine_memory(hardware.device))
     roles, start = roles_of(config.team.roles), start_of(config.training, folder)
     with gradient_pool(base, config.training, roles, start) as gradients:
-        parts = training_parts(config, market, store, run, folder, base, folder, gradients.shards)
-        trainer = local_trainer(parts, local_learners(parts, gradients))
+        parts = training_parts(config, market, store, run, folder, base, folder, workers, gradients.shards)
+        side_by_side = helper_gradients(parts) if config.training.data_parallel == 1 else None
+        trainer = local_trainer(parts, local_learners(parts, side_by_side or gradients), side_by_side)
         try:
             trainer.resume()
             state = trainer.run(on_progress)
@@ -89,34 +88,29 @@ def training_parts(
     folder: Path,
     base: Path,
     metrics_folder: Path,
-    shards: ShardGroup | None = None,
+    workers: Workers = ALONE,
+    weight_shards: ShardGroup | None = None,
 ) -> TrainingParts:
     """What trains or rolls out over the base model in `base`, with the weights that the run in `folder` begins with;
-    the files of its metrics go to `metrics_folder`. `shards` are the processes among which the policies are divided."""
-    load_plugins(config)
-    training, horizon = config.training, config.team.horizon_bars
-    working = with_prompts_for(config.team, base)
-    parts = split(market, config.market, horizon)
-    pool, validation_pool = pools_of(training, market, (parts.train, parts.validation), horizon, gross_limit(config))
-    policies, codec = role_policies(
-        base,
-        training,
-        empty_think=config.engine.empty_think,
-        think=config.team.thinking_tokens > 0,
-        roles=roles_of(config.team.roles),
-        hardware=replace(hardware_of(training), shards=shards),
-        start=start_of(training, folder),
+    the files of its metrics go to `metrics_folder`. `workers` share the shards of a step; `weight_shards` are the
+    processes among which the policies are divided."""
+    start = start_of(config.training, folder)
+    rolling = begun_parts(config, market, run, base, start, weight_shards)
+    recorder = TrainingRecorder(
+        store, run, metrics_folder, config.team.horizon_bars, config.training.wandb_project, config.store.keep
     )
-    if config.engine.kind == "vllm":
-        think = config.team.thinking_tokens > 0
-        served = served_engine(config.engine, base, largest_rank(training), think=think)
-        loaded = team_over(run, served, working, training.temperature)
-    else:
-        loaded = model_team(run, policies, codec, working, training.temperature, config.engine)
-    settings = rollout_settings(config, training.rollouts_per_query)
-    recorder = TrainingRecorder(store, run, metrics_folder, horizon, training.wandb_project, config.store.keep)
     return TrainingParts(
-        training, settings, loaded.team, loaded.engine, policies, pool, validation_pool, recorder, folder
+        config.training,
+        rolling.settings,
+        rolling.team,
+        rolling.engine,
+        rolling.policies,
+        rolling.pool,
+        rolling.validation_pool,
+        recorder,
+        folder,
+        workers,
+        TrainingPlace(config, base, start),
     )
 
 
@@ -130,6 +124,15 @@ def write_team(config: Config, folder: Path, base: Path, trainer: Trainer, marke
     trained_on = spans_trained_on(config, market, None if start is None else folder / start)
     manifest = TeamManifest(base=base_name, adapters=adapters, start=start, config=config, trained_on=trained_on)
     write_manifest(folder, manifest.signed())
+
+
+def processes_for(config: Config) -> int:
+    """How many processes share a training on this machine: one a core and no more than it has shards. One alone where a
+    model server answers, a GPU computes, or `training.data_parallel` shares the steps."""
+    training = config.training
+    if config.engine.kind != "local" or training.data_parallel > 1 or hardware_of(training).kind != "cpu":
+        return 1
+    return min(cores(), training.shards)
 
 
 def check_ready(config: Config) -> None:

@@ -19,6 +19,7 @@ from backend.config.training import TrainingConfig
 from backend.evaluation.compare import ReportProgress
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, team_folder, write_manifest
 from backend.models.registry import START, base_of_team, resolve_base
+from backend.processes import ALONE, Workers
 from backend.training.curriculum.queries import QueryPool, gross_limit
 from backend.training.rollout.collect import rollout_settings
 from backend.training.rollout.expected_value import check_within_evidence, evidence_values, expected_values
@@ -34,14 +35,14 @@ NANO = "nano"
 _TEACHER_STATES = 400  # in which a teacher is compared with the evidence
 
 
-def begin(config: Config, market: Market, folder: Path, report: ReportProgress) -> Path:
+def begin(config: Config, market: Market, folder: Path, report: ReportProgress, workers: Workers = ALONE) -> Path:
     """The base model of the run in `folder`, made or copied there unless it is there already or lies elsewhere; with
     `training.start_from` the weights to begin with as well. Raises `UserError` where either cannot be had."""
     if config.training.start_from:
         _take_over(config, folder)
     base = base_of(config.training, folder)
     if base == folder / NANO and not base.is_dir():
-        _make(config, market, base, report)
+        _make(config, market, base, report, workers)
     return base
 
 
@@ -130,7 +131,7 @@ def _copy(source: Path, target: Path) -> None:
         copy_folder(source, unfinished)
 
 
-def _make(config: Config, market: Market, base: Path, report: ReportProgress) -> None:
+def _make(config: Config, market: Market, base: Path, report: ReportProgress, workers: Workers) -> None:
     """Nano, warm-started on the training part of the market. Raises `DataError` for a teacher that knows too much."""
     horizon = config.team.horizon_bars
     part = split(market, config.market, horizon).train
@@ -140,7 +141,7 @@ def _make(config: Config, market: Market, base: Path, report: ReportProgress) ->
         QueryPool(one, *part, horizon, gross_limit=gross_limit(config))
         for one in spoken_markets(market, config.nano.seed)
     ]
-    make_nano(base, pools, team_settings(config.team, 1.0), config.nano, report)
+    make_nano(base, pools, team_settings(config.team, 1.0), config.nano, report, config.training.shards, workers)
 
 
 def _check_teacher(config: Config, market: Market, part: tuple[int, int]) -> None:

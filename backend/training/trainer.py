@@ -149,7 +149,7 @@ class Trainer:
         """Measure the team, keep it if it is the best so far, put the best back if it has collapsed, and open the gate
         when stage 1 has done its work."""
         state, parts, curriculum = self.state, self._parts, self._curriculum
-        result = validate(parts.team, parts.engine, self._validation_queries, parts.settings, self.config.seed)
+        result = validate(parts.shards, self._validation_queries, self.config.shards, self.config.seed)
         metrics |= result.metrics()
         if "team/outcome" in metrics:
             metrics["team/train_gap"] = metrics["team/outcome"] - result.outcome

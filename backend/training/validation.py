@@ -14,10 +14,10 @@ import numpy as np
 
 from backend.training.curriculum.queries import Query
 from backend.training.learning.training_metrics import format_counts
-from backend.training.rollout.collect import RolloutSettings, collect
+from backend.training.rollout.collect import Rollout
+from backend.training.rollout.sharding import part
+from backend.training.rollout.shared_shards import SharedShards
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.llm.engine import Engine
-from cryptosentinel.team import Team
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,13 @@ class Validation:
         return values
 
 
-def validate(team: Team, engine: Engine, queries: Sequence[Query], settings: RolloutSettings, seed: int) -> Validation:
-    """Roll the team out on `queries`, always with the same sampling seeds."""
-    groups = collect(team, engine, queries, settings, seed)
+def validate(shared: SharedShards, queries: Sequence[Query], shards: int, seed: int) -> Validation:
+    """Roll the team out on `queries` in so many shards, always with the same sampling seeds."""
+    return validation_of(shared.validate([part(queries, one, shards) for one in range(shards)], seed))
+
+
+def validation_of(groups: Sequence[Sequence[Rollout]]) -> Validation:
+    """What the rollouts of a validation say."""
     rollouts = [rollout for group in groups for rollout in group]
     expert: dict[str, float] = {}
     for role in ROLES:

@@ -89,6 +89,10 @@ class StepStats:
         self._largest = {name: max(value, other._largest[name]) for name, value in self._largest.items()}
         self._ratios += other._ratios
 
+    def take(self, counted: StepStats) -> None:
+        """Have what `counted` has: these statistics as another process went on with them."""
+        self.__dict__.update(counted.__dict__)
+
     def add_update(self, loss: float, norm: float, learning_rate: float) -> None:
         """Record an optimizer step that was taken; `norm` of the gradient before clipping."""
         self._losses.append(loss)

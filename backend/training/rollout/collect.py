@@ -117,8 +117,10 @@ def collect(
     seed: int,
     on_finished: Callable[[int], None] | None = None,
     throughput: Throughput | None = None,
+    scorers: Sequence[RolloutScorer] | None = None,
 ) -> list[list[Rollout]]:
-    """K rollouts of each query, as one list a query. `seed` and the query's key fix all sampling."""
+    """K rollouts of each query, as one list a query. `seed` and the query's key fix all sampling. `scorers` are those
+    of the queries where they are there already."""
     seeds = [
         [derive_seed(seed, "rollout", query.key, number) for number in range(settings.rollouts_per_query)]
         for query in queries
@@ -131,8 +133,8 @@ def collect(
     ]
     decisions = iter(run_all(tasks, engine, on_finished=on_finished, throughput=throughput))
     groups: list[list[Rollout]] = []
-    for query, row, watched in zip(queries, seeds, guards, strict=True):
-        scorer = settings.scorer(query)
+    for number_of_query, (query, row, watched) in enumerate(zip(queries, seeds, guards, strict=True)):
+        scorer = settings.scorer(query) if scorers is None else scorers[number_of_query]
         groups.append(
             [
                 _scored(scorer, number, one, next(decisions), guard, settings)

@@ -8,8 +8,9 @@ regime is noise. Only a market whose truth is known has scenarios.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,21 +22,28 @@ from backend.statistics.mean_interval import mean_interval
 from backend.training.algorithm.rewards import Outcome
 from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import Rollout, collect, rollout_settings
+from backend.training.rollout.decision_story import Lookups, lookups_of, position_after, story_of
+from backend.training.rollout.scoring import tail_of
 from cryptosentinel.llm.engine import RememberingEngine
+from cryptosentinel.team import Team
 from simulator.arrays import FloatArray, IntArray
 from simulator.market.market import Market
 
+STATES_AT_ONCE = 125  # decided side by side: the engine is busy, and the scenarios of no more are kept
 TRAINED_GREEDY, WARM_STARTED_GREEDY, TEACHER, HOLDING = "trained, greedy", "warm_started, greedy", "teacher", "holding"
 
 
 @dataclass(frozen=True)
-class _Values:
-    """Of one team over N states, (N,) each: net return and outcome score, questions, and whether it sent orders."""
+class StateValues:
+    """Of one team over N states, (N,) each: net return and outcome score, questions, whether it sent orders, and the
+    position that it then has. `lookups` are the tools that its roles used."""
 
     net_return: FloatArray
     outcome: FloatArray
     questions: FloatArray
     traded: FloatArray
+    position: FloatArray
+    lookups: Lookups = field(default_factory=dict)
 
 
 def greedy_teams(config: Config, trained: LoadedTeam, warm_started: LoadedTeam) -> list[LoadedTeam]:
@@ -58,33 +66,87 @@ def held_out_value(
     config: Config, market: Market, teams: Sequence[LoadedTeam], report: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
     """What decisions are worth on `evaluation.states` held-out states, each scored over `evaluation.scenario_paths`
-    scenarios: a row for each team and for leaving all positions as they are (holding), and what the trained team earns
-    more than its teacher, its beginning and holding.
+    scenarios, as `value_document` has it."""
+    queries = held_out_states(config, market)
+    parts = []
+    for first in range(0, len(queries), STATES_AT_ONCE):
 
-    States that lie near each other share bars. So an interval is not over states: the held-out part is cut into as many
-    stretches as `evaluation.windows`, and the interval is that of the stretches' means.
-    """
+        def told(what: str, done: int, total: int, before: int = first) -> None:
+            report(what, before + done, len(queries))
+
+        parts.append(state_values(config, queries[first : first + STATES_AT_ONCE], teams, told))
+    return value_document(config, queries, joined_values(parts), teams[0].team)
+
+
+def held_out_states(config: Config, market: Market) -> list[Query]:
+    """The states that are decided in, drawn from the held-out part by the evaluation's seed."""
+    part = split(market, config.market, config.team.horizon_bars).held_out
+    believed = config.training.model_copy(update={"scenario_source": "beliefs", "states": ""})
+    [pool] = pools_of(believed, market, [part], config.team.horizon_bars, gross_limit(config))
+    return pool.draw(config.evaluation.seed, 0, config.evaluation.states, easy=False)
+
+
+def state_values(
+    config: Config,
+    queries: Sequence[Query],
+    teams: Sequence[LoadedTeam],
+    report: Callable[[str, int, int], None],
+) -> dict[str, StateValues]:
+    """What each team decides in each of the states, and what that is worth; also of leaving all positions as they are
+    (holding). All are scored over the same scenarios, which are made once a state."""
     evaluation = config.evaluation
-    queries = _states(config, market)
     settings = replace(rollout_settings(config, 1), scenario_paths=evaluation.scenario_paths)
-    values: dict[str, _Values] = {}
+    scorers = [settings.scorer(query) for query in queries]
+    values: dict[str, StateValues] = {}
     for team in teams:
 
         def finished(done: int, name: str = team.name) -> None:
             report(f"value of {name}", done, len(queries))
 
-        groups = collect(team.team, team.engine, queries, settings, evaluation.seed, finished)
+        groups = collect(team.team, team.engine, queries, settings, evaluation.seed, finished, scorers=scorers)
         if isinstance(team.engine, RememberingEngine):
             team.engine.forget()  # what it kept of these conversations helps no other, and is large
-        values[team.name] = _values_of([rollout for [rollout] in groups])
-    values[HOLDING] = _of_outcomes([settings.scorer(query).outcome([]) for query in queries])
+        values[team.name] = _values_of(team.team, [rollout for [rollout] in groups])
+    held = [query.exposures()[query.symbol] for query in queries]
+    values[HOLDING] = _of_outcomes([scorer.outcome([]) for scorer in scorers], held)
+    return values
+
+
+def joined_values(parts: Sequence[Mapping[str, StateValues]]) -> dict[str, StateValues]:
+    """The values of all states, where those of some stretches of them are in `parts`."""
+    return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+
+
+def _joined(parts: Sequence[StateValues]) -> StateValues:
+    counts: dict[str, Counter[str]] = {}
+    for part in parts:
+        for role, count in part.lookups.items():
+            counts.setdefault(role, Counter()).update(count)
+    net_return, outcome, questions, traded, position = (
+        np.concatenate([getattr(part, one.name) for part in parts])
+        for one in fields(StateValues)
+        if one.name != "lookups"
+    )
+    return StateValues(net_return, outcome, questions, traded, position, counts)
+
+
+def value_document(
+    config: Config, queries: Sequence[Query], values: Mapping[str, StateValues], team: Team
+) -> dict[str, Any]:
+    """What decisions are worth: a row for each team and for holding, and what the trained team earns more than its
+    teacher, its beginning and holding; and the `story` of what the trained `team` and the others do (`decision_story`).
+
+    States that lie near each other share bars. So an interval is not over states: the held-out part is cut into as many
+    stretches as `evaluation.windows`, and the interval is that of the stretches' means.
+    """
+    evaluation = config.evaluation
     stretches = _stretches(queries, evaluation.windows)
     compared = [name for name in (TEACHER, WARM_STARTED_GREEDY, SCRIPTED, HOLDING) if name in values]
     return {
         "states": len(queries),
         "scenario_paths": evaluation.scenario_paths,
         "stretches": len(stretches),
-        "tail_weight": settings.tail.weight,
+        "tail_weight": tail_of(config.training).weight,
         "rows": {
             name: {
                 "net_return": float(one.net_return.mean()),
@@ -99,6 +161,13 @@ def held_out_value(
             | {"of": TRAINED_GREEDY, "against": other}
             for other in compared
         ],
+        "story": story_of(
+            queries,
+            {name: one.position for name, one in values.items()},
+            {name: one.net_return for name, one in values.items()},
+            values[TRAINED_GREEDY].lookups,
+            team,
+        ),
     }
 
 
@@ -122,29 +191,24 @@ def _size_in_words(difference: dict[str, Any], by_outcome: bool) -> str:
     return f"earns less ({interval})" if high < 0.0 else f"earns neither certainly more nor less ({interval})"
 
 
-def _states(config: Config, market: Market) -> list[Query]:
-    part = split(market, config.market, config.team.horizon_bars).held_out
-    believed = config.training.model_copy(update={"scenario_source": "beliefs", "states": ""})
-    [pool] = pools_of(believed, market, [part], config.team.horizon_bars, gross_limit(config))
-    return pool.draw(config.evaluation.seed, 0, config.evaluation.states, easy=False)
-
-
-def _values_of(rollouts: Sequence[Rollout]) -> _Values:
-    values = _of_outcomes([rollout.outcome for rollout in rollouts])
+def _values_of(team: Team, rollouts: Sequence[Rollout]) -> StateValues:
+    values = _of_outcomes([rollout.outcome for rollout in rollouts], [position_after(one) for one in rollouts])
     return replace(
         values,
         questions=np.array([len(rollout.subs) for rollout in rollouts], np.float64),
         traded=np.array([bool(rollout.decision.orders) for rollout in rollouts], np.float64),
+        lookups=lookups_of(team, rollouts),
     )
 
 
-def _of_outcomes(outcomes: Sequence[Outcome]) -> _Values:
+def _of_outcomes(outcomes: Sequence[Outcome], positions: Sequence[float]) -> StateValues:
     nothing = np.zeros(len(outcomes))
-    return _Values(
+    return StateValues(
         np.array([outcome.net_return for outcome in outcomes]),
         np.array([outcome.score for outcome in outcomes]),
         nothing,
         nothing,
+        np.array(positions),
     )
 
 
@@ -156,7 +220,7 @@ def _stretches(queries: Sequence[Query], count: int) -> list[IntArray]:
     return [np.flatnonzero(stretch == number) for number in np.unique(stretch)]
 
 
-def _difference(config: Config, ours: _Values, other: _Values, stretches: Sequence[IntArray]) -> dict[str, Any]:
+def _difference(config: Config, ours: StateValues, other: StateValues, stretches: Sequence[IntArray]) -> dict[str, Any]:
     evaluation = config.evaluation
     difference: dict[str, Any] = {}
     for key in ("net_return", "outcome"):

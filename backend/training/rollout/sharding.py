@@ -84,6 +84,12 @@ class ShardCollector:
             practise(team, engine, queries.practice, settings, seed, throughput, roles),
         )
 
+    def validate(self, queries: Sequence[Query], seed: int) -> list[list[Rollout]]:
+        """The rollouts of a shard of a validation, as one list a state, with the weights that the engine has. Its cache
+        is emptied first, as in `roll_out`."""
+        self._publisher.forget()
+        return collect(self._team, self._engine, queries, self._settings, seed)
+
     def role_outcomes(self, groups: Sequence[Sequence[Rollout]], stage: Stage) -> dict[str, list[list[float]]]:
         """By role, the part of the outcome that each rollout credits it with (`rollout.role_outcomes`); empty in a
         stage that pays for no outcome."""

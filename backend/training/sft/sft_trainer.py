@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from backend.policies.logprobs import token_logps
+from backend.processes import ALONE, Workers
+from backend.training.sft.shared_steps import PartGradients, part_gradients
 
 Example = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]
 
@@ -37,6 +41,7 @@ class SftSettings:
     weight_decay: float
     seed: int
     mixed: bool = False
+    parts: int = 1  # of a batch, whose gradients are computed apart and added
 
 
 class SupervisedTrainer:
@@ -52,8 +57,11 @@ class SupervisedTrainer:
         logps: Callable[[Tensor, Tensor], Tensor],
         examples: Sequence[Example],
         settings: SftSettings,
+        in_parts: PartGradients | None = None,
     ) -> None:
-        """examples: (ids (L,), mask (L,)), the mask True for tokens to be learnt, False at position 0.
+        """`in_parts` computes the gradients of batches that are cut into `settings.parts`.
+
+        examples: (ids (L,), mask (L,)), the mask True for tokens to be learnt, False at position 0.
 
         Raises ValueError when there is nothing to learn from.
         """
@@ -63,6 +71,7 @@ class SupervisedTrainer:
         self.done = 0  # steps
         self._parameters = list(parameters)
         self._logps = logps
+        self._in_parts = in_parts
         self._examples = examples
         self._optimizer = torch.optim.AdamW(
             self._parameters,
@@ -75,20 +84,31 @@ class SupervisedTrainer:
 
     def step(self) -> float:
         """One optimizer step; returns its loss, nats per token. Raises ValueError where that is not finite."""
-        ids, mask = pad_examples([self._examples[i] for i in next(self._batches)])
-        loss = -self._logps(ids, mask).sum() / mask.sum()
-        if not math.isfinite(loss.item()):
+        chosen = [self._examples[i] for i in next(self._batches)]
+        loss = self._gradient(chosen)
+        if not math.isfinite(loss):
             raise ValueError(
-                f"the loss is {loss.item()} at step {self.done}: lower the learning rate {self.settings.learning_rate}"
+                f"the loss is {loss} at step {self.done}: lower the learning rate {self.settings.learning_rate}"
             )
-        loss.backward()
         torch.nn.utils.clip_grad_norm_(self._parameters, _MAX_GRAD_NORM)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(self.done, self.settings)
         self._optimizer.step()
         self._optimizer.zero_grad()
         self.done += 1
-        return loss.item()
+        return loss
+
+    def _gradient(self, examples: Sequence[Example]) -> float:
+        """Set the gradient of the mean loss of a batch; the loss."""
+        if self._in_parts is None:
+            ids, mask = pad_examples(examples)
+            loss = -self._logps(ids, mask).sum() / mask.sum()
+            loss.backward()
+            return loss.item()
+        number = min(self.settings.parts, len(examples))
+        edges = [len(examples) * one // number for one in range(number + 1)]
+        parts = [pad_examples(examples[start:stop]) for start, stop in pairwise(edges)]
+        return self._in_parts.accumulate(parts, sum(int(mask.sum()) for _, mask in examples))
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """The optimizer's tensors by name; with the parameters and `done` they are all that `resume` needs."""
@@ -118,8 +138,10 @@ def warm_start(
     examples: Sequence[Example],
     settings: SftSettings,
     on_progress: Callable[[int, float], None] | None = None,
+    workers: Workers = ALONE,
 ) -> list[float]:
-    """Train the whole `model` in place on `examples`; returns the loss of every step, nats per token.
+    """Train the whole `model` in place on `examples`; returns the loss of every step, nats per token. With several
+    `settings.parts`, which need a nano, `workers` share each step.
 
     on_progress(steps done, loss) is called after each step. Raises ValueError as `SupervisedTrainer` does.
     """
@@ -127,13 +149,14 @@ def warm_start(
     def logps(ids: Tensor, mask: Tensor) -> Tensor:
         return token_logps(model, ids.to(model.device), mask.to(model.device))[0]
 
-    trainer = SupervisedTrainer(list(model.parameters()), logps, examples, settings)
     model.requires_grad_(True).train()
     losses: list[float] = []
-    for _ in range(settings.steps):
-        losses.append(trainer.step())
-        if on_progress is not None:
-            on_progress(trainer.done, losses[-1])
+    with part_gradients(model, settings.parts, workers) if settings.parts > 1 else nullcontext() as in_parts:
+        trainer = SupervisedTrainer(list(model.parameters()), logps, examples, settings, in_parts)
+        for _ in range(settings.steps):
+            losses.append(trainer.step())
+            if on_progress is not None:
+                on_progress(trainer.done, losses[-1])
     model.eval()
     return losses
 

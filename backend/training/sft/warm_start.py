@@ -15,6 +15,7 @@ import numpy as np
 from backend.builders.market import limits_of
 from backend.config.schema import GuardConfig, NanoConfig
 from backend.evaluation.compare import ReportProgress
+from backend.processes import ALONE, Workers
 from backend.training.curriculum.queries import QueryPool
 from backend.training.sft.sft_trainer import SftSettings, warm_start
 from cryptosentinel.conversation.transcript import Transcript
@@ -69,10 +70,16 @@ def transcribe(
 
 
 def make_nano(
-    folder: Path, pools: Sequence[QueryPool], team_settings: TeamSettings, nano: NanoConfig, report: ReportProgress
+    folder: Path,
+    pools: Sequence[QueryPool],
+    team_settings: TeamSettings,
+    nano: NanoConfig,
+    report: ReportProgress,
+    parts: int = 1,
+    workers: Workers = ALONE,
 ) -> list[float]:
     """Write a nano and its tokenizer to `folder`, warm-started on states of all `pools`; returns the losses of the
-    steps."""
+    steps. Each step is cut into so many `parts`, which the `workers` share."""
     report("tokenizer", 0, 1)
     bytes_codec = make_byte_codec()
     few = min(TOKENIZER_DECISIONS, nano.decisions)
@@ -94,7 +101,8 @@ def make_nano(
         warmup_steps=_WARMUP_STEPS,
         weight_decay=_WEIGHT_DECAY,
         seed=nano.seed,
+        parts=parts,
     )
-    losses = warm_start(model, examples, settings, lambda step, loss: report("warm start", step, nano.steps))
+    losses = warm_start(model, examples, settings, lambda step, loss: report("warm start", step, nano.steps), workers)
     save_model(folder, model, tokenizer)
     return losses

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.runs.demo import _begin, _save
+from backend.runs.demo import _begin, _save, run_demo
+from backend.runs.requests import RunRequest
 from tests.small_world import small_config
 
 
@@ -46,3 +47,17 @@ def test_a_full_disk_leaves_the_former_state_readable(tmp_path: Path, monkeypatc
         _save(folder, small_config(), run, 99.0, finished=True)
     monkeypatch.undo()
     assert _begin(small_config(), folder) == (run, 0.0)
+
+
+@pytest.mark.slow
+def test_a_demo_is_the_same_however_many_processes_share_it(tmp_path: Path) -> None:
+    overrides = ("training.shards=2", "nano.steps=40", "nano.decisions=60", "evaluation.windows=2")
+    request = RunRequest(config="quick", overrides=(*overrides, "evaluation.decisions_per_window=2"))
+    outcomes = []
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        outcome = run_demo(request, "mem://", folder, workers=workers)
+        metrics = (folder / "demo" / "metrics.jsonl").read_text()
+        weights = {path.name: path.read_bytes() for path in (folder / "demo" / "nano").glob("*.safetensors")}
+        outcomes.append((outcome.held_out, outcome.no_edge, outcome.value, metrics, weights))
+    assert outcomes[0] == outcomes[1]

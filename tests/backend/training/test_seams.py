@@ -19,7 +19,6 @@ from backend.policies.role_policies import RolePolicies
 from backend.policies.weight_sync import InProcess
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from backend.training import rl_job
 from backend.training import trainer as trainer_module
 from backend.training.algorithm.credit import RoleCredit
 from backend.training.components import TrainingParts
@@ -27,11 +26,11 @@ from backend.training.curriculum.queries import Query
 from backend.training.learning.batches import MicroBatch
 from backend.training.learning.learner import Learner
 from backend.training.learning.role_trainer import Batch, PolicyGradient
+from backend.training.rollout import rollout_parts
+from backend.training.rollout.shared_shards import SharedShards
 from backend.training.trainer import Trainer
 from backend.training.validation import Validation
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.llm.engine import Engine
-from cryptosentinel.team import Team
 from tests.backend.training.bandit import TEAM, Bandit, open_bandit
 from tests.small_world import HORIZON, RUN, one_process_trainer, small_config, small_market
 
@@ -154,7 +153,7 @@ def run_step(nano: Path, folder: Path, store: Store, patch: pytest.MonkeyPatch) 
     config = small_config(base_model=str(nano), temperature=0.7, practice_queries=4, scenario_paths=1)
     validated: list[Query] = []
 
-    def validate(team: Team, engine: Engine, queries: Sequence[Query], *rest: object) -> Validation:
+    def validate(shared: SharedShards, queries: Sequence[Query], *rest: object) -> Validation:
         validated.extend(queries)
         return Validation(0.5, 0.0, 0.0, dict.fromkeys(ROLES, 1.0), {})
 
@@ -190,7 +189,7 @@ def _rollouts_without_temperature(patch: pytest.MonkeyPatch) -> None:
         name, policies, codec, team, _, engine = args
         return model_team(name, policies, codec, team, 1.0, engine)
 
-    patch.setattr(rl_job, "model_team", cold)
+    patch.setattr(rollout_parts, "model_team", cold)
 
 
 def _validation_on_training_windows(patch: pytest.MonkeyPatch) -> None:
@@ -203,12 +202,12 @@ def _validation_on_training_windows(patch: pytest.MonkeyPatch) -> None:
 
 
 def _training_on_validation_windows(patch: pytest.MonkeyPatch) -> None:
-    whole = rl_job.pools_of
+    whole = rollout_parts.pools_of
 
     def pools(training: Any, market: Any, parts: Any, *rest: Any) -> Any:
         return whole(training, market, (parts[1], parts[1]), *rest)
 
-    patch.setattr(rl_job, "pools_of", pools)
+    patch.setattr(rollout_parts, "pools_of", pools)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,12 @@ from backend.evaluation.evaluate import verdict
 from backend.statistics.mean_interval import mean_interval
 from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import collect, rollout_settings
-from backend.training.rollout.held_out_value import greedy_teams, held_out_value, value_sentence
+from backend.training.rollout.held_out_value import (
+    greedy_teams,
+    held_out_states,
+    held_out_value,
+    value_sentence,
+)
 from simulator.synthetic.beliefs import regime_beliefs
 
 WINDOWS, STATES = 6, 36
@@ -85,6 +90,39 @@ def test_the_figures_are_those_of_the_rollouts() -> None:
     assert against_holding["net_return"] == pytest.approx(np.mean(means), abs=1e-15)
     interval = mean_interval(means, config().evaluation.bootstrap_samples, config().evaluation.seed)
     assert against_holding["net_return_ci95"] == pytest.approx(interval, abs=1e-15)
+
+
+def test_the_story_tells_what_the_teams_did() -> None:
+    """By stretch of evidence, and for the whole of all states as the rollouts have it."""
+    market = load_market(config().market, config().costs)
+    queries = held_out_states(config(), market)
+    story = measured("funding")["story"]
+    assert sum(story["states"]) == STATES
+    evidence = np.array([query.belief[2] - query.belief[0] for query in queries if query.belief])
+    assert story["states"][-1] == (evidence >= story["edges"][-2]).sum()
+
+    def mean(name: str, key: str = "position") -> float:
+        counted = zip(story[key][name], story["states"], strict=True)
+        return sum(number * value for value, number in counted if value is not None) / STATES
+
+    held = np.array([query.exposure for query in queries])
+    assert mean("holding") == pytest.approx(held.mean())
+    settings = rollout_settings(config(), 1)
+    team, *_ = teams()
+    rollouts = [rollout for [rollout] in collect(team.team, team.engine, queries, settings, config().evaluation.seed)]
+    wished = [
+        next((held_of * {"long": 1.0, "short": -1.0, "flat": 0.0}[one["side"]] for one in positions), exposure)
+        for rollout, exposure in zip(rollouts, held, strict=True)
+        for positions in [(rollout.decision.manager.answer or {}).get("positions", [])]
+        for held_of in [float(positions[0].get("exposure") or 0.0) if positions else 0.0]
+    ]
+    assert mean("trained, greedy") == pytest.approx(np.mean(wished), abs=0.02)  # up to the guard and RiskAnalyst
+    assert mean("trained, greedy", "net_return") == pytest.approx(
+        measured("funding")["rows"]["trained, greedy"]["net_return"], abs=1e-15
+    )
+    tools = story["lookups"]
+    assert tools["market_analyst"]["get_trend"] == tools["risk_analyst"]["get_risk"] == 1.0
+    assert tools["market_analyst"]["get_bars"] == 0.0 and "get_trend" not in tools["trader"]
 
 
 def difference(against: str, mean: float, low: float, high: float) -> dict[str, Any]:

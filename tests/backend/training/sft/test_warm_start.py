@@ -13,9 +13,10 @@ from backend.config.schema import NanoConfig
 from backend.config.training import TrainingConfig
 from backend.policies.build import role_policies
 from backend.training.curriculum.queries import QueryPool
+from backend.training.rollout.collect import collect
 from backend.training.sft import warm_start
 from backend.training.sft.warm_start import transcribe
-from backend.training.validation import validate
+from backend.training.validation import validation_of
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.scripted_team import Teacher
@@ -71,7 +72,8 @@ def test_the_warm_start_teaches_the_format(nano: Path, tmp_path: Path) -> None:
         policies, codec = role_policies(base, TrainingConfig(lora_rank=2))
         loaded = model_team("x", policies, codec, config.team, 1.0, config.engine)
         queries = QueryPool(small_market(), *VALIDATION, HORIZON).draw(1, 0, 6, easy=False)
-        return validate(loaded.team, loaded.engine, queries, rollout_settings(config), 1).valid["manager"]
+        groups = collect(loaded.team, loaded.engine, queries, rollout_settings(config), 1)
+        return validation_of(groups).valid["manager"]
 
     assert valid(nano) > 0.2
     assert valid(small_nano(tmp_path / "raw", hidden=32, steps=1, decisions=10)) == pytest.approx(0.0)

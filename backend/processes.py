@@ -1,0 +1,229 @@
+"""Further processes of this program on this machine, which take work off the one that the user started.
+
+`Workers` is this process and its helpers. A helper is a process of its own with one thread: it does one piece of work
+after the other, keeps nothing that the answer of the next one depends on, and ends with the process that started it.
+So what comes out is the same however many there are; only the time is another.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Any, Protocol, TypeVar
+
+from simulator.errors import RunFailed, UserError
+
+_Task = TypeVar("_Task")
+_Answer = TypeVar("_Answer")
+WorkReport = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+Work = Callable[[_Task, WorkReport], _Answer]
+
+_EXIT_SECONDS = 2.0  # that a helper has to end by itself before it is killed
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Helper(Protocol):
+    """A process that works for this one."""
+
+    def do(self, work: Work[_Task, _Answer], task: _Task, report: WorkReport) -> _Answer:
+        """What `work`, a function of a module, makes of `task` there. Waits for it. Raises what it raised, and
+        `RunFailed` where the process has died."""
+        ...
+
+
+class Workers:
+    """This process, and helpers beside it."""
+
+    def __init__(self, helpers: Sequence[Helper] = ()) -> None:
+        self.helpers = tuple(helpers)
+
+    @property
+    def number(self) -> int:
+        """Processes in all."""
+        return 1 + len(self.helpers)
+
+    def each(
+        self, work: Work[_Task, _Answer], tasks: Sequence[_Task], report: WorkReport | None = None
+    ) -> list[_Answer]:
+        """What `work` makes of each task, in the order of the tasks; who is free takes the next one. Raises what the
+        first failure raised. `report` is called by one process at a time."""
+        told = _one_at_a_time(report or silent)
+        return self.share(lambda helper, task: helper.do(work, task, told) if helper else work(task, told), tasks)
+
+    def share(self, work: Callable[[Helper | None, _Task], _Answer], tasks: Sequence[_Task]) -> list[_Answer]:
+        """As `each`, where `work` itself asks the helper that it is given, or does the task here if it is given None.
+
+        It is called in one thread for each process, and with None in this one.
+        """
+        waiting = deque(enumerate(tasks))
+        answers: dict[int, _Answer] = {}
+        failures: list[BaseException] = []
+
+        def take(helper: Helper | None) -> None:
+            while not failures:
+                try:
+                    number, task = waiting.popleft()
+                except IndexError:
+                    return
+                try:
+                    answers[number] = work(helper, task)
+                except Exception as error:  # noqa: BLE001 - it is raised in this process's own thread
+                    failures.append(error)
+
+        threads = [
+            threading.Thread(target=take, args=(helper,), daemon=True) for helper in self.helpers[: len(tasks) - 1]
+        ]
+        for thread in threads:
+            thread.start()
+        # A Ctrl-C is raised here and in the joins. It leaves `started`, which ends the helpers and so the threads.
+        take(None)
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        return [answers[number] for number in range(len(tasks))]
+
+
+ALONE = Workers()
+
+
+@contextmanager
+def started(number: int) -> Iterator[Workers]:
+    """`number` processes, this one included. The helpers begin at once and are ended with the block."""
+    if number <= 1:
+        yield ALONE
+        return
+    helpers: list[_HelperProcess] = []
+    threads = None
+    try:
+        helpers.extend(_HelperProcess(f"helper-{rank}") for rank in range(1, number))
+        threads = _with_threads(1)
+        yield Workers(helpers)
+    finally:
+        for helper in helpers:
+            helper.close()
+        if threads is not None:
+            _with_threads(threads)
+
+
+class _HelperProcess:
+    """A helper, started when this object is made."""
+
+    def __init__(self, name: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        arguments = (theirs, os.getpid())
+        self._process = context.Process(target=_serve, args=arguments, name=name, daemon=True)
+        self._process.start()
+        theirs.close()  # only the helper holds this end now, so its death closes the pipe
+
+    def do(self, work: Work[_Task, _Answer], task: _Task, report: WorkReport) -> _Answer:
+        """As `Helper.do`."""
+        try:
+            self._pipe.send((work, task))
+            while True:
+                kind, content = self._pipe.recv()
+                if kind == "progress":
+                    report(*content)
+                elif kind == "failure":
+                    raise content
+                else:
+                    return content
+        except (EOFError, OSError) as error:
+            if isinstance(error, OSError) and self._process.is_alive():
+                raise
+            self._process.join(_EXIT_SECONDS)
+            raise RunFailed(
+                f"a process beside this one died ({_how(self._process.exitcode)}), perhaps for want of memory: the "
+                "same command goes on; with --workers 1 it takes the least memory"
+            ) from error
+
+    def close(self) -> None:
+        """End it, whatever it is at: nothing of a helper is kept."""
+        self._pipe.close()
+        self._process.terminate()
+        self._process.join(_EXIT_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def _serve(pipe: Connection, parent: int) -> None:
+    """The main function of a helper, until the parent's end of the pipe is closed."""
+    end_with(parent)
+    _with_threads(1)
+
+    def report(what: str, done: int, total: int) -> None:
+        pipe.send(("progress", (what, done, total)))
+
+    while True:
+        try:
+            work, task = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer: tuple[str, Any] = ("answer", work(task, report))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
+            answer = ("failure", _sendable(error))
+        pipe.send(answer)
+
+
+def end_with(parent: int) -> None:
+    """In a new process: leave Ctrl-C to the process `parent`, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="watch of the parent", daemon=True).start()
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """A report that nobody reads."""
+
+
+def _with_threads(number: int) -> int:
+    """Let torch compute with so many threads here; how many it were. Two threads in one process are many times slower
+    than one while another process computes."""
+    import torch  # heavy, and not needed by one process alone
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    return before
+
+
+def _sendable(error: Exception) -> Exception:
+    """An error that the other process can read: itself, or a `RunFailed` in its words."""
+    with suppress(Exception):
+        if isinstance(pickle.loads(pickle.dumps(error)), type(error)):
+            return error
+    return (UserError if isinstance(error, UserError) else RunFailed)(f"{type(error).__name__}: {error}")
+
+
+def _one_at_a_time(report: WorkReport) -> WorkReport:
+    lock = threading.Lock()
+
+    def told(what: str, done: int, total: int) -> None:
+        with lock:
+            report(what, done, total)
+
+    return told
+
+
+def _how(code: int | None) -> str:
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

@@ -1,0 +1,132 @@
+"""The roles learn side by side: while this process computes the gradients of one role, each helper does those of
+another.
+
+All state stays here: a helper gets the role's parameters with every update, and gives back the gradient. One process
+computes all micro-batches of an update in their order, so the gradient is the same to the bit whoever computed it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from backend.processes import Helper, Workers, WorkReport, silent
+from backend.training.learning.batches import MicroBatch, StepStats
+from backend.training.learning.role_trainer import LocalGradients, PolicyGradient, RoleTrainerSettings
+from backend.training.rollout.shared_shards import TrainingPlace, helpers_parts
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class _GradientTask:
+    """What a helper computes for a role: a gradient, or log-probs alone where `total` is None."""
+
+    place: TrainingPlace
+    role: str
+    settings: RoleTrainerSettings
+    parameters: list[Tensor]
+    batches: Sequence[MicroBatch]
+    total: float | None
+    temperature: float
+    stats: StepStats | None = None
+
+
+class HelperGradients:
+    """A `GradientPool` whose roles are divided among this process and its helpers, an update to one of them."""
+
+    def __init__(self, workers: Workers, place: TrainingPlace) -> None:
+        self._workers = workers
+        self._place = place
+        self._here = LocalGradients()
+        self._thread = threading.local()
+
+    def side_by_side(self, learn: Callable[[str], _Answer], roles: Sequence[str]) -> list[_Answer]:
+        """What `learn` makes of each role, in their order; who is free takes the next one."""
+
+        def with_helper(helper: Helper | None, role: str) -> _Answer:
+            with self._asking(helper):
+                return learn(role)
+
+        return self._workers.share(with_helper, roles)
+
+    def token_budget(self, batch_tokens: int, tokens: int) -> int:
+        """As `GradientPool.token_budget`."""
+        return self._here.token_budget(batch_tokens, tokens)
+
+    def accumulate(
+        self, policy: PolicyGradient, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats
+    ) -> float:
+        """As `GradientPool.accumulate`; the role's parameters have no gradient yet."""
+        helper = self._helper()
+        if helper is None:
+            return self._here.accumulate(policy, batches, total, temperature, stats)
+        parameters = policy.policies.trainable(policy.role)
+        task = self._task(policy, batches, total, temperature, stats)
+        loss, gradients, counted = helper.do(_gradients_here, task, silent)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        stats.take(counted)
+        return loss
+
+    def logps(
+        self, policy: PolicyGradient, batches: Sequence[MicroBatch], temperature: float
+    ) -> list[tuple[MicroBatch, list[Tensor]]]:
+        """As `GradientPool.logps`, in the order of `batches`."""
+        helper = self._helper()
+        if helper is None:
+            return self._here.logps(policy, batches, temperature)
+        lines = helper.do(_logps_here, self._task(policy, batches, None, temperature), silent)
+        return list(zip(batches, lines, strict=True))
+
+    def _task(
+        self,
+        policy: PolicyGradient,
+        batches: Sequence[MicroBatch],
+        total: float | None,
+        temperature: float,
+        stats: StepStats | None = None,
+    ) -> _GradientTask:
+        parameters = [parameter.detach() for parameter in policy.policies.trainable(policy.role)]
+        return _GradientTask(self._place, policy.role, policy.settings, parameters, batches, total, temperature, stats)
+
+    def _helper(self) -> Helper | None:
+        helper: Helper | None = getattr(self._thread, "helper", None)
+        return helper
+
+    @contextmanager
+    def _asking(self, helper: Helper | None) -> Iterator[None]:
+        self._thread.helper = helper
+        try:
+            yield
+        finally:
+            self._thread.helper = None
+
+
+def _policy_here(task: _GradientTask) -> PolicyGradient:
+    """In a helper: the role's policy with the parameters of the task."""
+    policies = helpers_parts(task.place).parts.policies
+    with torch.no_grad():
+        for parameter, value in zip(policies.trainable(task.role), task.parameters, strict=True):
+            parameter.copy_(value)
+            parameter.grad = None
+    return PolicyGradient(policies, task.role, task.settings)
+
+
+def _gradients_here(task: _GradientTask, report: WorkReport) -> tuple[float, list[Tensor | None], StepStats]:
+    assert task.total is not None
+    assert task.stats is not None
+    policy = _policy_here(task)
+    loss = policy.accumulate(task.batches, task.total, task.temperature, task.stats)
+    gradients = [parameter.grad for parameter in policy.policies.trainable(task.role)]
+    return loss, gradients, task.stats
+
+
+def _logps_here(task: _GradientTask, report: WorkReport) -> list[list[Tensor]]:
+    return _policy_here(task).logps(task.batches, task.temperature)
