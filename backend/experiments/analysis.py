@@ -180,8 +180,12 @@ def _of(experiment: ExperimentFile, market: str, arm: str) -> list[Cell]:
 
 
 def _table(rows: Sequence[Sequence[Mapping[str, Any]]], measure: str) -> FloatArray:
-    """(seeds, windows of all folds)."""
-    return np.array([[window[measure] for fold in row for window in fold["windows"]] for row in rows], np.float64)
+    """(seeds, windows of all folds). Raises `UserError` where a seed has other windows than another in number."""
+    values = [[window[measure] for fold in row for window in fold["windows"]] for row in rows]
+    if len({len(row) for row in values}) > 1:
+        cell = rows[0][0]["cell"]
+        raise UserError(f"the seeds of cell {cell} have unequal numbers of windows: remove its cells to run them again")
+    return np.array(values, np.float64)
 
 
 def _arm(
