@@ -30,6 +30,7 @@ from itertools import pairwise
 from cryptosentinel.conversation.headline_patterns import FIRST_WORD, next_piece
 from cryptosentinel.conversation.known_names import (
     ACRONYMS,
+    COMPANIES,
     FUNCTION_WORDS,
     GIVEN,
     INSTITUTIONS,
@@ -294,6 +295,8 @@ def _judge(pieces: list[_Piece]) -> None:
             piece.shown = ENTITY + _possessive(piece.text)
         if piece.is_kept_word and before.shown == ENTITY and piece.gap == ".":
             piece.shown = ENTITY  # an address whose end is not listed
+        if before.is_coin and piece.gap == "-" and len(piece.text) == 1:
+            before.kind, before.shown, piece.shown = "phrase", ENTITY, ENTITY  # BTC-e
         if before.shown == ENTITY and piece.kind == "small" and piece.gap in (" ", "-"):
             piece.shown = ENTITY  # S&P 500, Boeing 737
         place = before.is_kept_word and before.is_capitalised and before.text.lower() in PLACES
@@ -310,24 +313,27 @@ def _judge(pieces: list[_Piece]) -> None:
 
 def _judge_without_capitals(pieces: list[_Piece]) -> None:
     """In a sentence without a capital, a firm is known by its last word and by the ticker in brackets behind it:
-    `beta finance (beta) trades higher`, `ENTITY & investment group`."""
-    for place, piece in enumerate(pieces):
-        before = pieces[place - 1] if place else None
+    `beta finance (beta) trades higher`, `horizon finance co.`, `ENTITY home finance`, `ENTITY & investment group`."""
+    for place in range(1, len(pieces)):
+        before, piece = pieces[place - 1], pieces[place]
         after = pieces[place + 1].gap if place + 1 < len(pieces) else ")"
-        ticker = before is not None and piece.gap == " (" and after.startswith((")", ":")) and piece.kind == "word"
-        if before is not None and ticker and piece.shown != COIN:
+        if piece.gap == " (" and piece.kind == "word" and after.startswith((")", ":")):
             if piece.is_kept_word:
                 piece.shown = ENTITY
             _hide_firm(pieces, place - 1)
-        elif piece.is_kept_word and piece.text in INSTITUTIONS and before is not None and before.shown == ENTITY:
-            piece.shown = ENTITY
-        elif before is not None and before.shown == ENTITY and piece.is_kept_word and piece.gap == " & ":
+        elif piece.text in COMPANIES and piece.gap in (" ", ", "):
+            _hide_firm(pieces, place)
+        elif piece.is_kept_word and piece.text in INSTITUTIONS and piece.gap == " ":
+            named = place > 1 and before.is_kept_word and not _speaks(before.text) and before.gap == " "
+            if before.shown == ENTITY or (named and pieces[place - 2].shown == ENTITY):
+                before.shown = piece.shown = ENTITY
+        elif piece.is_kept_word and before.shown == ENTITY and piece.gap == " & ":
             _hide_firm(pieces, min(place + 1, len(pieces) - 1))
 
 
 def _hide_firm(pieces: list[_Piece], last: int) -> None:
-    """Hide the words of a firm that ends at `last`, back to what is hidden already, four at most."""
-    for piece in reversed(pieces[max(0, last - 3) : last + 1]):
+    """Hide the words of a firm that ends at `last`, with at most four before it."""
+    for piece in reversed(pieces[max(0, last - 4) : last + 1]):
         if piece.kind != "word" or piece.is_coin or _speaks(piece.text):
             break
         if piece.is_kept_word:

@@ -89,6 +89,7 @@ management intelligence province war invasion mail world mining miners airlines 
 bancorp trading theatre hospital college bureau council committee court
 """
 INSTITUTIONS = frozenset(_INSTITUTIONS.split())
+COMPANIES = frozenset(("inc", "llc", "ltd", "corp", "plc", "co", "gmbh", "ag", "associates"))
 
 # Words that begin the name of a place: before a name they are a part of it.
 PLACES = frozenset(("south", "north", "east", "west", "santa", "saint", "san", "fort", "port", "mount", "lake"))
