@@ -17,8 +17,8 @@ from simulator.errors import UserError
 from simulator.folders import check_links, path_inside
 
 _Document = TypeVar("_Document")
-Text = Annotated[str, Field(max_length=100_000)]
-RunId = Annotated[str, AfterValidator(valid_run_id)]
+_Text = Annotated[str, Field(max_length=100_000)]
+_RunId = Annotated[str, AfterValidator(valid_run_id)]
 
 
 class StyleDocument(BaseModel):
@@ -59,41 +59,41 @@ class WindowDocument(BaseModel):
 class CellDocument(BaseModel):
     """A finished cell."""
 
-    cell: Text
-    data_hash: Text
-    source: Text
-    symbols: list[Text]
+    cell: _Text
+    data_hash: _Text
+    source: _Text
+    symbols: list[_Text]
     windows: Annotated[list[WindowDocument], Field(min_length=1)]
     style: StyleDocument
-    digest: Text
+    digest: _Text
     training: TrainingDocument | None
     trained_on: list[Any] | None
-    in_sample: list[Text] | None = None
+    in_sample: list[_Text] | None = None
     seconds: FiniteFloat
-    code: Text
+    code: _Text
 
 
 class ExperimentState(BaseModel):
     """What was decided when an experiment began."""
 
-    run: RunId
-    digest: Text
+    run: _RunId
+    digest: _Text
     seeds: list[int]
     config: dict[str, dict[str, Any]]
-    question: Text
+    question: _Text
 
 
 class SearchState(BaseModel):
     """What was decided when a search began."""
 
-    run: RunId
+    run: _RunId
     plan: dict[str, Any]
 
 
 class RoundDocument(BaseModel):
     """A round of a search: its sets, and of each the returns as base64 of little-endian doubles."""
 
-    sets: list[Text]
+    sets: list[_Text]
     returns: list[str]
 
 

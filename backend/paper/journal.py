@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from backend.paper.records.entry_shapes import entry_problem
+from backend.paper.entries.shapes import entry_problem
 from backend.store.errors import StoreError
 from backend.store.gateway.engine import trim_memory
 from backend.store.records import JournalRecord

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-Request = Annotated[list[Any], Field(min_length=2, max_length=2)]
-Candle = Annotated[list[FiniteFloat], Field(min_length=5, max_length=5)]
+_SentRequest = Annotated[list[Any], Field(min_length=2, max_length=2)]
+_FiveNumbers = Annotated[list[FiniteFloat], Field(min_length=5, max_length=5)]
 
 
 class _Shape(BaseModel):
@@ -37,7 +37,7 @@ class _Happened(_Shape):
 class _Bar(_Shape):
     open_time: int
     known_at: int
-    candles: dict[str, Candle]
+    candles: dict[str, _FiveNumbers]
     half_spread: dict[str, FiniteFloat]
     funding: list[list[Any]]
 
@@ -46,7 +46,7 @@ class _Look(_Shape):
     """What the guard or the switch sends at a close."""
 
     bar_index: int
-    requests: list[Request] = []
+    requests: list[_SentRequest] = []
     late: int = 0
     clamps: list[dict[str, Any]] = []
     guard: dict[str, Any] | None = None
@@ -72,7 +72,7 @@ class _Start(_Shape):
 class _Decision(_Shape):
     bar: int
     begun: int
-    requests: list[Request]
+    requests: list[_SentRequest]
     dropped: bool
     decisions: list[dict[str, Any]]
     guard: dict[str, Any] | None = None
@@ -83,7 +83,7 @@ class _Decision(_Shape):
 class _Control(_Shape):
     what: str
     bar_index: int
-    requests: list[Request]
+    requests: list[_SentRequest]
 
 
 class _Notice(_Shape):
