@@ -7,7 +7,7 @@ same windows of the same data is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -83,11 +83,11 @@ class ExperimentResult:
     nested: bool
     markets: list[MarketResult]
     sentence: str
-    in_sample: list[str]
     trials: int
     looks: int
     programs: list[str]
     seconds: float
+    in_sample: list[str] = field(default_factory=list)  # a former version's result has none
 
     def to_dict(self) -> dict[str, Any]:
         """All of it for programs."""

@@ -105,7 +105,7 @@ def checked_document(path: Path, kind: type[_Document], otherwise: str) -> _Docu
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{path} is none of this program's ({place}: {first['msg']}): {otherwise}") from error
+        raise UserError(f"{path} cannot be read ({place}: {first['msg']}): {otherwise}") from error
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): {otherwise}") from error
 
