@@ -15,11 +15,11 @@ from benchmarks.run import Result
 from cryptosentinel.conversation.headlines import masked_headline
 from tests.labelled_headlines import headlines_of, measured, news_folder
 
-LEAST_RECALL, MOST_WITHHELD, LIMIT_MS = 0.95, 0.05, 1.0
+LEAST_RECALL, MOST_LEAKY, MOST_WITHHELD, LIMIT_MS = 0.95, 0.1, 0.05, 1.0
 
 
 def run() -> list[Result]:
-    """The rows `team.masking.recall`, `.withheld` and `.time`."""
+    """The rows `team.masking.recall`, `.headlines`, `.withheld` and `.time`."""
     folder = news_folder()
     if folder is None:
         return []
@@ -31,12 +31,19 @@ def run() -> list[Result]:
     each = 1e3 * (time.perf_counter() - began) / len(texts)
     share = recall.caught.total() / recall.spans.total()
     low, high = _interval(recall.by_headline)
+    leaky = recall.read_later - recall.clean_later
     return [
         Result(
             name="team.masking.recall", value=share, against="1",
             unit=f"of {recall.spans.total()} names, dates and levels; 95 % interval {low:.3f} to {high:.3f}; "
-            f"{recall.headlines - recall.clean} of {recall.headlines} headlines let one through",
+            f"{recall.headlines - recall.clean} of {recall.headlines} headlines let one through; mended since "
+            "they were labelled",
             ratio=share, target=LEAST_RECALL, met=share >= LEAST_RECALL,
+        ),
+        Result(
+            name="team.masking.headlines", value=leaky / recall.read_later, against=f"{MOST_LEAKY:g}",
+            unit=f"of {recall.read_later} headlines that were read later show a name or a part of one ({leaky})",
+            ratio=leaky / recall.read_later / MOST_LEAKY, target="<= 1.0", met=leaky <= MOST_LEAKY * recall.read_later,
         ),
         Result(
             name="team.masking.withheld", value=withheld / len(texts), unit=f"of {len(texts)} headlines",

@@ -21,6 +21,8 @@ def write_whole(path: Path, text: str) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     part = path.with_name(path.name + _UNFINISHED)  # of a killed writer it is written over
     try:
+        if part.is_symlink():  # in a folder of somebody else's it could lead anywhere
+            part.unlink()
         part.write_text(text, encoding="utf-8")
         # Some file systems keep the new name before the new content: a power failure would leave an empty file.
         with part.open("rb") as written:

@@ -7,7 +7,7 @@ same windows of the same data is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -83,11 +83,11 @@ class ExperimentResult:
     nested: bool
     markets: list[MarketResult]
     sentence: str
-    in_sample: list[str]
     trials: int
     looks: int
     programs: list[str]
     seconds: float
+    in_sample: list[str] = field(default_factory=list)  # a former version's result has none
 
     def to_dict(self) -> dict[str, Any]:
         """All of it for programs."""
@@ -180,8 +180,12 @@ def _of(experiment: ExperimentFile, market: str, arm: str) -> list[Cell]:
 
 
 def _table(rows: Sequence[Sequence[Mapping[str, Any]]], measure: str) -> FloatArray:
-    """(seeds, windows of all folds)."""
-    return np.array([[window[measure] for fold in row for window in fold["windows"]] for row in rows], np.float64)
+    """(seeds, windows of all folds). Raises `UserError` where a seed has other windows than another in number."""
+    values = [[window[measure] for fold in row for window in fold["windows"]] for row in rows]
+    if len({len(row) for row in values}) > 1:
+        cell = rows[0][0]["cell"]
+        raise UserError(f"the seeds of cell {cell} have unequal numbers of windows: remove its cells to run them again")
+    return np.array(values, np.float64)
 
 
 def _arm(

@@ -15,13 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from backend.experiments.documents import (
+    CellDocument,
+    ExperimentState,
+    check_new,
+    checked_document,
+    folder_inside,
+)
 from backend.experiments.plan import ExperimentFile
-from backend.store.records import valid_run_id
 from backend.store.run_record import code_version, new_run_id
-from simulator.documents import read_document
 from simulator.errors import UserError
 from simulator.files import write_whole
-from simulator.folders import check_links
 
 EXPERIMENTS = "experiments"
 RESULTS, PAGE = "results.json", "page.html"
@@ -40,11 +44,11 @@ class ExperimentFolder:
         path = self.cell_path(name)
         if not path.is_file():
             return None
-        try:
-            document: dict[str, Any] = read_document(path)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read ({error}): remove it, and the cell is run again") from error
-        return document
+        otherwise = "remove it, and the cell is run again"
+        document = checked_document(path, CellDocument, otherwise)
+        if document.cell != name:
+            raise UserError(f"{path} is of the cell {document.cell[:100]}: {otherwise}")
+        return document.model_dump(exclude_unset=True)
 
     def cell_path(self, name: str) -> Path:
         """The file of a cell; what its training needs lies in the folder of the same name beside it."""
@@ -63,37 +67,31 @@ def open_folder(runs: Path, experiment: ExperimentFile) -> ExperimentFolder:
     Raises `UserError` where the experiment was begun with another file, other seeds or another preset, with the
     difference: half of it would be of another experiment.
     """
-    path = runs / EXPERIMENTS / experiment.name
+    path = folder_inside(runs, EXPERIMENTS, experiment.name)
     state = path / _STATE
     if not state.is_file():
+        check_new(path, _CELLS)
         path.mkdir(parents=True, exist_ok=True)
         run = new_run_id("experiment")
         write_whole(path / _TEXT, experiment.text)
         write_whole(state, json.dumps(_state_of(experiment, run), indent=1) + "\n")
         return ExperimentFolder(path, run)
-    check_links(path)
     begun = read_state_of(path)
-    if begun["digest"] != experiment.digest:
+    if begun.digest != experiment.digest:
         raise UserError(
             f"the experiment '{experiment.name}' was begun with another plan, and half of each is none:\n"
             f"{_difference(path, begun, experiment)}\nput the file back as it was to go on, or begin another one with "
             f"--name"
         )
-    return ExperimentFolder(path, valid_run_id(begun["run"]))
+    return ExperimentFolder(path, begun.run)
 
 
-def read_state_of(path: Path) -> dict[str, Any]:
+def read_state_of(path: Path) -> ExperimentState:
     """What was decided when the experiment in the folder `path` began. Raises `UserError`."""
     state = path / _STATE
     if not state.is_file():
         raise UserError(f"{path} holds no experiment: run one with `cryptosentinel experiment run FILE`")
-    try:
-        document: dict[str, Any] = read_document(state)
-        for key in ("run", "digest", "seeds", "config", "question"):
-            document[key]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{state} cannot be read ({error!r}): move {path} away to begin anew") from error
-    return document
+    return checked_document(state, ExperimentState, f"move {path} away to begin anew")
 
 
 def experiment_folders(runs: Path) -> list[Path]:
@@ -107,11 +105,9 @@ def stored_result(path: Path) -> dict[str, Any]:
     file = path / RESULTS
     if not file.is_file():
         raise UserError(f"the experiment in {path} is not finished: go on with the same `experiment run`")
-    try:
-        document: dict[str, Any] = read_document(file)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read ({error}): run the experiment again, which makes it anew") from error
-    return document
+    from backend.experiments.analysis import ExperimentResult  # it imports the whole of the market
+
+    return checked_document(file, ExperimentResult, "run the experiment again, which makes it anew").to_dict()
 
 
 def finished_cells(path: Path) -> int:
@@ -131,20 +127,20 @@ def _state_of(experiment: ExperimentFile, run: str) -> dict[str, Any]:
     }
 
 
-def _difference(path: Path, begun: dict[str, Any], experiment: ExperimentFile) -> str:
+def _difference(path: Path, begun: ExperimentState, experiment: ExperimentFile) -> str:
     """What differs: lines of the file, the seeds, settings of the preset."""
-    before = (path / _TEXT).read_text(encoding="utf-8") if (path / _TEXT).is_file() else ""
+    before = (path / _TEXT).read_text(encoding="utf-8", errors="replace") if (path / _TEXT).is_file() else ""
     lines: Sequence[str] = list(
         difflib.unified_diff(
             before.splitlines(), experiment.text.splitlines(), "as it was begun", "now", lineterm="", n=1
         )
     )
     found = [f"  {line}" for line in lines]
-    if begun["seeds"] != list(experiment.seeds):
-        found.append(f"  seeds: {_short(begun['seeds'])}; now {_short(experiment.seeds)}")
+    if begun.seeds != list(experiment.seeds):
+        found.append(f"  seeds: {_short(begun.seeds)}; now {_short(experiment.seeds)}")
     now = experiment.config.to_dict()
     for section, values in now.items():
-        former = begun["config"].get(section, {})
+        former = begun.config.get(section, {})
         found += [
             f"  {section}.{key}: {former.get(key)}; now {value}"
             for key, value in values.items()

@@ -9,14 +9,18 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from backend.builders.strategies import named_strategies
+from backend.config.artefacts import Effect, effect_of, given_keys
 from backend.config.base import Names, Section, suggestion
-from backend.config.load import load_config, override, parse_toml
+from backend.config.load import load_config, override, parse_toml, presets
+from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import Config
 from backend.experiments.controls import CONTROLS, TRAINED_HERE, ControlArm
 from backend.runs.requests import check_subject
@@ -34,6 +38,7 @@ _SEEDS = re.compile(r"(\d+)(?:-(\d+))?")
 _MOST_SEEDS = 1_000
 # What an arm may change: who trades, and how it was trained. All else is the same for all, or nothing is compared.
 OF_AN_ARM = ("team", "training", "nano", "sft", "guard", "engine", "budget")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH")  # in the name of a variable
 
 
 class TestPlan(Section):
@@ -213,9 +218,13 @@ class ExperimentFile:
         return override(self.config, changed, f"arm '{arm.name}' of the experiment")
 
 
-def read_experiment(path: Path, seeds: str = "", name: str = "") -> ExperimentFile:
+def read_experiment(path: Path, seeds: str = "", name: str = "", allowed: Collection[str] = ()) -> ExperimentFile:
     """The experiment in a file; `seeds` replaces those of the file. Raises `UserError` for what cannot be run, before
-    anything is."""
+    anything is.
+
+    A file may have come from somebody else: what it would have run, contacted or spent must be `allowed`, each by its
+    key, as `engine.kind`; `team` stands for code of an arm, `config` for another file of settings.
+    """
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; give the TOML file of an experiment, as experiments/NAME.toml")
     try:
@@ -230,6 +239,7 @@ def read_experiment(path: Path, seeds: str = "", name: str = "") -> ExperimentFi
     called = name or path.stem
     if not _NAME.fullmatch(called):
         raise UserError(f"'{called}' is no name of an experiment: write lower-case letters, digits, _ + . -")
+    _check_allowed(path, plan, allowed)
     config = load_config(plan.config, [with_environment(one, str(path)) for one in plan.set])
     experiment = ExperimentFile(called, text, plan, config, seed_numbers(seeds or plan.seeds))
     _check(path, experiment)
@@ -255,15 +265,46 @@ def seed_numbers(text: str) -> tuple[int, ...]:
 
 def with_environment(text: str, where: str) -> str:
     """`text` with a `$NAME` in it replaced by that variable of the environment. Raises `UserError` where it is not
-    set."""
+    set, and for one that is called as secrets are: settings are kept in records."""
 
     def value(match: re.Match[str]) -> str:
+        if _SECRET.search(match[1]):
+            raise UserError(f"{where}: {text} names {match[1]}, which may be a secret: settings are kept and shown")
         found = os.environ.get(match[1])
         if found is None:
             raise UserError(f"{where}: {text} needs the variable {match[1]} of the environment, which is not set")
         return found
 
     return re.sub(r"\$([A-Z_][A-Z0-9_]*)", value, text)
+
+
+def _check_allowed(path: Path, plan: ExperimentPlan, allowed: Collection[str]) -> None:
+    needed = dict(_wants(plan))
+    missing = [key for key in needed if key not in allowed]
+    if missing:
+        doing = {"runs": "run code or programs", "contacts": "contact somebody", "spends": "spend", "removes": "remove"}
+        does = dict.fromkeys(doing.get(needed[key], needed[key]) for key in missing)
+        raise UserError(
+            f"{path} sets {', '.join(missing)}, with which it may {' and '.join(does)}. Read the file, and if you want "
+            f"it so, say it: {' '.join(f'--allow {key}' for key in missing)}"
+        )
+
+
+def _wants(plan: ExperimentPlan) -> Iterator[tuple[str, Effect]]:
+    """What only the user may say and the file says, and what it would do. To read data is not among it: an experiment
+    is about some."""
+    if plan.config not in presets() and Path(plan.config).exists():
+        yield "config", "runs"
+    for text in (*plan.set, *(one for arm in plan.arms for one in arm.set)):
+        [key] = given_keys([text])
+        effect = effect_of(key)
+        if effect is not None and effect != "reads":
+            yield key, effect
+    for arm in plan.arms:
+        name, _, arguments = arm.team.partition(":")
+        takes = name in named_strategies() or ("=" in arguments and installed(STRATEGY.group, name))
+        if arguments and not takes:
+            yield "team", "runs"
 
 
 def _check(path: Path, experiment: ExperimentFile) -> None:

@@ -9,7 +9,6 @@ looked at once, with the chosen set alone.
 
 from __future__ import annotations
 
-import base64
 import itertools
 import math
 import time
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from backend.builders.market import Account, account_of, load_market
 from backend.builders.strategies import NamedStrategy, arguments_of_strategy, named_strategy, with_arguments
@@ -179,10 +177,12 @@ def search_parameters(
     if request.name:
         plan = _plan(request, strategy, ranges, config, market, searched, final)
         folder = open_search(runs, request.name, "search", plan)
-        document = folder.result()
-        if document is not None:
+        finished = folder.result(SearchResult)
+        if finished is not None:
+            if any(not one.name.startswith(f"{strategy.name}:") for one in finished.tried) or not finished.tried:
+                raise UserError(f"the result in {folder.path} is of another strategy: move the folder away")
             observer.message(f"this search is finished: its result is in {folder.path}")
-            return TypeAdapter(SearchResult).validate_python(document)
+            return finished
     run = new_run_id("search") if folder is None else folder.run
     drawing = drawing_of(strategy, ranges, request.sampler, request.seed)
     with (
@@ -315,18 +315,12 @@ def _round_returns(
     """Returns of each set of a round: as they were kept, or played now and kept. Raises `UserError` where other sets
     were kept than are drawn now."""
     texts = [one.text for one in drawn]
-    kept = None if folder is None else folder.part(name)
-    if folder is not None and kept is not None:
-        if kept["sets"] != texts:
-            raise UserError(
-                f"round {name} in {folder.path} holds other sets than are drawn now: is another version of the program "
-                "installed? Go on with the former one, or begin another search with --name"
-            )
-        return [np.frombuffer(base64.b64decode(one), "<f8") for one in kept["returns"]]
+    kept = None if folder is None else folder.round_returns(name, texts, setting.window.stop - setting.window.start)
+    if kept is not None:
+        return kept
     returns = _all_returns([one.made for one in drawn], setting, pool)
     if folder is not None:
-        packed = [base64.b64encode(np.asarray(one, "<f8").tobytes()).decode() for one in returns]
-        folder.keep_part(name, {"sets": texts, "returns": packed})
+        folder.keep_round(name, texts, returns)
     return returns
 
 

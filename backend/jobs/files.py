@@ -1,6 +1,9 @@
 """A job as files in its folder. Each file has one writer and is written in one step, so a job has at every moment one
 state, whoever was killed in between; nothing has to be put right after a crash.
 
+A folder of runs may be somebody else's, and a job is a command with options: it would run what they name. So only a
+request that bears this user's signature is carried out; it covers the job's name and the folder that it lies in.
+
 | file | written by | says |
 | --- | --- | --- |
 | `job.json` | who asks for the job | the command, where it runs, since when it waits |
@@ -18,12 +21,13 @@ import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from backend.config.ownership import is_signed, key_file, sign
 from backend.jobs.processes import ProcessIdentity
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -44,12 +48,30 @@ _Part = TypeVar("_Part")
 @dataclass(frozen=True)
 class JobRequest:
     """What was asked for: the arguments of `cryptosentinel`, the folder that they are meant in, and when (ms).
-    `resumes` is the job that this one goes on with."""
+    `resumes` is the job that this one goes on with, `signature` that of the user who asked."""
 
     command: tuple[str, ...]
     folder: str
     submitted_at: int
     resumes: str = ""
+    signature: str = ""
+
+    def signed(self, path: Path) -> JobRequest:
+        """The request of the job in the folder `path`, signed. Raises `UserError` where no key can be kept."""
+        signature = sign(self._signed_value(path))
+        if not signature:
+            raise UserError(
+                f"a job is signed, so that nobody else's command is run for you, and the key cannot be kept in "
+                f"{key_file()}, readable by you alone: set XDG_STATE_HOME to a folder that you can write to"
+            )
+        return replace(self, signature=signature)
+
+    def is_own(self, path: Path) -> bool:
+        """Whether this user asked for it, in that very folder."""
+        return is_signed(self._signed_value(path), self.signature)
+
+    def _signed_value(self, path: Path) -> list[object]:
+        return ["job", os.path.realpath(path), asdict(replace(self, signature=""))]
 
 
 @dataclass(frozen=True)
@@ -105,10 +127,12 @@ class Job:
     cancelled_at: int | None
     progress: JobProgress
     alive: bool
+    own: bool  # whether this user asked for it
 
     @property
     def status(self) -> JobStatus:
-        """Whether it waits, runs, or how it ended. `died`: its process is gone and has not said how it ended."""
+        """Whether it waits, runs, or how it ended. `died`: its process is gone and has not said how it ended. One that
+        somebody else asked for does not wait: it has failed."""
         if self.outcome is not None:
             if self.outcome.exit_code == 0:
                 return "done"
@@ -118,7 +142,9 @@ class Job:
             return "running"
         if self.cancelled_at is not None:
             return "cancelled"
-        return "queued" if self.process is None else "died"
+        if self.process is not None:
+            return "died"
+        return "queued" if self.own else "failed"
 
     @property
     def active(self) -> bool:
@@ -144,8 +170,10 @@ class Job:
         status = self.status
         if status == "died":
             return "its process ended without a word, as after a kill or a restart of the machine; see its log"
-        if status != "failed" or self.outcome is None:
+        if status != "failed":
             return "it is being stopped" if status == "running" and self.cancelled_at is not None else ""
+        if self.outcome is None:
+            return "it is not run: it bears no signature of yours for this folder; give its command yourself"
         if self.outcome.message:
             return self.outcome.message
         said = self.log(4_000).rpartition("error: ")
@@ -214,6 +242,7 @@ def read_job(jobs: Path, name: str) -> Job:
         None if cancelled is None else cancelled.at,
         read_part(path / PROGRESS, JobProgress) or JobProgress(),
         alive,
+        request.is_own(path),
     )
 
 

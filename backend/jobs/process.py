@@ -45,6 +45,9 @@ def _run_command(folder: Path) -> int:
     if request is None:
         print(f"error: {folder / JOB} cannot be read", file=sys.stderr)
         return 1
+    if not request.is_own(folder):
+        print(f"error: {folder / JOB} bears no signature of yours: its command is not run", file=sys.stderr)
+        return 2
     sys.argv = ["cryptosentinel", *request.command]
     report_into(folder)
     try:

@@ -79,7 +79,7 @@ class JobQueue:
         with self._locked():
             same = [one for one in self.active() if one.request.command == tuple(command)]
             for one in same:
-                if once and one.request.folder == where and one.cancelled_at is None:
+                if once and one.own and one.request.folder == where and one.cancelled_at is None:
                     return Submission(one, False)
             name = self._add(JobRequest(tuple(command), where, _now(), resumes))
             self._wake()
@@ -109,6 +109,11 @@ class JobQueue:
         Raises `UserError` where there is no such job, or nothing can go on.
         """
         job = self.job(name)
+        if not job.own:
+            raise UserError(
+                f"job {name} bears no signature of yours for {job.path}, so its command may be anything: read it with "
+                f"`cryptosentinel jobs show {name}`, and give it yourself with `cryptosentinel jobs run`"
+            )
         if job.active:
             self.wake()
             return Submission(self.job(name), False)
@@ -138,8 +143,7 @@ class JobQueue:
     @contextmanager
     def supervising(self) -> Iterator[bool]:
         """The block is the queue's supervisor; yields False where another process is."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / _SUPERVISOR, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = self._opened(_SUPERVISOR)
         try:
             yield _lock(descriptor, wait=False)
         finally:
@@ -153,18 +157,26 @@ class JobQueue:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise UserError(
-                f"jobs cannot be kept in {self.folder} ({error.strerror}): name another folder with --runs"
-            ) from error
+        descriptor = self._opened(_LOCK)
         try:
             _lock(descriptor, wait=True)
             yield
         finally:
             os.close(descriptor)
+
+    def _opened(self, name: str, flags: int = os.O_RDWR) -> int:
+        """A file of the queue, made where there is none. Raises `UserError` where it cannot be, and for a link: the
+        folder may be somebody else's."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for path in (self.folder, self.folder / name):
+                if path.is_symlink():
+                    raise UserError(f"{path} is a link, through which nothing is written: put the file itself there")
+            return os.open(self.folder / name, flags | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise UserError(
+                f"jobs cannot be kept in {self.folder} ({error.strerror}): name another folder with --runs"
+            ) from error
 
     def _add(self, request: JobRequest) -> str:
         """The folder of a new job; returns its name."""
@@ -172,9 +184,10 @@ class JobQueue:
         moment = datetime.fromtimestamp(request.submitted_at / 1000, UTC)
         first = f"{kind}-{moment:%Y%m%d-%H%M%S}-{moment.microsecond // 1000:03d}"
         name, number = first, 1
-        while (self.folder / name).exists():
+        while os.path.lexists(self.folder / name):
             number += 1
             name = f"{first}-{number}"
+        request = request.signed(self.folder / name)
         (self.folder / name).mkdir()
         write_part(self.folder / name / JOB, request)
         return name
@@ -184,7 +197,7 @@ class JobQueue:
         with self.supervising() as free:
             pass
         if free:
-            with (self.folder / _SUPERVISOR_LOG).open("ab") as out:
+            with os.fdopen(self._opened(_SUPERVISOR_LOG, os.O_WRONLY | os.O_APPEND), "ab") as out:
                 start_detached("backend.jobs.supervisor", [str(self.folder.parent)], out)
 
 

@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from backend.paper.entries.shapes import entry_problem
 from backend.store.errors import StoreError
 from backend.store.gateway.engine import trim_memory
 from backend.store.records import JournalRecord
@@ -103,6 +104,12 @@ def entries_in_portions(store: Store, run: str, first: int = 0) -> Iterator[Jour
         whole = [one.ordinal for one in portion] == [*range(first, first + len(portion))]
         if not whole or (first == 0 and portion[0].kind != "start"):
             raise _broken(run)
+        for entry in portion:
+            if problem := entry_problem(entry.kind, entry.document):
+                raise StoreError(
+                    f"entry {entry.ordinal} of the journal of session {run} is not as this program writes it "
+                    f"({problem}): restore a backup of the store, or begin anew"
+                )
         yield from portion
         first += len(portion)
     if first == begun == 0:

@@ -12,6 +12,7 @@ import json
 import os
 import pwd
 import secrets
+import stat
 import time
 import weakref
 from contextlib import suppress
@@ -174,11 +175,18 @@ def user_alive(folder: Path, name: str) -> bool:
 
 def refuse_links(folder: Path, without: str) -> None:
     """Raise `StoreError` for a link in the folder of a store, at any depth: a store that somebody else has made could
-    have files of this user written, cut or emptied by one. What lies in the folder `without` is not looked at."""
+    have files of this user written, cut or emptied by one. The same for a pipe or a device, which could be read for
+    ever. What lies in the folder `without` is not looked at."""
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            if (path := Path(parent, name)).is_symlink():
+            try:
+                mode = os.lstat(path := Path(parent, name)).st_mode
+            except FileNotFoundError:  # it has gone since it was listed
+                continue
+            if stat.S_ISLNK(mode):
                 raise _cannot_lock(folder, path, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise StoreError(f"{path} is neither a file nor a folder: find out who put it there, remove it")
         if Path(parent) == folder and without in folders:
             folders.remove(without)
 

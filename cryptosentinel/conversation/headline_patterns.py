@@ -46,7 +46,7 @@ _DATE = "|".join(
 )
 _UNIT = (
     r"(?:\s?(?:[KkMmBbTt]|[Mm]n|[Mm]ln|[Bb]n|[Tt]n|[Tt]rn|[Tt]housand|[Mm]illion|[Bb]illion|[Tt]rillion|MILLION|"
-    r"BILLION)(?!\w))"
+    r"BILLION)(?![^\W\d_]))"
 )
 _FIGURE = rf"\d{{1,15}}(?:,\d{{1,3}}){{0,6}}(?:\.\d+)?{_UNIT}?\+?"
 _CURRENCY = r"(?:USD|EUR|GBP|JPY|CNY|KRW|INR|AUD|CAD|CHF|HKD|SGD|Rs\.?|RM)"

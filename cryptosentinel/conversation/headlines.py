@@ -30,11 +30,14 @@ from itertools import pairwise
 from cryptosentinel.conversation.headline_patterns import FIRST_WORD, next_piece
 from cryptosentinel.conversation.known_names import (
     ACRONYMS,
+    COMPANIES,
+    FUNCTION_WORDS,
     GIVEN,
     INSTITUTIONS,
     NAMES_OF_COMMON_WORDS,
     PHRASES,
     PLACES,
+    TITLES,
 )
 from simulator.market.coins import COINS, base_coin
 
@@ -54,7 +57,9 @@ _CONTRACTED = frozenset(
 )  # fmt: skip
 _ENDING = re.compile(r"['’](?:s|t|re|ll|ve|d|m|em|til)$", re.IGNORECASE)
 _PUBLISHER = re.compile(r"\s+[-|]\s+([^|]+?)$")
-_SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)]*\s+(?![\da-z])")  # not in "Oct. 3"
+_SENTENCE_END = re.compile(  # not in "Oct. 3" and "Mr. Name"
+    r"(?<=[.!?…])(?<!\bMrs\.)(?<!\b[MDS][rst]\.)[\"'”’)]*\s+(?![\da-z])"
+)
 _OPENS = re.compile(r"(?:[.!?:;…\"“‘(\[|•]|\s[-–—*']|^['\"])[\s'\"“‘(\[]*$")
 _JOINS = re.compile(r"[ /-]|,? & |\. ?")  # between two words of one name
 _PLAIN_GAP = re.compile(r"[^\x20-\x7e“”‘’–—…]")  # emojis, flags and the like are no words, but may say a name
@@ -282,18 +287,62 @@ def _judge(pieces: list[_Piece]) -> None:
             piece.shown = ENTITY + _possessive(piece.text)
     for before, piece in pairwise(pieces):
         if piece.is_kept_word and (piece.is_capitalised or small) and piece.gap in (" ", "-"):
-            given = before.is_capitalised and before.text.lower() in GIVEN
-            if given or (before.shown == ENTITY and _stem(piece.text).lower() in INSTITUTIONS):
+            given = before.text.lower() in GIVEN and (before.is_capitalised or not _speaks(piece.text))
+            hyphened = piece.gap == "-" and piece.is_capitalised  # of one name with what stands before it
+            if given or (before.shown == ENTITY and (hyphened or _stem(piece.text).lower() in INSTITUTIONS)):
                 piece.shown = ENTITY + _possessive(piece.text)
+        if piece.is_kept_word and piece.is_capitalised and before.text.lower() in TITLES and piece.gap in (" ", ". "):
+            piece.shown = ENTITY + _possessive(piece.text)
+        if piece.is_kept_word and before.shown == ENTITY and piece.gap == ".":
+            piece.shown = ENTITY  # an address whose end is not listed
+        if before.is_coin and piece.gap == "-" and len(piece.text) == 1:
+            before.kind, before.shown, piece.shown = "phrase", ENTITY, ENTITY  # BTC-e
         if before.shown == ENTITY and piece.kind == "small" and piece.gap in (" ", "-"):
             piece.shown = ENTITY  # S&P 500, Boeing 737
         place = before.is_kept_word and before.is_capitalised and before.text.lower() in PLACES
-        if place and piece.shown.startswith(ENTITY) and piece.gap == " ":
-            before.shown = ENTITY
+        firm = before.is_kept_word and before.is_capitalised and _stem(piece.text).lower() in INSTITUTIONS
+        if (place or firm) and piece.shown.startswith(ENTITY) and piece.gap == " ":
+            before.shown = ENTITY  # Movement Labs: the first word may have its capital from the sentence's beginning
     for first, second, third in zip(pieces, pieces[1:], pieces[2:], strict=False):
         of = second.text in ("of", "for") and third.shown.startswith(ENTITY)
         if of and first.is_kept_word and first.is_capitalised and _stem(first.text).lower() in INSTITUTIONS:
             first.shown = ENTITY
+    if small:
+        _judge_without_capitals(pieces)
+
+
+def _judge_without_capitals(pieces: list[_Piece]) -> None:
+    """In a sentence without a capital, a firm is known by its last word and by the ticker in brackets behind it:
+    `beta finance (beta) trades higher`, `horizon finance co.`, `ENTITY home finance`, `ENTITY & investment group`."""
+    for place in range(1, len(pieces)):
+        before, piece = pieces[place - 1], pieces[place]
+        after = pieces[place + 1].gap if place + 1 < len(pieces) else ")"
+        if piece.gap == " (" and piece.kind == "word" and after.startswith((")", ":")):
+            if piece.is_kept_word:
+                piece.shown = ENTITY
+            _hide_firm(pieces, place - 1)
+        elif piece.text in COMPANIES and piece.gap in (" ", ", "):
+            _hide_firm(pieces, place)
+        elif piece.is_kept_word and piece.text in INSTITUTIONS and piece.gap == " ":
+            named = place > 1 and before.is_kept_word and not _speaks(before.text) and before.gap == " "
+            if before.shown == ENTITY or (named and pieces[place - 2].shown == ENTITY):
+                before.shown = piece.shown = ENTITY
+        elif piece.is_kept_word and before.shown == ENTITY and piece.gap == " & ":
+            _hide_firm(pieces, min(place + 1, len(pieces) - 1))
+
+
+def _hide_firm(pieces: list[_Piece], last: int) -> None:
+    """Hide the words of a firm that ends at `last`, with at most four before it."""
+    for piece in reversed(pieces[max(0, last - 4) : last + 1]):
+        if piece.kind != "word" or piece.is_coin or _speaks(piece.text):
+            break
+        if piece.is_kept_word:
+            piece.shown = ENTITY
+
+
+def _speaks(word: str) -> bool:
+    """Whether a word in small letters stands between names and is no part of one."""
+    return word.lower() in FUNCTION_WORDS
 
 
 def _may_stay(piece: _Piece, title: bool, small: bool, shouted: bool) -> bool:

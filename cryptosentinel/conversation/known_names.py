@@ -85,12 +85,29 @@ university wallet pay trust reserve commission department ministry authority age
 securities investments holdings partners technologies technology systems solutions studios games bridge swap dao
 summit conference week journal times news magazine media daily post report review club league cup stadium arena inc
 llc ltd corp plc ag sa gmbh co inu punks apes kingdom republic states islands city house street express consulting
-management intelligence province war invasion
+management intelligence province war invasion mail world mining miners airlines motors foods energy pharma therapeutics
+bancorp trading theatre hospital college bureau council committee court
 """
 INSTITUTIONS = frozenset(_INSTITUTIONS.split())
+COMPANIES = frozenset(("inc", "llc", "ltd", "corp", "plc", "co", "gmbh", "ag", "associates"))
 
 # Words that begin the name of a place: before a name they are a part of it.
 PLACES = frozenset(("south", "north", "east", "west", "santa", "saint", "san", "fort", "port", "mount", "lake"))
+
+# Before a name.
+_TITLES = "mr mrs ms miss dr prof sir lord lady judge justice senator sen rep president chancellor"
+TITLES = frozenset(_TITLES.split())
+
+# Words between names, and what is said of a name: in a sentence without capitals these are no part of one.
+_FUNCTION_WORDS = """
+a about after against all amid an and are as at be been before being but by can could did do does down for from
+get gets give gives had has have how if in into is it its just may might more most must not of off on only or our out
+over per said say says sees should since so still such than that the their then there they this to under until up via
+was we were what when which while who why will with would yet you your warns warned tells told asks asked thinks calls
+called adds added wants wanted expects expected claims claimed joins joined buys bought sells sold launches launched
+announces announced plans planned leads led predicts predicted reveals revealed explains explained believes argues
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 # Words in capitals or with capitals inside that are no name. All others like them are taken for a ticker or a name.
 _ACRONYMS = """
@@ -103,4 +120,6 @@ RWA RWAs SMA EMA SPAC SPACs SocialFi SWOT TA TPS TV TVL TVs TX UX UTXO VC VCs VI
 ACRONYMS = frozenset(_ACRONYMS.split())
 
 # Names that ordinary words stand for in small letters too.
-NAMES_OF_COMMON_WORDS = frozenset(("tether", "ripple", "ether", "halving", "halvings", "halvening", "fed"))
+NAMES_OF_COMMON_WORDS = frozenset(
+    ("tether", "ripple", "ether", "halving", "halvings", "halvening", "fed", "ordinals", "inscriptions", "lightning")
+)

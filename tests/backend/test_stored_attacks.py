@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -239,6 +240,61 @@ def test_a_link_in_a_stores_folder_is_refused_before_anything_is_written(
         assert f"{link} is a link" in result.err, (arguments, result.err)
     assert (precious / "mine").read_text() == "mine" and link.is_symlink()
     assert sorted(path.name for path in precious.rglob("*")) == ["deep", "mine"]
+
+
+# What somebody else writes into the side file of a backup, each line with its checksum.
+SIDE_LINES = (
+    '{"logs": 7}', '{"logs": {"wal/1.wal": 7}}', '{"logs": {"wal/x.wal": [1, 2]}}', '{"logs": {"wal/1.wal": [1, "x"]}}',
+    '{"manifest": "zz"}', '{"manifest": 7}', '{"gone": 7}', '{"damage": {"a": 1}}', "7", "[]", "null",
+    '{"closed": true, "files": {"../../precious": [4, 0]}}', '{"closed": true, "files": {"/dev/zero": [9, 0]}}',
+    '{"closed": true, "files": {"a/../../x": [9, 0]}}', '{"closed": true, "files": {"LOCK": [-1, 0]}}',
+    '{"files": {"x": [1e999, 0]}}', "[" * 100_000, '{"a":' * 50_000 + "1" + "}" * 50_000, "9" * 6_000, "NaN", "\x1b[2J",
+)  # fmt: skip
+
+
+def _backup(command: Run, tmp_path: Path) -> Path:
+    """A backup of a store with one run, as somebody hands it on."""
+    here = tmp_path / "here"
+    with Store.open(here / "theirs") as store:
+        store.add_run(RunRecord(RUN, "train", 1, "", 1, {"config": {}}, "finished"))
+    result = command("store", "backup", here / "backup", "--store", here / "theirs")
+    assert result.code == 0, result.err
+    return here / "backup"
+
+
+@pytest.mark.parametrize("line", SIDE_LINES, ids=lambda line: line[:40])
+def test_a_side_file_of_somebody_else_is_refused_in_one_message(line: str, command: Run, tmp_path: Path) -> None:
+    backup = _backup(command, tmp_path)
+    (tmp_path / "precious").write_text("mine")
+    with (backup / "db" / "acknowledged").open("ab") as file:
+        text = line.encode()
+        file.write(b"%s %08x\n" % (text, zlib.crc32(text)))
+    for arguments in (("runs",), ("store", "check"), ("runs", "delete", RUN, "--yes")):
+        result = command(*arguments, "--store", backup)
+        assert result.code == 2, (arguments, result.out)
+        assert "Traceback" not in result.err and "\x1b" not in result.err, arguments
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["db/acknowledged", "db/manifest/x", "users", ".compact", "before-repair", "db/wal"])
+def test_a_pipe_in_a_backup_is_not_waited_for(place: str, command: Run, tmp_path: Path) -> None:
+    backup = _backup(command, tmp_path)
+    path = backup / place
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    for arguments in (("runs",), ("store", "check"), ("store", "compact")):
+        result = command(*arguments, "--store", backup)
+        assert result.code == 2 and "neither a file nor a folder" in result.err, (arguments, result.err)
+
+
+def test_a_pipe_among_a_stores_files_is_not_waited_for(tmp_path: Path) -> None:
+    folder = tmp_path / OBJECTS_FOLDER / RUN / "tensors-step-000001"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / ("0" * 64))
+    with pytest.raises(StoreError, match="neither a file nor a folder"):
+        ObjectFolder(tmp_path / OBJECTS_FOLDER).read(RUN, "tensors-step-000001", "0" * 64, 0)
 
 
 @pytest.mark.parametrize("name", ["demo", "demo.toml", "configs/demo.toml", "presets/demo.toml"])

@@ -176,7 +176,7 @@ def _experiments() -> None:
     folder = folders[chosen]
     state = read_state_of(folder)
     if not (folder / RESULTS).is_file():
-        st.markdown(f"**{escape_markdown(str(state['question']))}**")
+        st.markdown(f"**{escape_markdown(state.question)}**")
         st.info(f"{finished_cells(folder)} cells are finished. Go on with the same `cryptosentinel experiment run`.")
         return
     _result(stored_result(folder), folder)

@@ -11,6 +11,7 @@ from backend.cli.console import console, narrow_table
 from backend.cli.options import RecordOptions, RunsOption, grouped
 from backend.cli.parts.progress import bars
 from backend.runs.requests import RUNS
+from simulator.errors import UserError
 
 if TYPE_CHECKING:  # they import the database
     from collections.abc import Mapping
@@ -36,11 +37,15 @@ def experiment_run(
     workers: Annotated[
         int, typer.Option("--workers", min=0, max=256, help="Processes at a time; 0: as many as there are cores.")
     ] = 0,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", help="A key that runs, contacts or spends and that the file may set. Repeatable."),
+    ] = None,
 ) -> None:
     """Run an experiment. After Ctrl-C or a kill the same command goes on with the cells that are not finished."""
     from backend.experiments.run import ExperimentRequest, run_experiment
 
-    request = ExperimentRequest(file=file, seeds=seeds, name=name, workers=workers)
+    request = ExperimentRequest(file=file, seeds=seeds, name=name, workers=workers, allowed=tuple(allow or ()))
     with bars() as shown:
         outcome = run_experiment(request, recorded.store, recorded.runs, shown)
     _show(outcome.result.to_dict())
@@ -75,7 +80,11 @@ def experiment_list(runs: RunsOption = RUNS) -> None:
         table.add_column(heading)
     for folder in folders:
         state = "finished" if (folder / RESULTS).is_file() else "unfinished"
-        table.add_row(folder.name, state, str(finished_cells(folder)), str(read_state_of(folder)["question"]))
+        try:
+            question = read_state_of(folder).question
+        except UserError as error:  # of one damaged folder the others are not to blame
+            state, question = "damaged", str(error)
+        table.add_row(folder.name, state, str(finished_cells(folder)), question)
     console.print(table)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shlex
 import time
 import zlib
@@ -33,6 +34,7 @@ from backend.store.folder_swap import DATABASE_FOLDER
 from backend.store.gateway.rpc_messages import DISK_TROUBLE
 from backend.store.integrity.copies import keep_copy, kept_copies
 from backend.store.integrity.open_logs import NO_BYTES, Extent, OpenLogs, logs_of
+from simulator.documents import parse_json
 
 ACKNOWLEDGED = "acknowledged"
 # Is there wherever ACKNOWLEDGED was once: so one that is missing is told from one that never was.
@@ -40,6 +42,8 @@ MARK = "acknowledged.kept"
 
 _MANIFEST = f"manifest/{0:020d}.manifest"
 _FIRST_LOG = slice(10, 18)  # in the manifest: number of the first log that is still needed, big-endian
+_LOG = re.compile(r"wal/\d{1,20}\.wal")
+_FILE = re.compile(r"(?:[A-Za-z0-9_-]{1,80}/)?[A-Za-z0-9_-][A-Za-z0-9_.-]{0,80}")
 _READ_AT_ONCE = 1 << 20
 _READ_AT_OPENING = 64 << 20  # bytes of finished files that are read again at each opening
 _OTHERS_EVERY = 0.1  # seconds after which a line says of more than the logs: that changes a few times a minute at most
@@ -86,15 +90,16 @@ class _State:
     damage: str = ""  # what was found once the engine was open, in words
 
     def take(self, line: dict[str, Any]) -> None:
-        """One more line."""
+        """One more line. Raises `ValueError` or `TypeError` where it is none of this program's: the store may be
+        somebody else's, who can make a checksum too."""
         self.closed = bool(line.get("closed"))
         if line.get("begin") or self.closed:
             self.logs.clear()
             self.files.clear()
-        self.logs.update({name: tuple(extent) for name, extent in line.get("logs", {}).items()})
-        self.files.update({name: tuple(extent) for name, extent in line.get("files", {}).items()})
+        self.logs.update(_extents(line.get("logs", {}), _LOG))
+        self.files.update(_extents(line.get("files", {}), _FILE))
         self.manifest = bytes.fromhex(line["manifest"]) if "manifest" in line else self.manifest
-        self.damage = line.get("damage", self.damage)
+        self.damage = str(line.get("damage", self.damage))
         for name in line.get("gone", ()):
             self.logs.pop(name, None)
 
@@ -380,7 +385,10 @@ class Acknowledged:
             text, _, checksum = line.rpartition(b" ")
             if checksum != b"%08x" % zlib.crc32(text):
                 raise self._damaged(f"{self._path} itself, which says what the store must hold at least")
-            state.take(json.loads(text))
+            try:
+                state.take(parse_json(text))
+            except (ValueError, TypeError, AttributeError) as error:
+                raise self._damaged(f"a line of {self._path} is none of this program's ({error})") from error
         return state
 
     def _renew(self) -> None:
@@ -435,6 +443,18 @@ class Acknowledged:
             os.ftruncate(self._descriptor, self._length)
             raise
         self._length += len(content)
+
+
+def _extents(found: dict[str, Any], names: re.Pattern[str]) -> dict[str, Extent]:
+    """Extents by the paths of files, which lie in the database's folder."""
+    extents = {}
+    for name, (length, checksum) in found.items():
+        if not names.fullmatch(name):
+            raise ValueError(f"'{name[:100]}' is no file of a database")
+        if not (isinstance(length, int) and isinstance(checksum, int) and length >= 0):
+            raise ValueError(f"the extent of {name} is no length and checksum")
+        extents[name] = (length, checksum)
+    return extents
 
 
 def _line(document: dict[str, Any]) -> bytes:

@@ -321,6 +321,8 @@ def file_sha256(path: Path) -> str:
 def _check_link(place: Path) -> None:
     if place.is_symlink():
         raise StoreError(f"{place} is a link, which this program does not follow: find out who put it there, remove it")
+    if place.exists() and not (place.is_file() or place.is_dir()):
+        raise StoreError(f"{place} is neither a file nor a folder: find out who put it there, remove it")
 
 
 def _on_disk(path: Path, write: Callable[[], WrittenT]) -> WrittenT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def plan_file(tmp_path: Path) -> Callable[..., Path]:
 def run_here(tmp_path: Path) -> Callable[..., ExperimentOutcome]:
     """run_here(path): run it in this process, with store and folders in a temporary one."""
 
-    def run(path: Path, **options: str) -> ExperimentOutcome:
+    def run(path: Path, **options: Any) -> ExperimentOutcome:
         request = ExperimentRequest(file=path, workers=1, **options)
         return run_experiment(request, tmp_path / "store", tmp_path / "runs")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backend.evaluation.memorisation import CAUGHT, CLEAN, HEADLINES, LABELLED
+from backend.evaluation.memorisation import CLEAN, HEADLINES
 from cryptosentinel.conversation.headlines import masked_headline
 from cryptosentinel.conversation.masking import Headlines, Mask
 from simulator.market.coins import COINS
@@ -142,6 +142,27 @@ def test_recall_on_headlines_that_were_labelled_by_hand() -> None:
     if folder is None:
         pytest.skip("no recorded news (set CRYPTOSENTINEL_SHARED to the folder that holds market-data)")
     recall = measured(folder)
-    assert (recall.headlines, recall.spans.total()) == (HEADLINES, LABELLED)
-    assert (recall.clean, recall.caught.total()) == (CLEAN, CAUGHT), "reports state these figures"
-    assert recall.caught.total() >= 0.95 * recall.spans.total()
+    assert (recall.headlines, recall.clean, recall.spans.total(), recall.caught.total()) == (160, 158, 433, 431)
+    assert (recall.read_later, recall.clean_later) == (HEADLINES, CLEAN), "reports state these figures"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("acme finance (acme) trading down 6.8% over last 7 days", "finance"),
+        ("horizon technology finance co. declares monthly rates", "technology"),
+        ("sundaram home finance expands its presence", "home"),
+        ("proton mail exposing a weakness of encryption", "mail"),
+        ("london finance & investment group trading 4.8% higher", "investment"),
+        ("adam back says that the price will rise", "back"),
+        ("Peace is far amid the Israel-Palestinian conflict, an analyst says", "Palestinian"),
+        ("Movement Labs announces a new virtual machine for all of us", "Movement"),
+        ("He is known as Mr. Wonderful to those who watch shows", "Wonderful"),
+        ("The wallet of ln.tips will shut down its services", "tips"),
+        ("btc-e operator pleads guilty to a charge of fraud", "-e"),
+        ("the wallets hit 1 million1 million of them are new", "1"),
+    ],
+)
+def test_a_name_of_common_words_is_known_by_its_place(text: str, left: str) -> None:
+    shown = masked_headline(text).text({})
+    assert left not in re.findall(r"[\w-]+", shown.replace("ENTITY-", "ENTITY ").replace("-", " -")), shown

@@ -1,0 +1,124 @@
+"""What the files of an experiment and of a search hold, checked when they are read.
+
+The folder of runs may be somebody else's, and a file in it cut short or written by hand. Whoever goes on with it finds
+values of the types that the program itself writes, or one message.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
+
+from backend.store.records import valid_run_id
+from simulator.documents import read_document
+from simulator.errors import UserError
+from simulator.folders import check_links, path_inside
+
+_Document = TypeVar("_Document")
+_Text = Annotated[str, Field(max_length=100_000)]
+_RunId = Annotated[str, AfterValidator(valid_run_id)]
+
+
+class StyleDocument(BaseModel):
+    """Extent and rhythm of an arm, which a random one copies."""
+
+    sizes: list[FiniteFloat]
+    long_share: FiniteFloat
+    changes: FiniteFloat
+
+
+class TrainingDocument(BaseModel):
+    """What the training of a cell took."""
+
+    steps: int
+    best_step: int | None
+    tokens: int
+
+
+class WindowDocument(BaseModel):
+    """One window of a cell: its ends (ms) and its figures."""
+
+    start: int
+    stop: int
+    decisions: int
+    total_return: FiniteFloat
+    sharpe: FiniteFloat
+    max_drawdown: FiniteFloat
+    exposure: FiniteFloat
+    long_share: FiniteFloat
+    turnover: FiniteFloat
+    trades: FiniteFloat
+    costs: FiniteFloat
+    hold_rate: FiniteFloat | None = None
+    calls: FiniteFloat | None = None
+    rulings: FiniteFloat | None = None
+
+
+class CellDocument(BaseModel):
+    """A finished cell."""
+
+    cell: _Text
+    data_hash: _Text
+    source: _Text
+    symbols: list[_Text]
+    windows: Annotated[list[WindowDocument], Field(min_length=1)]
+    style: StyleDocument
+    digest: _Text
+    training: TrainingDocument | None
+    trained_on: list[Any] | None
+    in_sample: list[_Text] | None = None
+    seconds: FiniteFloat
+    code: _Text
+
+
+class ExperimentState(BaseModel):
+    """What was decided when an experiment began."""
+
+    run: _RunId
+    digest: _Text
+    seeds: list[int]
+    config: dict[str, dict[str, Any]]
+    question: _Text
+
+
+class SearchState(BaseModel):
+    """What was decided when a search began."""
+
+    run: _RunId
+    plan: dict[str, Any]
+
+
+class RoundDocument(BaseModel):
+    """A round of a search: its sets, and of each the returns as base64 of little-endian doubles."""
+
+    sets: list[_Text]
+    returns: list[str]
+
+
+def checked_document(path: Path, kind: type[_Document], otherwise: str) -> _Document:
+    """The document in a file. Raises `UserError` where it cannot be read or is none of that kind; `otherwise` says what
+    to do about it."""
+    try:
+        return TypeAdapter(kind).validate_python(read_document(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{path} cannot be read ({place}: {first['msg']}): {otherwise}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}): {otherwise}") from error
+
+
+def folder_inside(runs: Path, kind: str, name: str) -> Path:
+    """The folder `name` of all of a `kind` below `runs`. Raises `UserError` where it, or a link in it, leads out of
+    `runs`."""
+    path = path_inside(runs, f"{kind}/{name}", "the folder of runs")
+    check_links(path)
+    return path
+
+
+def check_new(path: Path, parts: str) -> None:
+    """Raise `UserError` where a folder holds finished parts and does not say what they are parts of."""
+    if any((path / parts).glob("*.json")):
+        raise UserError(f"{path} holds finished parts and not what they are parts of: move it away to begin anew")
