@@ -35,6 +35,7 @@ from cryptosentinel.llm.architecture import (
     empty_model,
     parameter_shapes,
     same_shapes,
+    sizes_of,
     text_config,
     tied_names,
 )
@@ -50,6 +51,7 @@ _SIZES = (
 )  # fmt: skip
 # What config.json may say beside what the library's own class reads: the names that these things had before.
 _FORMER = frozenset(("rope_scaling", "rope_theta", "torch_dtype", "model_type", "text_config"))
+_SPECIAL_FLOAT = "__float__"
 _MAY_NOT_SAY = {
     "auto_map": "code of its own",
     "custom_pipelines": "code of its own",
@@ -132,10 +134,9 @@ def read_config(folder: Path) -> PreTrainedConfig:
     if most > _MOST_LAYERS:  # the library makes a list of them
         raise UserError(f"{folder / CONFIG} says {most} layers, where at most {_MOST_LAYERS} are read: {ANEW}")
     try:
-        config: PreTrainedConfig = found.from_dict(_architecture_in(document, found))
+        config: PreTrainedConfig = found.from_dict(_plain_numbers(_architecture_in(document, found)))
         text = text_config(config)
-        sizes = [getattr(text, name, None) for name in _SIZES]
-        lowest = min(one for one in sizes if one is not None)
+        lowest = min(size for name in _SIZES for size in sizes_of(config, name))
         text.vocab_size + text.hidden_size + text.num_hidden_layers
     except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({_first_line(error)}): {ANEW}") from error
@@ -169,6 +170,15 @@ def _architecture_in(document: Mapping[str, Any], found: Any) -> dict[str, Any]:
         else value
         for key, value in kept.items()
     }
+
+
+def _plain_numbers(value: Any) -> Any:
+    """A JSON value with numbers that JSON has none for, which the library writes as `{"__float__": "Infinity"}`."""
+    if isinstance(value, dict):
+        if set(value) == {_SPECIAL_FLOAT}:
+            return float(value[_SPECIAL_FLOAT])
+        return {key: _plain_numbers(part) for key, part in value.items()}
+    return [_plain_numbers(part) for part in value] if isinstance(value, list) else value
 
 
 @lru_cache
