@@ -87,7 +87,10 @@ MORE: dict[str, Callable[[], PreTrainedConfig]] = {
     ),
     "mixtral": lambda: MixtralConfig(**GATED, num_local_experts=4),
 }  # fmt: skip
-EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
+EXPERTS: dict[str, Any] = {
+    "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1, "n_routed_experts": 4,
+    "head_dim": 8,
+}  # fmt: skip
 STATE_SPACE: dict[str, Any] = {"mamba_d_state": 8, "mamba_chunk_size": 8, "mamba_d_head": 8}
 TOWER: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28,
@@ -101,7 +104,7 @@ WITH_MORE_THAN_BLOCKS: dict[str, Callable[[], PreTrainedConfig]] = {
         mm_tokens_per_image=1,
     ),
     "gemma4": lambda: Gemma4TextConfig(**GATED, head_dim=8, vocab_size_per_layer_input=VOCABULARY),
-    "glm4_moe": lambda: Glm4MoeConfig(**GATED, **EXPERTS, n_routed_experts=4, head_dim=8),
+    "glm4_moe": lambda: Glm4MoeConfig(**GATED, **EXPERTS),
     "llama4": lambda: Llama4TextConfig(**GATED, num_local_experts=2, intermediate_size_mlp=48, head_dim=8),
     "jamba": lambda: JambaConfig(
         **GATED, num_experts=2, mamba_d_state=4, mamba_dt_rank=4, attn_layer_period=2, attn_layer_offset=1,
