@@ -52,9 +52,9 @@ _SIZES = (
 # What config.json may say beside what the library's own class reads: the names that these things had before.
 _FORMER = frozenset(("rope_scaling", "rope_theta", "torch_dtype", "model_type", "text_config"))
 _SPECIAL_FLOAT = "__float__"
+# Code of the model's own, beside which the library has a class by that name, as of Phi-3 and DeepSeek: never read.
+CODE_KEYS = ("auto_map", "custom_pipelines")
 _MAY_NOT_SAY = {
-    "auto_map": "code of its own",
-    "custom_pipelines": "code of its own",
     "attn_implementation": "code from a hub",
     "_attn_implementation": "code from a hub",
     "attn_implementation_internal": "code from a hub",
@@ -195,7 +195,8 @@ def _read_by(found: Any) -> frozenset[str]:
     if found in MODEL_FOR_CAUSAL_LM_MAPPING:
         source = inspect.getsource(sys.modules[MODEL_FOR_CAUSAL_LM_MAPPING[found].__module__])
         names |= {name for match in _READ_FROM_CONFIG.findall(source) for name in match if name}
-    return frozenset(names - {"name_or_path", "to_dict", "sub_configs", "attribute_map"} - set(_MAY_NOT_SAY))
+    never = {"name_or_path", "to_dict", "sub_configs", "attribute_map", *CODE_KEYS, *_MAY_NOT_SAY}
+    return frozenset(names - never)
 
 
 def _refuse_gguf(folder: Path, files: list[Path]) -> None:
@@ -316,6 +317,12 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UserError(f"{path} is no JSON object: {ANEW}")
     return document
+
+
+def names_code(folder: Path) -> bool:
+    """Whether the configuration names code of the model's own, as `auto_map` does. It is never read."""
+    document = read_object(folder / CONFIG)
+    return any(document.get(key) for key in CODE_KEYS)
 
 
 def unsafe_files(folder: Path) -> list[str]:
