@@ -103,12 +103,12 @@ def try_(
 
 @models_app.command("pull")
 def pull(
-    name: Annotated[str, typer.Argument(help="Name of a Qwen3 model on the hub, such as Qwen/Qwen3-0.6B.")],
+    name: Annotated[str, typer.Argument(help="Name of a causal language model on the hub, such as Qwen/Qwen3-0.6B.")],
     revision: Annotated[str, typer.Option("--revision", help="Branch, tag or commit.")] = "main",
     to: Annotated[Path | None, typer.Option("--to", help="Folder to make; default: in --models, by its name.")] = None,
     models: ModelsOption = Path("models"),
 ) -> None:
-    """Download a Qwen3 model from the model hub, without anything that may hold code, and check it.
+    """Download a model from the model hub, without anything that may hold code, and check it.
 
     HF_TOKEN gives access to gated models; HF_ENDPOINT names another hub.
     """

@@ -38,6 +38,7 @@ from cryptosentinel.llm.model_files import (
     check_folder,
     check_weights,
     expected_shapes,
+    names_code,
     read_config,
     read_tokenizer,
     unsafe_files,
@@ -127,6 +128,8 @@ def check_base(folder: Path) -> Findings:
             "formats", f"{', '.join(unsafe)} may hold code and {'is' if len(unsafe) == 1 else 'are'} not read"
         )
     config = findings.look("config", lambda: _config(folder))
+    if config is not None and names_code(folder):
+        findings.note("code", "the config names code of the model's own, which is not read: the library's own class is")
     weights = findings.look("weights", lambda: _weights(folder, config))
     if config is not None and weights is not None:
         findings.fingerprint = findings.look("values", lambda: _values(config, weights))

@@ -42,7 +42,7 @@ from simulator.files import DISK_FULL
 SOURCE = "source.json"  # what a pulled folder says of where it is from
 WANTED = (
     CONFIG, "generation_config.json", TOKENIZER, "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "*.safetensors", INDEX,
+    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "model*.safetensors", INDEX,
 )  # fmt: skip
 _TIMEOUT = 30.0  # seconds for an answer about the model
 
@@ -68,7 +68,7 @@ class Pulled:
 
 
 def pull_model(name: str, revision: str = "main", to: Path | None = None, models: Path = MODELS) -> Pulled:
-    """Download the Qwen3 model `name` of the hub, at a branch, tag or commit, to `to` or to its place in `models`.
+    """Download the model `name` of the hub, at a branch, tag or commit, to `to` or to its place in `models`.
 
     Raises `UserError` for a name, revision, token or model that cannot be used, a hub that does not answer and a file
     that came wrong; `RunFailed` when the disk cannot take it.
@@ -140,7 +140,7 @@ def _wanted(name: str, siblings: list[Any]) -> list[HubFile]:
     names = {file.name for file in files}
     if CONFIG not in names or TOKENIZER not in names:
         raise UserError(
-            f"{name} has no {CONFIG if CONFIG not in names else TOKENIZER} on the hub: choose a Qwen3 model"
+            f"{name} has no {CONFIG if CONFIG not in names else TOKENIZER} on the hub: choose a model that has both"
         )
     if not names & {WEIGHTS, INDEX}:
         unsafe = sorted(path for path in listed if path.endswith((".bin", ".pt", ".pth", ".ckpt", ".gguf")))
@@ -170,7 +170,7 @@ def _may_be_replaced(target: Path) -> bool:
 
 
 def _check_architecture(name: str, partial: Path, files: list[HubFile]) -> None:
-    """Raise `UserError`, and leave nothing behind, unless the config that came is a Qwen3 model's."""
+    """Raise `UserError`, and leave nothing behind, unless a model of the config that came can be used."""
     _check_file(partial / CONFIG, next(file for file in files if file.name == CONFIG))
     try:
         read_config(partial)

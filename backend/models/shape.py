@@ -14,7 +14,9 @@ from cryptosentinel.llm.architecture import (
     blocks_of,
     empty_model,
     linear_layers,
+    linear_names,
     positions_of,
+    sizes_of,
     text_config,
     vocabulary_of,
 )
@@ -24,12 +26,14 @@ _HEAD_NORM = re.compile(r"\.(q|query)_(layer)?norm$")
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer of a block, by its name there. `share` is in how many of the blocks it is, 1 for all of them."""
+    """A linear layer of a block, by its name there. `share` is in how many of the blocks it is, 1 for all of them;
+    `adapted` whether an adapter may be on it."""
 
     name: str
     inputs: int
     outputs: int
     share: float = 1.0
+    adapted: bool = True
 
     @property
     def numbers(self) -> float:
@@ -67,28 +71,30 @@ class Shape:
         """That of a configuration. Raises `UserError` for a model that cannot be built, or has no blocks."""
         model, text = empty_model(config), text_config(config)
         prefix, blocks = blocks_of(model, config)
-        layers = len(blocks)
+        layers, adapted = len(blocks), linear_names(config)
         found: dict[tuple[str, int, int], int] = {}
         for name, (inputs, outputs) in linear_layers(model, config).items():
             inside = name.removeprefix(f"{prefix}.").partition(".")[2]
             found[inside, inputs, outputs] = found.get((inside, inputs, outputs), 0) + 1
-        linears = tuple(Linear(*key, share=count / layers) for key, count in found.items())
+        linears = tuple(
+            Linear(*key, share=count / layers, adapted=key[0].rpartition(".")[2] in adapted)
+            for key, count in found.items()
+        )
         whole = sum(one.numel() for one in model.parameters())
         in_blocks = sum(one.numel() for one in blocks.parameters())
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         tied = head is None or head.weight is embedding.weight
         table = vocabulary_of(config) * int(text.hidden_size)
-        heads = int(getattr(text, "num_attention_heads", None) or 1)
+        heads = max(sizes_of(config, "num_attention_heads"), default=0) or 1
         return cls(
             vocabulary=vocabulary_of(config),
             hidden=int(text.hidden_size),
-            intermediate=int(
-                getattr(text, "intermediate_size", None) or max((one.outputs for one in linears), default=0)
-            ),
+            intermediate=max(sizes_of(config, "intermediate_size"), default=0)
+            or max((one.outputs for one in linears), default=0),
             layers=layers,
             heads=heads,
-            kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
-            head_dim=int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+            kv_heads=max(sizes_of(config, "num_key_value_heads"), default=0) or heads,
+            head_dim=max(sizes_of(config, "head_dim"), default=0) or text.hidden_size // heads,
             tied=tied,
             positions=positions_of(config),
             linears=linears,
@@ -129,4 +135,5 @@ class Shape:
 
     def adapter(self, rank: int) -> int:
         """Numbers in a LoRA adapter of `rank` on all linear layers: rank (in + out) each."""
-        return round(self.layers * sum(rank * (one.inputs + one.outputs) * one.share for one in self.linears))
+        widths = sum((one.inputs + one.outputs) * one.share for one in self.linears if one.adapted)
+        return round(self.layers * rank * widths)

@@ -84,7 +84,7 @@ def export_adapter(
             step,
             run,
         )
-        config = lora_config(shape, name).to_dict()
+        config = lora_config(shape, policies.base_config, name).to_dict()
         # Sets have no order, and what is loaded to answer is not trained further unless the reader says so.
         config |= {"target_modules": list(adapter.shape.lora_targets), "inference_mode": True}
         _write_json(unfinished / CONFIG, config)

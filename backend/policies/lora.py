@@ -8,7 +8,7 @@ from peft import LoraConfig
 from transformers import PreTrainedConfig
 
 from backend.config.base import ALL_LINEAR
-from cryptosentinel.llm.architecture import linear_names
+from cryptosentinel.llm.architecture import beside_blocks, linear_names
 from simulator.errors import UserError
 
 
@@ -36,12 +36,14 @@ def on_model(lora: LoraSettings, config: PreTrainedConfig) -> LoraSettings:
     return lora
 
 
-def lora_config(lora: LoraSettings, base_name: str | None = None) -> LoraConfig:
-    """The adapters' shape as peft has it; `base_name` is what an exported adapter calls its base."""
+def lora_config(lora: LoraSettings, config: PreTrainedConfig, base_name: str | None = None) -> LoraConfig:
+    """The shape of adapters on a model of this configuration, as peft has it; `base_name` is what an exported adapter
+    calls its base."""
     return LoraConfig(
         r=lora.lora_rank,
         lora_alpha=lora.lora_alpha,
         target_modules=list(lora.lora_targets),
+        exclude_modules=beside_blocks(config),
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
         base_model_name_or_path=base_name,

@@ -312,7 +312,7 @@ def _with_adapters(model: PreTrainedModel, shapes: Mapping[str, LoraSettings], s
     wrapped: PeftModel | None = None
     with torch.random.fork_rng(devices=[]):
         for role, shape in shapes.items():
-            config = lora_config(shape)
+            config = lora_config(shape, model.config)
             torch.manual_seed(zlib.crc32(f"{seed} {role}".encode()))
             if wrapped is None:
                 wrapped = get_peft_model(model, config, adapter_name=role)

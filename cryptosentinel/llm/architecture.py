@@ -7,6 +7,7 @@ that: the names and shapes of the weights, the blocks, the linear layers in them
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -21,6 +22,11 @@ from simulator.errors import UserError
 
 UNBOUNDED = 2**20  # positions of a model that has no limit of its own
 _LINEARS = (nn.Linear, Conv1D)
+# Of a state-space layer, whose kernels read these weights themselves, past any adapter.
+_READ_BY_KERNELS = ("dt_proj", "out_proj")
+# As experts' matrices were called while each was a layer of its own: peft takes these names for the experts even where
+# a layer beside them is called so, and its adapters of experts are no pair of matrices a layer.
+_EXPERTS = ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 
 
 def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -55,6 +61,15 @@ def positions_of(config: PreTrainedConfig) -> int:
         if isinstance(getattr(text, name, None), int):
             return int(getattr(text, name))
     return UNBOUNDED
+
+
+def sizes_of(config: PreTrainedConfig, name: str) -> tuple[int, ...]:
+    """A size that the configuration states: one number, that of each block where they differ (as the heads' width of
+    Gemma 4), or nothing."""
+    text = text_config(config)
+    differ = getattr(text, "is_heterogeneous", False) and name in (text.per_layer_attributes or ())
+    stated = [getattr(part, name, None) for part in (text.per_layer_config if differ else (text,))]
+    return tuple(int(one) for one in stated if one is not None)
 
 
 def vocabulary_of(config: PreTrainedConfig) -> int:
@@ -109,9 +124,42 @@ def linear_layers(model: nn.Module, config: PreTrainedConfig) -> dict[str, tuple
 
 
 def linear_names(config: PreTrainedConfig) -> tuple[str, ...]:
-    """What the linear layers of a block are called, each name once: those that an adapter may have."""
-    layers = linear_layers(empty_model(config), config)
-    return tuple(dict.fromkeys(name.rpartition(".")[2] for name in layers))
+    """What the linear layers of a block are called, each name once: those that an adapter may have.
+
+    Left out is what an adapter would not reach: layers that compute in their own way (routers that answer with
+    choices), weights that a state-space layer's kernels read themselves, and the names of experts where the library
+    keeps all of these in one tensor.
+    """
+    model = empty_model(config)
+    layers = linear_layers(model, config)
+    left_out = {name.rpartition(".")[2] for name in layers if not _is_plain(model, name)}
+    if any(parameter.dim() == 3 for parameter in blocks_of(model, config)[1].parameters()):
+        left_out.update(_EXPERTS)
+    return tuple(name for name in dict.fromkeys(name.rpartition(".")[2] for name in layers) if name not in left_out)
+
+
+def beside_blocks(config: PreTrainedConfig) -> str | None:
+    """A regular expression for what is outside of the blocks, where linear layers there are called like some in them,
+    as in a tower for pictures; else None."""
+    model = empty_model(config)
+    prefix, _ = blocks_of(model, config)
+    names = {name.rpartition(".")[2] for name in linear_layers(model, config)}
+    outside = (
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, _LINEARS) and not name.startswith(f"{prefix}.")
+    )
+    return rf"(?!{re.escape(prefix)}\.).*" if any(name in names for name in outside) else None
+
+
+def _is_plain(model: nn.Module, name: str) -> bool:
+    """Whether a linear layer's product is what the model computes with it."""
+    parent, _, child = name.rpartition(".")
+    layer, mixer = model.get_submodule(name), model.get_submodule(parent)
+    state_space = hasattr(mixer, "A_log") and hasattr(mixer, "D")
+    return type(layer).forward in (nn.Linear.forward, Conv1D.forward) and not (
+        state_space and child in _READ_BY_KERNELS
+    )
 
 
 def random_model(seed: int, config: PreTrainedConfig) -> PreTrainedModel:

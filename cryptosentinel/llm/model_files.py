@@ -35,6 +35,7 @@ from cryptosentinel.llm.architecture import (
     empty_model,
     parameter_shapes,
     same_shapes,
+    sizes_of,
     text_config,
     tied_names,
 )
@@ -50,9 +51,10 @@ _SIZES = (
 )  # fmt: skip
 # What config.json may say beside what the library's own class reads: the names that these things had before.
 _FORMER = frozenset(("rope_scaling", "rope_theta", "torch_dtype", "model_type", "text_config"))
+_SPECIAL_FLOAT = "__float__"
+# Code of the model's own, beside which the library has a class by that name, as of Phi-3 and DeepSeek: never read.
+CODE_KEYS = ("auto_map", "custom_pipelines")
 _MAY_NOT_SAY = {
-    "auto_map": "code of its own",
-    "custom_pipelines": "code of its own",
     "attn_implementation": "code from a hub",
     "_attn_implementation": "code from a hub",
     "attn_implementation_internal": "code from a hub",
@@ -132,10 +134,9 @@ def read_config(folder: Path) -> PreTrainedConfig:
     if most > _MOST_LAYERS:  # the library makes a list of them
         raise UserError(f"{folder / CONFIG} says {most} layers, where at most {_MOST_LAYERS} are read: {ANEW}")
     try:
-        config: PreTrainedConfig = found.from_dict(_architecture_in(document, found))
+        config: PreTrainedConfig = found.from_dict(_plain_numbers(_architecture_in(document, found)))
         text = text_config(config)
-        sizes = [getattr(text, name, None) for name in _SIZES]
-        lowest = min(one for one in sizes if one is not None)
+        lowest = min(size for name in _SIZES for size in sizes_of(config, name))
         text.vocab_size + text.hidden_size + text.num_hidden_layers
     except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({_first_line(error)}): {ANEW}") from error
@@ -171,6 +172,15 @@ def _architecture_in(document: Mapping[str, Any], found: Any) -> dict[str, Any]:
     }
 
 
+def _plain_numbers(value: Any) -> Any:
+    """A JSON value with numbers that JSON has none for, which the library writes as `{"__float__": "Infinity"}`."""
+    if isinstance(value, dict):
+        if set(value) == {_SPECIAL_FLOAT}:
+            return float(value[_SPECIAL_FLOAT])
+        return {key: _plain_numbers(part) for key, part in value.items()}
+    return [_plain_numbers(part) for part in value] if isinstance(value, list) else value
+
+
 @lru_cache
 def _read_by(found: Any) -> frozenset[str]:
     """The keys that a class of configurations reads: its fields and their other names, what it looks up by name when it
@@ -185,7 +195,8 @@ def _read_by(found: Any) -> frozenset[str]:
     if found in MODEL_FOR_CAUSAL_LM_MAPPING:
         source = inspect.getsource(sys.modules[MODEL_FOR_CAUSAL_LM_MAPPING[found].__module__])
         names |= {name for match in _READ_FROM_CONFIG.findall(source) for name in match if name}
-    return frozenset(names - {"name_or_path", "to_dict", "sub_configs", "attribute_map"} - set(_MAY_NOT_SAY))
+    never = {"name_or_path", "to_dict", "sub_configs", "attribute_map", *CODE_KEYS, *_MAY_NOT_SAY}
+    return frozenset(names - never)
 
 
 def _refuse_gguf(folder: Path, files: list[Path]) -> None:
@@ -306,6 +317,12 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UserError(f"{path} is no JSON object: {ANEW}")
     return document
+
+
+def names_code(folder: Path) -> bool:
+    """Whether the configuration names code of the model's own, as `auto_map` does. It is never read."""
+    document = read_object(folder / CONFIG)
+    return any(document.get(key) for key in CODE_KEYS)
 
 
 def unsafe_files(folder: Path) -> list[str]:

@@ -265,7 +265,6 @@ def test_a_training_copies_nothing_from_outside_the_team_that_it_starts_from(nan
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("auto_map", {"AutoModelForCausalLM": "helper.Model"}),
         ("attn_implementation", "somebody/kernel"),
         ("_attn_implementation", "somebody/kernel"),
         ("quantization_config", {"quant_method": "somebody"}),

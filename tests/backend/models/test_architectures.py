@@ -12,10 +12,16 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 from transformers import (
+    FalconH1Config,
     Gemma2Config,
+    Gemma3Config,
     Gemma3TextConfig,
+    Gemma4TextConfig,
+    Glm4MoeConfig,
     GPT2Config,
     GPTNeoXConfig,
+    JambaConfig,
+    Llama4TextConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -36,7 +42,7 @@ from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.planning.dry_run import cut_to
-from cryptosentinel.llm.architecture import linear_names, random_model
+from cryptosentinel.llm.architecture import blocks_of, empty_model, linear_layers, linear_names, random_model
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
@@ -81,6 +87,34 @@ MORE: dict[str, Callable[[], PreTrainedConfig]] = {
     ),
     "mixtral": lambda: MixtralConfig(**GATED, num_local_experts=4),
 }  # fmt: skip
+EXPERTS: dict[str, Any] = {
+    "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1, "n_routed_experts": 4,
+    "head_dim": 8,
+}  # fmt: skip
+STATE_SPACE: dict[str, Any] = {"mamba_d_state": 8, "mamba_chunk_size": 8, "mamba_d_head": 8}
+TOWER: dict[str, Any] = {
+    "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28,
+    "patch_size": 14,
+}  # fmt: skip
+# What an adapter must not be on: a tower for pictures, experts in one tensor, a router, what kernels read themselves;
+# and blocks that differ in the width of their heads.
+WITH_MORE_THAN_BLOCKS: dict[str, Callable[[], PreTrainedConfig]] = {
+    "gemma3, pictures": lambda: Gemma3Config(
+        text_config={**GATED, "head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8}, vision_config=TOWER,
+        mm_tokens_per_image=1,
+    ),
+    "gemma4": lambda: Gemma4TextConfig(**GATED, head_dim=8, vocab_size_per_layer_input=VOCABULARY),
+    "glm4_moe": lambda: Glm4MoeConfig(**GATED, **EXPERTS),
+    "llama4": lambda: Llama4TextConfig(**GATED, num_local_experts=2, intermediate_size_mlp=48, head_dim=8),
+    "jamba": lambda: JambaConfig(
+        **GATED, num_experts=2, mamba_d_state=4, mamba_dt_rank=4, attn_layer_period=2, attn_layer_offset=1,
+        expert_layer_period=2, expert_layer_offset=1,
+    ),
+    "falcon_h1": lambda: FalconH1Config(
+        **GATED | {"num_hidden_layers": 3}, **STATE_SPACE, mamba_d_ssm=32, mamba_n_heads=4
+    ),
+}  # fmt: skip
+MORE |= WITH_MORE_THAN_BLOCKS
 FAST = {"llama", "mistral", "qwen2", "qwen3", "llama, biases", "llama, yarn", "qwen3, windows"}
 every = pytest.mark.parametrize(
     "kind", [*CONFIGS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE)], scope="module"
@@ -176,9 +210,11 @@ def test_greedy_decoding_is_generates_and_log_probs_are_the_models(
     with torch.no_grad():
         for ids, one in zip([*prompts, *(one.ids for one in later)], [*greedy, *again], strict=True):
             limit = 16 if len(one.ids) > 5 or ids in prompts else 5
+            given = torch.tensor([ids])
             theirs = model.generate(
-                torch.tensor([ids]), max_new_tokens=limit, do_sample=False, eos_token_id=end, pad_token_id=0
-            )
+                given, attention_mask=torch.ones_like(given), max_new_tokens=limit, do_sample=False, eos_token_id=end,
+                pad_token_id=0,
+            )  # fmt: skip
             assert theirs[0, len(ids) :].tolist() == list(one.ids)
             check(model, ids, one, 1.0)
         for ids, one in zip(prompts, sampled, strict=True):
@@ -240,6 +276,29 @@ def random_copy(model: Any) -> Any:
     copied = random_model(0, model.config)
     copied.load_state_dict(model.state_dict())
     return copied
+
+
+@pytest.mark.parametrize(
+    ("kind", "absent"),
+    [
+        ("gemma3, pictures", set()),
+        ("gemma4", set()),
+        ("glm4_moe", {"gate_proj", "up_proj", "down_proj"}),
+        ("llama4", {"router", "gate_proj", "up_proj", "down_proj"}),
+        ("jamba", {"dt_proj", "out_proj", "gate_proj", "up_proj", "down_proj"}),
+        ("falcon_h1", {"out_proj"}),
+    ],
+)
+def test_an_adapter_is_on_no_layer_that_it_would_not_reach(kind: str, absent: set[str]) -> None:
+    config = WITH_MORE_THAN_BLOCKS[kind]()
+    model = empty_model(config)
+    prefix, _ = blocks_of(model, config)
+    names, layers = set(linear_names(config)), linear_layers(model, config)
+    assert {"q_proj", "v_proj"} <= names and not names & absent
+    adapted = RolePolicies(random_model(0, config), ["trader"], lora=lora_settings(lora_rank=2)).role_state("trader")
+    carrying = {name.removeprefix("base_model.model.").partition(".lora_")[0] for name in adapted}
+    assert carrying == {name for name in layers if name.rpartition(".")[2] in names}
+    assert all(name.startswith(f"{prefix}.") for name in carrying)
 
 
 @every

@@ -29,7 +29,9 @@ def served(nano: Path, tmp_path: Path) -> Path:
     """What the hub holds: nano, and beside it what must never be fetched."""
     folder = tmp_path / "served"
     shutil.copytree(nano, folder)
-    for name in ("pytorch_model.bin", "modeling.py", "training_args.pt", "README.md", "notes.txt"):
+    for name in (
+        "pytorch_model.bin", "consolidated.safetensors", "modeling.py", "training_args.pt", "README.md", "notes.txt",
+    ):  # fmt: skip
         (folder / name).write_bytes(b"not to be fetched")
     return folder
 

@@ -23,6 +23,7 @@ from cryptosentinel.llm.model_files import (
     check_folder,
     check_weights,
     expected_shapes,
+    names_code,
     read_config,
     unsafe_files,
     weight_files,
@@ -219,9 +220,10 @@ def test_pickles_and_code_beside_the_weights_are_named_and_never_read(folder: Pa
     (folder / "modeling_qwen3.py").write_text(f"open({str(mark)!r}, 'w')")
     load_model(folder)
     config = (folder / CONFIG).read_text()
-    edit(CONFIG, auto_map={"AutoModelForCausalLM": "modeling_qwen3.Model"})(folder)
-    with pytest.raises(UserError, match="auto_map, code of its own, which is not read"):
-        load_model(folder)
+    named = {"AutoConfig": "modeling_qwen3.Config", "AutoModelForCausalLM": "modeling_qwen3.Model"}
+    edit(CONFIG, auto_map=named)(folder)
+    assert names_code(folder) and not hasattr(load_model(folder)[0].config, "auto_map")
+    assert not mark.exists()
     (folder / CONFIG).write_text(config)
     (folder / WEIGHTS).unlink()
     with pytest.raises(UserError, match="may hold code and is not read"):
