@@ -104,8 +104,8 @@ class SimulatedBroker:
         grown = self._growing.append(bar.open_time, bar_columns(bar, market.symbols), funding)
         ledger, rejections = len(self._exchange.ledger), len(self._exchange.rejections)
         finer = None
+        self._newest.append((bar.open_time, bar.inside))
         if self._inside:
-            self._newest.append((bar.open_time, bar.inside))
             finer = self._finer()
         depth = np.array([bar.depth.get(symbol, np.nan) for symbol in market.symbols]) if bar.depth else None
         self._exchange.extend(grown, finer, depth)
@@ -140,7 +140,8 @@ class SimulatedBroker:
             "flows": dict(self._flows),
             "filled": dict(self._filled),
             "newest": [
-                [time, {symbol: list(bars) for symbol, bars in inside.items()}] for time, inside in self._newest
+                [time, {symbol: [list(one) for one in bars] for symbol, bars in inside.items()}]
+                for time, inside in self._newest
             ],
         }
 
@@ -151,7 +152,9 @@ class SimulatedBroker:
             flows = {symbol: float(state["flows"][symbol]) for symbol in self._flows}
             filled = {symbol: float(state["filled"][symbol]) for symbol in self._filled}
             self._exchange.go_on(state["exchange"])
-            for time, inside in state.get("newest", ()):  # former versions had none
+            newest = state.get("newest", ())  # former versions had none
+            self._newest = deque(self._newest if not newest else (), _BARS_WITH_INSIDE)
+            for time, inside in newest:
                 self._newest.append((int(time), {symbol: inside_from_json(bars) for symbol, bars in inside.items()}))
             self.start, self._flows, self._filled, self.shortened = int(state["start"]), flows, filled, True
         except (KeyError, TypeError, ValueError) as error:
