@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import ccxt
 
-from simulator.data.download_client import aim, check_exchange, server_of
+from simulator.data.download_client import MarketType, aim, check_exchange, server_of
 from simulator.errors import RunFailed, UserError
 
 KEY_VARIABLE, SECRET_VARIABLE = "CRYPTOSENTINEL_SANDBOX_KEY", "CRYPTOSENTINEL_SANDBOX_SECRET"
@@ -100,7 +100,7 @@ class SandboxAccount:
                     "are settled in what they are quoted in, as BTC/USDT:USDT; choose such symbols, or leave --broker "
                     "out"
                 )
-        market = "swap" if self.perpetual else "spot"
+        market: MarketType = "swap" if self.perpetual else "spot"
         self.symbols, self._keys = symbols, keys
         quiet: Any = type(exchange, (getattr(ccxt, exchange),), {"logger": _QUIET})
         self._api: Any = quiet(
