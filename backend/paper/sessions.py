@@ -75,7 +75,7 @@ from simulator.live.feed import Feed
 from simulator.live.sandbox import SandboxAccount
 from simulator.market.timeframes import SECOND_MS, inside_timeframe
 
-LEAST_SPACE = 100_000_000  # bytes: a journal of minutes grows by about 5 million a day
+LEAST_SPACE = 100_000_000  # bytes: a journal of minutes grows by about 15 million a day
 _LIVE_PRESET = "recorded"  # the costs of recorded data are those of a live market
 _NEAR = 100  # entries
 _SHADOW_ENDS_IN = 10.0  # seconds after its last decision
