@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simulator.exchange.carry import SETTLEMENT_MS
-from simulator.live.book_depth import least_impact
 from simulator.live.events import BookLevels, BookTop, Candle, FeedEvent, Funding, MarketTrade
-from simulator.live.inside_bars import InsideBar, TradesOfBars
+from simulator.live.inside_bars import InsideBar, TradesOfBars, least_impact
 from simulator.market.instruments import MarketKind
 from simulator.market.timeframes import interval_of
 

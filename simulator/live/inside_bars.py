@@ -2,7 +2,8 @@
 
 They are used where they are the whole of the bar: first, highest, lowest and last price and the volume of the trades
 are those of the candle. Where a trade was lost or counted twice the bar stands as one, as in a backtest that has no
-finer bars there.
+finer bars there. Beside them stands what the levels of the book say about the cost of an order that is bigger than the
+best one.
 """
 
 from __future__ import annotations
@@ -137,3 +138,35 @@ def inside_market(
                     arrays[name][number * inside + place, column] = value
     opens = bars[0][0] + length * np.arange(inside * len(bars), dtype=np.int64)
     return Market(tuple(symbols), timeframe, opens, **arrays, source="trades")
+
+
+def least_impact(bids: Sequence[tuple[float, float]], asks: Sequence[tuple[float, float]]) -> float:
+    """The smallest c with which ``half spread + c sqrt(quantity)`` is at no quantity cheaper than taking the levels.
+
+    Args:
+        bids, asks: (price, size) of each level, the best one first; sizes in base units.
+
+    Returns:
+        c, a fraction of the mid price by the square root of base units: the form of the kernel's market impact, so an
+        order that walks the book pays its levels at least, by that rule. Beyond the last level it goes on as there.
+        0 for a book of one level.
+
+    Taking a quantity q whose last unit stands at the distance d_k of level k costs, beyond the half spread h, a unit
+    ``g(q) = (d_k - h) - sum_j<k (d_k - d_j) size_j / q``; ``g(q) / sqrt(q)`` has its maximum inside the level at
+    ``q = 3 sum / (d_k - h)``, or at the level's ends.
+    """
+    middle = (bids[0][0] + asks[0][0]) / 2.0
+    half = (asks[0][0] - bids[0][0]) / 2.0 / middle
+    largest = 0.0
+    for levels in (bids, asks):
+        before = valued = 0.0  # size of the levels so far, and its value by distance
+        for price, size in levels:
+            away = abs(price / middle - 1.0)
+            beyond, saved = away - half, away * before - valued
+            if beyond > 0.0 and size > 0.0:
+                quantity = min(max(3.0 * saved / beyond, before), before + size)
+                for at in (quantity, before + size):
+                    if at > 0.0:
+                        largest = max(largest, (beyond - saved / at) / math.sqrt(at))
+            before, valued = before + size, valued + away * size
+    return largest

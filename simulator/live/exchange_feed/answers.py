@@ -56,7 +56,7 @@ def book_of(symbol: str, bid: tuple[Any, Any], ask: tuple[Any, Any], time: Any, 
     return BookTop(symbol, bid_price, bid_size, ask_price, ask_size, at, known_at)
 
 
-def levels_of(symbol: str, book: Any, known_at: int) -> BookLevels:
+def book_levels_of(symbol: str, book: Any, known_at: int) -> BookLevels:
     """The levels of a book of ccxt's structure. Raises `DataError`."""
     what = f"the book of {symbol}"
     if not isinstance(book, dict):

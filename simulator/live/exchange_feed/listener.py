@@ -20,7 +20,7 @@ import ccxt
 from simulator.data.download_client import ATTEMPTS
 from simulator.errors import DataError, RunFailed, UserError
 from simulator.live.events import BookLevels, BookTop, Candle, FeedEvent, Funding, MarketTrade, Notice, NoticeKind
-from simulator.live.exchange_feed.answers import book_of, kline_of, levels_of, number
+from simulator.live.exchange_feed.answers import book_levels_of, book_of, kline_of, number
 from simulator.live.exchange_feed.closed_candles import CandleRow, ClosedCandles
 from simulator.live.exchange_feed.connection import ExchangeConnection, FeedFailure
 from simulator.live.exchange_feed.counters import FeedCounters
@@ -409,7 +409,7 @@ class Listener:
             for symbol in self.settings.symbols:
                 book = await self.connection.ask("fetch_order_book", symbol, _LEVELS)
                 try:
-                    event = levels_of(symbol, book, self.clock.now())
+                    event = book_levels_of(symbol, book, self.clock.now())
                 except DataError as error:
                     self._malformed(str(error))
                 else:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from simulator.errors import DataError
 from simulator.live.bar_assembly import BarAssembler, LiveBar
-from simulator.live.book_depth import least_impact
 from simulator.live.events import BookLevels, BookTop, Candle, MarketTrade
-from simulator.live.inside_bars import InsideBar, inside_market
+from simulator.live.inside_bars import InsideBar, inside_market, least_impact
 from simulator.market.timeframes import MINUTE_MS, TIMEFRAMES, inside_timeframe, interval_of
 
 OPEN = 100 * MINUTE_MS
