@@ -63,7 +63,9 @@ class FeedBars:
 
     def counters(self) -> Mapping[str, int | float]:
         """See `BarSource`."""
-        return Counter({name: round(count) for name, count in self._feed.counters().items()}) + self._refused
+        met = Counter({name: round(count) for name, count in self._feed.counters().items()})
+        met["trades_lost"] = self._assembler.lost
+        return met + self._refused
 
     def next_bar(self, asked: Callable[[], bool]) -> LiveBar | None:
         """See `BarSource`."""

@@ -92,8 +92,20 @@ def paper_demo(
     if not 0.0 < speed < math.inf:
         raise UserError(f"the speed is {speed}: give how much faster than real time the week passes, above 0")
     begun = time.monotonic()
+    process = _Process()
+    try:
+        return _traded(process, store, runs, observer, speed, kills, begun)
+    finally:
+        process.end()
+
+
+def _traded(
+    process: _Process, store: str | Path, runs: Path, observer: Observer, speed: float, kills: int, begun: float
+) -> PaperDemo:
     week, first = _week()
     run, total = new_run_id("paper"), len(week) - first - 1
+    # The week does not pass while a process starts, which takes a busy machine as long as some days of it.
+    process.wait()
     clock = SimulatedClock(int(week.open_time[first]) + SECOND_MS, speed)
     with serving_exchange(week, clock, speed=speed, faults=FAULTS) as exchange:
         request = PaperRequest(
@@ -104,11 +116,14 @@ def paper_demo(
         left = kills
         while True:
             job = _Job(request, str(store), runs, clock.now(), time.monotonic(), speed, left < kills)
-            struck = _watch(job, total, observer, total * (kills - left + 1) // (kills + 1) if left else None)
+            process.begin(job)
+            struck = _watch(process, job, total, observer, total * (kills - left + 1) // (kills + 1) if left else None)
             if not struck:
                 break
             left -= 1
             observer.message(f"the session's process was ended by SIGKILL; going on from its journal ({run})")
+            process.start_again()
+            process.wait()
         faults = dict(exchange.draws.injected)
     _, outcome = paper_status(run, store, runs)
     return PaperDemo(outcome, paper_parity(run, store), total, kills, faults, time.monotonic() - begun)
@@ -128,30 +143,65 @@ def _perpetual(symbol: str) -> str:
     return f"{base}/{quote}:{quote}"
 
 
-def _watch(job: _Job, total: int, observer: Observer, kill_at: int | None) -> bool:
-    """Run the session in a process and tell of it; whether it was killed, after bar `kill_at`."""
-    context = multiprocessing.get_context("spawn")
-    words, said = context.Pipe(duplex=False)
-    child = context.Process(target=_play, args=(job, said), daemon=True)
-    child.start()
-    said.close()
+class _Process:
+    """The process of a session, from its start on; the session begins when it is told to."""
+
+    def __init__(self) -> None:
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Start a process in the place of one that has ended."""
+        context = multiprocessing.get_context("spawn")
+        self._words, its = context.Pipe()
+        self.child: BaseProcess = context.Process(target=_play, args=(its,), daemon=True)
+        self.child.start()
+        its.close()
+
+    def wait(self) -> None:
+        """Wait until it has started. Raises `RunFailed` where it does not."""
+        try:
+            if self._words.poll(_BEGINS_IN):
+                self._words.recv()
+                return
+        except EOFError:
+            pass
+        raise RunFailed(f"the session's process did not start within {_BEGINS_IN:.0f} s; look for what else is running")
+
+    def begin(self, job: _Job) -> None:
+        """Let the session begin, or go on."""
+        self._words.send(job)
+
+    def last_words(self) -> str:
+        """What a session that ended wrote; nothing where it wrote nothing."""
+        try:
+            return str(self._words.recv())
+        except EOFError:
+            return ""
+
+    def end(self) -> None:
+        """End it, if it has not ended."""
+        if self.child.is_alive():
+            self.child.terminate()
+            self.child.join(10.0)
+            self.child.kill()
+            self.child.join()
+
+
+def _watch(process: _Process, job: _Job, total: int, observer: Observer, kill_at: int | None) -> bool:
+    """Tell of the session that has begun in `process`; whether it was killed, after bar `kill_at`."""
+    child = process.child
     folder = job.runs / job.request.session
     latest = time.monotonic() + _BEGINS_IN + WEEK_MS / SECOND_MS / job.speed + _ENDS_IN
-    try:
-        while child.is_alive():
-            if time.monotonic() > latest:
-                raise RunFailed(
-                    f"the session did not end with the week; look at {folder}, and for what else is running"
-                )
-            # Before it has the store, this process would take it.
-            if process_of(folder) == child.pid and _told(job, total, observer, kill_at):
-                child.kill()
-                child.join()
-                return True
-            child.join(_LOOK_SECONDS)
-    finally:
-        _end(child)
-    reason = _last_words(words)
+    while child.is_alive():
+        if time.monotonic() > latest:
+            raise RunFailed(f"the session did not end with the week; look at {folder}, and for what else is running")
+        # Before it has the store, this process would take it.
+        if process_of(folder) == child.pid and _told(job, total, observer, kill_at):
+            child.kill()
+            child.join()
+            return True
+        child.join(_LOOK_SECONDS)
+    reason = process.last_words()
     if reason or child.exitcode:
         raise RunFailed(reason or f"the session's process ended with code {child.exitcode}")
     return False
@@ -164,24 +214,13 @@ def _told(job: _Job, total: int, observer: Observer, kill_at: int | None) -> boo
     return kill_at is not None and outcome.bars >= kill_at
 
 
-def _last_words(words: Connection) -> str:
-    """What a process that ended wrote; nothing where it wrote nothing."""
+def _play(words: Connection) -> None:
+    """The session, in its own process: says that it has started, is told what to do, and says what ended it early."""
+    words.send("started")
     try:
-        return str(words.recv())
-    except EOFError:
-        return ""
-
-
-def _end(child: BaseProcess) -> None:
-    if child.is_alive():
-        child.terminate()
-        child.join(10.0)
-        child.kill()
-        child.join()
-
-
-def _play(job: _Job, words: Connection) -> None:
-    """The session, in its own process; what ended it early goes to `words`."""
+        job: _Job = words.recv()
+    except EOFError:  # nobody wants it any more
+        return
     clock = SimulatedClock(job.moment + int((time.monotonic() - job.read_at) * SECOND_MS * job.speed), job.speed)
 
     def feed(settings: FeedSettings) -> ExchangeFeed:

@@ -37,6 +37,7 @@ from simulator.exchange.orders import OrderRequest
 from simulator.exchange.snapshot import array_from_json, array_to_json, record_from_json, record_to_json
 from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import Happened
+from simulator.live.inside_bars import inside_from_json
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, interval_of
@@ -164,6 +165,12 @@ def bar_to_json(bar: LiveBar) -> dict[str, Any]:
         "candles": {symbol: list(values) for symbol, values in bar.candles.items()},
         "half_spread": bar.half_spread,
         "funding": [list(one) for one in bar.funding],
+        **(
+            {"inside": {symbol: [list(one) for one in bars] for symbol, bars in bar.inside.items()}}
+            if bar.inside
+            else {}
+        ),
+        **({"depth": dict(bar.depth)} if bar.depth else {}),
     }
 
 
@@ -176,6 +183,8 @@ def bar_from_json(data: Mapping[str, Any]) -> LiveBar:
             {symbol: _five(values) for symbol, values in data["candles"].items()},
             {symbol: float(value) for symbol, value in data["half_spread"].items()},
             tuple((str(symbol), int(time), float(rate)) for symbol, time, rate in data["funding"]),
+            {symbol: inside_from_json(bars) for symbol, bars in data.get("inside", {}).items()},
+            {symbol: float(value) for symbol, value in data.get("depth", {}).items()},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"a bar of the session is damaged: {error!r}; restore a backup of the store.") from error

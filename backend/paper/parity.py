@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from backend.builders.loaded_team import LoadedTeam
@@ -16,7 +16,7 @@ from backend.builders.market import Account
 from backend.decisions.recording import decision_document
 from backend.paper.journal import bar_from_json, history_from_json, requests_from_json
 from backend.paper.session import closing_orders
-from backend.paper.snapshots import Shortening, shortening_of
+from backend.paper.snapshots import Shortening, inside_of, shortening_of
 from backend.store.records import JournalRecord
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import Guard
@@ -28,7 +28,7 @@ from simulator.errors import DataError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import OrderRequest
 from simulator.exchange.snapshot import record_to_json
-from simulator.live.broker import session_market
+from simulator.live.broker import session_market, session_venue
 from simulator.market.growing import trailing
 from simulator.market.market import MarketView
 
@@ -209,7 +209,9 @@ def check_parity(
     market = session_market(history, bars)
     first, last = len(history) - 1, len(market) - 1
     closes, inputs = _closes(entries, first)
-    run = BacktestRun(market, Window(first, last, int(start["decide_every"])), **account.terms)
+    venue = session_venue(account.venue, history, bars, inside_of(start))
+    terms = replace(account, venue=venue).terms
+    run = BacktestRun(market, Window(first, last, int(start["decide_every"])), **terms)
     session = ReplayedSession(run, closes, shortening_of(start))
     guard = Guard(limits)
     theirs: list[tuple[int, Any]] = []

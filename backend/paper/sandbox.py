@@ -29,6 +29,7 @@ from simulator.live.sandbox import SandboxAccount, SandboxFailure, SandboxKeys, 
 SANDBOX_ENTRY: EntryKind = "sandbox"
 _CLOSING = 30.0  # seconds that the last orders may take
 _FEES = 0.003  # share of what was traded by which a balance may differ: fees are taken off it
+_ROUNDING = 1e-9  # and a position, whose fees are paid in cash
 _DUST = 1e-9
 
 
@@ -62,16 +63,24 @@ class SandboxMirror:
         self._own = "cs" + "".join(one for one in run if one.isalnum())[-18:]
         self._orders: dict[str, SandboxOrder] = {}
         self._count, self._begin, self._last = 0, dict[str, float](), ""
+        begun = False
         self.differences: tuple[str, ...] = ()
         self._wanted: queue.SimpleQueue[_Wanted | threading.Event | None] = queue.SimpleQueue()
         self._defect: BaseException | None = None
-        balance = account.connect()
+        holdings = account.connect()
         for entry in entries:
             if entry.kind == SANDBOX_ENTRY:
                 self._restore(entry.document)
-        if not self._begin:
-            self._begin = balance
-            write({"what": "begin", "balance": balance})
+                begun = True
+        if not begun:
+            open_there = [symbol for symbol in account.symbols if account.perpetual and holdings[symbol]]
+            if open_there:
+                raise UserError(
+                    f"the sandbox account has a position in {', '.join(open_there)} already, and the session's orders "
+                    "would be netted with it: close it there, or use other keys"
+                )
+            self._begin = holdings
+            write({"what": "begin", "balance": holdings})
         self._thread = threading.Thread(target=self._work, name="sandbox", daemon=True)
         self._thread.start()
 
@@ -136,7 +145,9 @@ class SandboxMirror:
             # From here on they may be there, whatever the answers are.
             self._orders |= {name: SandboxOrder(name, symbol, "open") for name, symbol, _ in sends}
             for name, symbol, quantity in sends:
-                sent = self._account.send(name, symbol, quantity)
+                held = self._held(symbol)
+                reduces = held * quantity < 0.0 and abs(quantity) <= abs(held)
+                sent = self._account.send(name, symbol, quantity, reduces=reduces)
                 self._orders[name] = sent or SandboxOrder(name, symbol, "unknown")
                 changed.append(self._orders[name])
         self._tell(wanted, changed, refused + self._compare(wanted, changed))
@@ -150,29 +161,37 @@ class SandboxMirror:
     def _lacking(self, wanted: _Wanted, refused: list[str]) -> list[tuple[str, str, float]]:
         sends = []
         for symbol in self._account.symbols:
-            position = wanted.positions.get(symbol, 0.0)
-            if position < 0.0:
-                refused.append(f"{symbol}: the session is short by {-position:.6g}, which a spot account cannot be")
-            quantity = max(position, 0.0) - self._held(symbol)
-            smallest = 1e-4 * max(abs(position), abs(self._held(symbol)))
-            if abs(quantity) > max(_DUST, smallest):
+            stated, held = wanted.positions.get(symbol, 0.0), self._held(symbol)
+            position = self._possible(stated)
+            if position != stated:
+                refused.append(f"{symbol}: the session is short by {-stated:.6g}, which a spot account cannot be")
+            if abs(position - held) <= max(_DUST, 1e-4 * max(abs(position), abs(held))):
+                continue
+            # A turn is a close and an opening: the one can only reduce, whatever the network has.
+            turns = position * held < 0.0
+            for quantity in (-held, position) if turns else (position - held,):
                 self._count += 1
                 sends.append((f"{self._own}-{self._count}", symbol, quantity))
         return sends
 
+    def _possible(self, position: float) -> float:
+        """The position that the test network can hold in place of `position`."""
+        return position if self._account.perpetual else max(position, 0.0)
+
     def _compare(self, wanted: _Wanted, changed: Sequence[SandboxOrder]) -> list[str]:
         """What the test network's own view has otherwise than the session."""
         differences = self._account.strangers(self._own)
-        balance = self._account.balance()
+        there = self._account.holdings()
         for symbol in self._account.symbols:
-            held, position = self._held(symbol), max(0.0, wanted.positions.get(symbol, 0.0))
+            held, position = self._held(symbol), self._possible(wanted.positions.get(symbol, 0.0))
             if abs(held - position) > max(_DUST, 0.01 * max(abs(held), abs(position))):
                 differences.append(f"{symbol}: {held:.6g} bought there, {position:.6g} held in the session")
-            base = symbol.partition("/")[0]
+            name, what = self._account.held_as(symbol), "position" if self._account.perpetual else "balance"
             traded = sum(abs(one.filled) for one in self._orders.values() if one.symbol == symbol)
-            change = balance.get(base, 0.0) - self._begin.get(base, 0.0)
-            if abs(change - held) > max(_DUST, _FEES * traded):
-                differences.append(f"{base}: the balance changed by {change:.6g}, our orders filled {held:.6g}")
+            change = there.get(name, 0.0) - self._begin.get(name, 0.0)
+            room = _ROUNDING if self._account.perpetual else _FEES
+            if abs(change - held) > max(_DUST, room * traded):
+                differences.append(f"{name}: the {what} changed by {change:.6g}, our orders filled {held:.6g}")
         for one in changed:
             if one.status == "unknown":
                 differences.append(f"{one.symbol}: the order {one.name} is not there; its quantity is ordered anew")

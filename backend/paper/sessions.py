@@ -55,7 +55,7 @@ from backend.paper.records.stored import (
 from backend.paper.sandbox import SANDBOX_ENTRY, SandboxMirror, sandbox_differences, sandbox_of
 from backend.paper.session import PaperSession
 from backend.paper.shadow.shadow_run import ShadowRun, SharedBars
-from backend.paper.snapshots import JournalReplay, Snapshot, missed_before, shortening, shortening_of
+from backend.paper.snapshots import JournalReplay, Snapshot, inside_of, missed_before, shortening, shortening_of
 from backend.paper.switch import Switch, read_order, release
 from backend.paper.thinking import Thinker
 from backend.runs.backtest import market_settings
@@ -73,9 +73,9 @@ from simulator.live.broker import SimulatedBroker
 from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
 from simulator.live.feed import Feed
 from simulator.live.sandbox import SandboxAccount
-from simulator.market.timeframes import SECOND_MS
+from simulator.market.timeframes import SECOND_MS, inside_timeframe
 
-LEAST_SPACE = 100_000_000  # bytes: a journal of minutes grows by about 5 million a day
+LEAST_SPACE = 100_000_000  # bytes: a journal of minutes grows by about 15 million a day
 _LIVE_PRESET = "recorded"  # the costs of recorded data are those of a live market
 _NEAR = 100  # entries
 _SHADOW_ENDS_IN = 10.0  # seconds after its last decision
@@ -86,7 +86,7 @@ _SESSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 FEED_TROUBLE = (
     "filled", "duplicates", "corrections", "early", "gaps", "disconnects", "hung", "malformed", "timeouts",
     "server_errors", "maintenance", "rate_limits", "dns", "refusals", "skewed", "late", "duplicate", "conflicting",
-    "off_grid", "unknown",
+    "off_grid", "unknown", "trades_lost", "overflow",
 )  # fmt: skip
 # Ends after which a session goes on when it is resumed.
 _PAUSES = frozenset({"stopped", "freeze", "flatten"})
@@ -162,6 +162,7 @@ def run_paper(
             "cash": account.cash,
             "keeps": shortening(config.paper.snapshot_bars, config.paper.history_bars, history.timeframe).to_json(),
             "rules": None if begin.live is None else rules_to_json(begin.live),
+            "inside": "" if begin.live is None else inside_timeframe(history.timeframe),
         }
         with sandbox_of(config, history.symbols) as sandbox, store_at(store) as opened:
             observer.started(RunStart(run, folder, config, begin.source, account, begin.window))
@@ -330,11 +331,13 @@ def play_session(
     config, team, account, feed = parts.config, parts.team, parts.account, parts.feed
     run, settings = parts.record.run, config.paper
     history = history_from_json(start["history"]) if snapshot is None else snapshot.history
-    broker = SimulatedBroker(history, account.cash, account.costs, account.max_leverage, account.venue)
+    inside = inside_of(start)
+    broker = SimulatedBroker(history, account.cash, account.costs, account.max_leverage, account.venue, inside)
     if snapshot is not None:
         broker.go_on(snapshot.state["broker"])
     grace = round(settings.grace_seconds * SECOND_MS)
-    assembler = BarAssembler(dict(history.kinds), history.interval, broker.close, config.costs.half_spread_bps / 1e4)
+    half_spread = config.costs.half_spread_bps / 1e4
+    assembler = BarAssembler(dict(history.kinds), history.interval, broker.close, half_spread, inside)
     limits = limits_of(config.guard)
     guard, memory = Guard(limits), saved_memory(snapshot, entries) if team.team.settings.memory else None
     last = None if start["last"] is None else int(start["last"])

@@ -68,6 +68,11 @@ def shortening_of(start: Mapping[str, Any]) -> Shortening | None:
     return None if kept is None else Shortening(int(kept["every"]), int(kept["bars"]))
 
 
+def inside_of(start: Mapping[str, Any]) -> str:
+    """The timeframe of the bars that a session's trades make, by its first entry; empty where it uses none."""
+    return str(start.get("inside", ""))
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A session after its journal's entry `after`. `history` are the bars that it knew then."""
@@ -112,8 +117,9 @@ class JournalReplay:
     def __init__(self, store: Store, run: str, start: Mapping[str, Any], account: Account) -> None:
         self._store, self._run, self._decide_every = store, run, int(start["decide_every"])
         self._broker = SimulatedBroker(
-            history_from_json(start["history"]), account.cash, account.costs, account.max_leverage, account.venue
-        )
+            history_from_json(start["history"]), account.cash, account.costs, account.max_leverage, account.venue,
+            inside_of(start),
+        )  # fmt: skip
         self._next = 1
 
     def result(self) -> BacktestResult:

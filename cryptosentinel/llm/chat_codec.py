@@ -227,7 +227,7 @@ class ChatCodec(ChatFormat):
 def make_byte_codec(*, empty_think: bool = False, think: bool = False) -> ChatCodec:
     """A codec in which every byte is a token: for engines without a model, such as the scripted one."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
+    tokenizer = Tokenizer(_bytes_model({symbol: index for index, symbol in enumerate(alphabet)}))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     add_special_tokens(tokenizer)
@@ -256,4 +256,14 @@ def _without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     definition["added_tokens"] = []
     definition["post_processor"] = None
     definition["truncation"] = definition["padding"] = None
-    return Tokenizer.from_str(json.dumps(definition))
+    plain = Tokenizer.from_str(json.dumps(definition))
+    model = definition["model"]
+    if model["type"] == "BPE" and not model["merges"]:
+        plain.model = _bytes_model(model["vocab"])
+    return plain
+
+
+def _bytes_model(vocabulary: dict[str, int]) -> models.BPE:
+    """A model that merges nothing. A cache of what was merged would spare nothing; but each new text would stay there,
+    some kilobytes of it up to ten thousand times: a session of a month grew by that."""
+    return models.BPE(vocab=vocabulary, merges=[], cache_capacity=0)

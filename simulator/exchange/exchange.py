@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.arrays import BoolArray
 from simulator.errors import DataError
 from simulator.exchange import logbook, snapshot
 from simulator.exchange.carry import DELISTED_AFTER_MS, delisted_bars, kind_of
@@ -35,7 +36,7 @@ from simulator.exchange.orders import (
     objection,
     resulting_position,
 )
-from simulator.exchange.tape import last_closes, late_rows, market_tape, order_row, terms_of
+from simulator.exchange.tape import last_closes, late_rows, market_tape, order_row, terms_of, whole_bars
 from simulator.exchange.venue import Venue
 from simulator.kernel import kernel
 from simulator.kernel import layout as at
@@ -89,6 +90,7 @@ class Exchange:
         self._first = index + 1
         self._tape_first = self._first  # the market's bar in row 0 of the tape
         self._tape, self._per_bar = market_tape(market, self._first, self.stop + 1, self.costs, self.venue)
+        self._whole = self._without_finer(market, self.venue.finer, self._first, self.stop + 1)
         self._interval = market.interval // self._per_bar  # of a row of the tape, ms
         kinds = [kind_of(symbol, market, self.venue) for symbol in market.symbols]
         self._terms = terms_of(market.symbols, kinds, self._interval, self.costs, max_leverage, self.venue)
@@ -282,6 +284,8 @@ class Exchange:
         before = (self._tape_first - self._first) * self._per_bar  # rows of the curves
         equity, notional = self._equity[:, before:], self._notional[:, before:]
         targets = self._due_targets(begin, end)
+        if self._whole is not None and self._waiting:
+            self._meet_whole_bars(self._whole, begin, end)
         needed = at.log_rows(self._state)
         if needed > len(self._log.rows):
             self._log = at.new_log(needed)
@@ -298,6 +302,27 @@ class Exchange:
         if self.index == self.stop:
             self._end_of_window()
         return count
+
+    @staticmethod
+    def _without_finer(market: Market, finer: Market | None, first: int, stop: int) -> BoolArray | None:
+        """(stop - first, S): which bars of a market with finer ones have none; None where there are none at all."""
+        return None if finer is None else whole_bars(market, finer, first, stop)
+
+    def _meet_whole_bars(self, whole: BoolArray, begin: int, end: int) -> None:
+        """Let orders that reach the venue inside a bar without finer ones meet that bar, as late as they are in it: all
+        of it stands in its first row of the tape, which is over for them otherwise. `begin` and `end` are rows."""
+        offset = self._tape_first * self._per_bar
+        for order in self._state.orders[0]:
+            if order[at.LIVE] == 0.0:
+                continue
+            cancelled = order[at.CAUSE] == at.DROP_CANCELLED and order[at.EXPIRES] < np.inf
+            for field in (at.ACTIVE, at.EXPIRES) if cancelled else (at.ACTIVE,):
+                row = int(order[field]) - offset
+                bar, rows = divmod(row, self._per_bar)
+                if begin <= row < end and whole[bar, int(order[at.SYMBOL])]:
+                    order[field] = offset + bar * self._per_bar
+                    if field == at.ACTIVE:  # the share of a way is the root of that of the time
+                        order[at.ORDER_LATE] = math.sqrt((rows + order[at.ORDER_LATE] ** 2) / self._per_bar)
 
     def _end_of_window(self) -> None:
         detail = f"bar {self.stop} is the last"

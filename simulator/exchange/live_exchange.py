@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.exchange.carry import delisted_bars
 from simulator.exchange.costs import Costs
@@ -42,25 +44,44 @@ class LiveExchange(Exchange):
         max_leverage: float = 1.0,
         venue: Venue | None = None,
     ) -> None:
-        """Raises `DataError` as `Exchange` does, for symbols whose kind is not stated, and for a venue with finer bars
-        or mark prices, which would have to grow too."""
-        if venue is not None and (venue.finer is not None or venue.mark is not None):
-            raise DataError("a live account has no finer bars or mark prices; leave venue.finer and venue.mark out.")
+        """Of `venue.finer` only the grid counts: `extend` gives the finer bars themselves, if any.
+
+        Raises `DataError` as `Exchange` does, for symbols whose kind is not stated, and for a venue with mark prices or
+        depth, which would have to grow too.
+        """
+        if venue is not None and (venue.mark is not None or venue.depth is not None):
+            raise DataError("a live account has no mark prices; leave venue.mark out.")
         unknown = [symbol for symbol in market.symbols if symbol not in market.kinds]
         if unknown:
             raise DataError(f"nothing states whether {', '.join(unknown)} are spot or perpetual.")
         super().__init__(market, len(market) - 1, cash, costs, max_leverage, len(market) - 1, venue)
         self.stop = _OPEN_END
         self._dropped = 0  # bars before the first one of `market`
-        self._make_room(_ROWS)
+        self._make_room(_ROWS * self._per_bar)
 
-    def extend(self, market: Market) -> None:
-        """Take the next bar, the last one of `market`. Raises `DataError` unless it follows."""
+    def extend(self, market: Market, finer: Market | None = None, depth: FloatArray | None = None) -> None:
+        """Take the next bar, the last one of `market`. Raises `DataError` unless it follows.
+
+        Args:
+            finer: bars inside it, and inside those before as far back as the volatility behind the market impact looks
+                (48 of them), where some are known.
+            depth: (S,) the bar's `Venue.depth`; None: not known.
+        """
         last = self._dropped + len(market) - 1
         if self.index + 1 != last or self.stop != _OPEN_END:
             raise DataError(f"the account stands at bar {self.index}, the market's last bar is {last}.")
         self.market = market
-        self._tape, _ = market_tape(market, len(market) - 1, len(market), self.costs, self.venue)
+        venue = self.venue
+        if venue.finer is not None:
+            venue = replace(venue, finer=finer or venue.finer)
+            self._whole = self._without_finer(market, finer or venue.finer, len(market) - 1, len(market))
+        elif finer is not None:
+            raise DataError("this account was begun without finer bars and takes none.")
+        if depth is not None:
+            whole_depth = np.full((len(market), len(depth)), np.nan)
+            whole_depth[-1] = depth
+            venue = replace(venue, depth=whole_depth)
+        self._tape, _ = market_tape(market, len(market) - 1, len(market), self.costs, venue)
         self._tape_first = last
         if not market.present[-1].all():
             # A symbol without any bar in a market that was shortened was delisted before.
@@ -69,7 +90,7 @@ class LiveExchange(Exchange):
             self._delisted = np.where(market.present.any(axis=0), here, self._delisted)
         elif (self._delisted != NEVER).any():
             self._delisted = np.full(len(market.symbols), NEVER, np.int64)
-        if self.index + 1 - self._first == self._equity.shape[1]:
+        if (self.index + 1 - self._first) * self._per_bar == self._equity.shape[1]:
             self._make_room(2 * self._equity.shape[1])
         self.step()
 
@@ -92,7 +113,7 @@ class LiveExchange(Exchange):
         self._groups = {name: number for name, number in self._groups.items() if number in grouped}
         self._first = self._tape_first = self.index + 1
         self._equity, self._notional = np.empty((1, 0)), np.empty((1, 0, len(market.symbols)))
-        self._make_room(_ROWS)
+        self._make_room(_ROWS * self._per_bar)
 
     def state(self) -> dict[str, Any]:
         """The account without its records and curves, for `go_on`; JSON can hold it."""

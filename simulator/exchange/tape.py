@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.arrays import FloatArray
+from simulator.arrays import BoolArray, FloatArray
 from simulator.errors import DataError
 from simulator.exchange.carry import SETTLEMENT_MS, delisted_bars, kind_of, missing_settlements
 from simulator.exchange.costs import Costs
@@ -44,13 +44,15 @@ def market_tape(market: Market, first: int, stop: int, costs: Costs, venue: Venu
     it. Raises `DataError` for an impossible bar, one without a usable half spread, or a finer or mark-price market that
     does not fit.
     """
-    per_bar = 1
+    per_bar, depth = 1, None if venue.depth is None else venue.depth[first:stop]
+    coarse, whole = market, None
     kinds = [kind_of(symbol, market, venue) for symbol in market.symbols]
     delisted = delisted_bars(market)
     listed = delisted == at.NEVER
     if venue.finer is not None:
         begin = max(0, first - IMPACT_BARS - 1)  # as much of the past as the impact of the first bars asks for
         market, per_bar = _refined(market, venue.finer, begin, stop)
+        whole, from_bar, to_bar = whole_bars(coarse, venue.finer, first, stop), first, stop
         first, stop, delisted = (first - begin) * per_bar, (stop - begin) * per_bar, (delisted - begin) * per_bar
     rows = slice(first, stop)
     bars = {name: _path(getattr(market, name)[rows]) for name in ("open", "high", "low", "close", "volume")}
@@ -83,7 +85,14 @@ def market_tape(market: Market, first: int, stop: int, costs: Costs, venue: Venu
             missing = missing if missing.shape[1] else np.zeros(shape)
             places = (lacking - begin - 1) // market.interval
             np.add.at(missing[0, :, column], places, costs.missing_funding_rate * step / SETTLEMENT_MS)
-    sigma = _sigma(market, first, stop)[None] if costs.impact > 0.0 else np.zeros(shape)
+    sigma = np.zeros(shape)
+    if costs.impact > 0.0:
+        sigma = _sigma(market, first, stop)[None]
+        if whole is not None and whole.any():  # a whole bar has the volatility of whole bars
+            sigma[0, ::per_bar][whole] = _sigma(coarse, from_bar, to_bar)[whole]
+        if depth is not None:
+            least = np.repeat(depth, per_bar, axis=0) * np.sqrt(bars["volume"][0]) / costs.impact
+            sigma[0] = np.fmax(sigma[0], least)
     tape = Tape(
         bars["open"], bars["high"], bars["low"], bars["close"], bars["volume"], spread, *mark, sigma, inside, close,
         missing, market.open_time[rows] // DAY_MS, np.where(listed, at.NEVER, delisted - first),
@@ -220,6 +229,18 @@ def _opened_at_previous_close(market: Market, first: int, bars: dict[str, FloatA
     return {"open": opens, "high": np.maximum(bars["high"], opens), "low": np.minimum(bars["low"], opens)}
 
 
+def whole_bars(market: Market, finer: Market, first: int, stop: int) -> BoolArray:
+    """(stop - first, S): bars ``first .. stop - 1`` of `market` that have none of `finer` inside, and count as one.
+    `finer` has all of its symbols."""
+    covered = np.zeros((stop - first, len(market.symbols)), bool)
+    place = (finer.open_time - int(market.open_time[0])) // market.interval - first
+    inside = (place >= 0) & (place < stop - first)
+    columns = [finer.column(symbol) for symbol in market.symbols]
+    np.logical_or.at(covered, place[inside], finer.present[inside][:, columns])
+    whole: BoolArray = ~covered & market.present[first:stop]
+    return whole
+
+
 def _refined(market: Market, finer: Market, first: int, stop: int) -> tuple[Market, int]:
     """Bars ``first .. stop - 1`` of `market` on the grid of `finer`: its finer bars where there are any, else the bar
     itself in the first place."""
@@ -241,8 +262,7 @@ def _refined(market: Market, finer: Market, first: int, stop: int) -> tuple[Mark
     for name in names:
         arrays[name] = np.full((count, len(market.symbols)), np.nan)
         arrays[name][place[inside]] = getattr(finer, name)[inside]
-    covered = (~np.isnan(arrays["close"])).reshape(stop - first, per_bar, -1).any(axis=1)
-    alone = ~covered & market.present[rows]
+    alone = whole_bars(market, finer, first, stop)
     for name in names:
         blocks = arrays[name].reshape(stop - first, per_bar, -1)
         blocks[:, 0][alone] = getattr(market, name)[rows][alone]

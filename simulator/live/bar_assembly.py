@@ -7,12 +7,14 @@ been taken on it. What comes late, twice or from elsewhere changes nothing and i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from simulator.exchange.carry import SETTLEMENT_MS
-from simulator.live.events import BookTop, Candle, FeedEvent, Funding
+from simulator.live.events import BookLevels, BookTop, Candle, FeedEvent, Funding, MarketTrade
+from simulator.live.inside_bars import InsideBar, TradesOfBars, least_impact
 from simulator.market.instruments import MarketKind
+from simulator.market.timeframes import interval_of
 
 # Why an event does not enter a bar.
 #   late: its bar is over. duplicate: it is there already. conflicting: another one is there already; the first counts.
@@ -40,6 +42,8 @@ class LiveBar:
         candles: by symbol, open, high, low, close and volume; a symbol that is not in it has no bar.
         half_spread: by symbol, a fraction of the price, of those with a candle.
         funding: (symbol, time, rate) of the settlements inside it, its close included.
+        inside: by symbol, the bars inside it that its trades make; of a symbol whose trades were not all heard none.
+        depth: by symbol, what the levels of the book say of an order's impact, see `least_impact`.
     """
 
     open_time: int
@@ -47,6 +51,8 @@ class LiveBar:
     candles: dict[str, tuple[float, float, float, float, float]]
     half_spread: dict[str, float]
     funding: tuple[tuple[str, int, float], ...]
+    inside: dict[str, tuple[InsideBar, ...]] = field(default_factory=dict)
+    depth: dict[str, float] = field(default_factory=dict)
 
 
 class BarAssembler:
@@ -56,19 +62,29 @@ class BarAssembler:
         interval: ms.
         half_spread: of bars in which no order book was seen, a fraction of the price.
         kinds: of every symbol.
+        inside: timeframe of the bars that trades are made into; empty: trades and depth are not used.
     """
 
-    def __init__(self, kinds: dict[str, MarketKind], interval: int, open_time: int, half_spread: float) -> None:
+    def __init__(
+        self, kinds: dict[str, MarketKind], interval: int, open_time: int, half_spread: float, inside: str = ""
+    ) -> None:
         self.open_time = open_time  # of the bar that is next
         self._kinds, self._interval, self._half_spread = dict(kinds), interval, half_spread
         self._candles: dict[int, dict[str, tuple[float, float, float, float, float]]] = {}
         self._funding: dict[str, dict[int, float]] = {symbol: {} for symbol in kinds}
         self._spreads: dict[str, tuple[float, int]] = {}  # sum and number of the half spreads seen
+        self._depths: dict[str, tuple[float, int]] = {}  # and of what the levels of the book say
+        self._trades = TradesOfBars(interval, interval_of(inside)) if inside else None
 
     @property
     def close(self) -> int:
         """When the next bar closes."""
         return self.open_time + self._interval
+
+    @property
+    def lost(self) -> int:
+        """Bars of a symbol of which some trades were heard and not all."""
+        return 0 if self._trades is None else self._trades.lost
 
     def take(self, event: FeedEvent) -> RefusedEvent | None:
         """Use `event`, or say why not."""
@@ -79,6 +95,13 @@ class BarAssembler:
         if isinstance(event, BookTop) and event.symbol in self._kinds:
             total, count = self._spreads.get(event.symbol, (0.0, 0))
             self._spreads[event.symbol] = (total + event.half_spread, count + 1)
+        if self._trades is None:
+            return None
+        if isinstance(event, BookTop | MarketTrade) and event.symbol in self._kinds:
+            self._trades.take(event, self.open_time)
+        elif isinstance(event, BookLevels) and event.symbol in self._kinds:
+            total, count = self._depths.get(event.symbol, (0.0, 0))
+            self._depths[event.symbol] = (total + least_impact(event.bids, event.asks), count + 1)
         return None
 
     def missing(self) -> tuple[str, ...]:
@@ -111,8 +134,10 @@ class BarAssembler:
         for symbol, settled in self._funding.items():
             for time in sorted(time for time in settled if time <= self.close):
                 funding.append((symbol, time, settled.pop(time)))
-        bar = LiveBar(self.open_time, now, ordered, spreads, tuple(funding))
-        self.open_time, self._spreads = self.close, {}
+        inside = {} if self._trades is None else self._trades.finish(self.open_time, ordered, spreads)
+        depth = {symbol: total / count for symbol, (total, count) in self._depths.items() if symbol in ordered}
+        bar = LiveBar(self.open_time, now, ordered, spreads, tuple(funding), inside, depth)
+        self.open_time, self._spreads, self._depths = self.close, {}, {}
         return bar
 
     def _take_candle(self, candle: Candle) -> RefusedEvent | None:

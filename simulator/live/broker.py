@@ -6,6 +6,7 @@ passed since the close that they were decided at.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,10 +22,13 @@ from simulator.exchange.live_exchange import LiveExchange
 from simulator.exchange.orders import OrderRequest
 from simulator.exchange.venue import Venue
 from simulator.live.bar_assembly import LiveBar
+from simulator.live.inside_bars import InsideBar, inside_from_json, inside_market
 from simulator.market.events import FundingEvent
 from simulator.market.growing import GrowingMarket
 from simulator.market.market import Market, MarketView
 from simulator.market.timeframes import BAR_COLUMNS
+
+_BARS_WITH_INSIDE = 2  # of which each has 48 bars inside at least
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,21 @@ class Happened:
 class SimulatedBroker:
     """One account from the close of the last bar of `history` on."""
 
-    def __init__(self, history: Market, cash: float, costs: Costs, max_leverage: float, venue: Venue) -> None:
-        """Raises `DataError` as `LiveExchange` does."""
+    def __init__(
+        self, history: Market, cash: float, costs: Costs, max_leverage: float, venue: Venue, inside: str = ""
+    ) -> None:
+        """`inside` is the timeframe of the bars that the trades of a bar make; empty: none are used.
+
+        Raises `DataError` as `LiveExchange` does, and for a venue with finer bars: a session has those of its trades.
+        """
+        if venue.finer is not None:
+            raise DataError("a live account has no finer bars but those of the trades; leave venue.finer out.")
         self._growing = GrowingMarket(history)
+        self._inside = inside
+        # The newest bars, as far back as the volatility behind the market impact looks.
+        self._newest = deque([(int(history.open_time[-1]), dict[str, tuple[InsideBar, ...]]())], _BARS_WITH_INSIDE)
+        if inside:
+            venue = replace(venue, finer=self._finer())
         self._exchange = LiveExchange(self._growing.market, cash, costs, max_leverage, venue)
         self.start = self._exchange.index
         self.shortened = False  # whether bars and records of the session were forgotten
@@ -87,7 +103,12 @@ class SimulatedBroker:
             funding.setdefault(symbol, []).append(FundingEvent(time, rate))
         grown = self._growing.append(bar.open_time, bar_columns(bar, market.symbols), funding)
         ledger, rejections = len(self._exchange.ledger), len(self._exchange.rejections)
-        self._exchange.extend(grown)
+        finer = None
+        self._newest.append((bar.open_time, bar.inside))
+        if self._inside:
+            finer = self._finer()
+        depth = np.array([bar.depth.get(symbol, np.nan) for symbol in market.symbols]) if bar.depth else None
+        self._exchange.extend(grown, finer, depth)
         happened = Happened(tuple(self._exchange.ledger[ledger:]), tuple(self._exchange.rejections[rejections:]))
         for one in happened.ledger:
             if isinstance(one, Fill):
@@ -118,6 +139,10 @@ class SimulatedBroker:
             "exchange": self._exchange.state(),
             "flows": dict(self._flows),
             "filled": dict(self._filled),
+            "newest": [
+                [time, {symbol: [list(one) for one in bars] for symbol, bars in inside.items()}]
+                for time, inside in self._newest
+            ],
         }
 
     def go_on(self, state: Mapping[str, Any]) -> None:
@@ -127,9 +152,17 @@ class SimulatedBroker:
             flows = {symbol: float(state["flows"][symbol]) for symbol in self._flows}
             filled = {symbol: float(state["filled"][symbol]) for symbol in self._filled}
             self._exchange.go_on(state["exchange"])
+            newest = state.get("newest", ())  # former versions had none
+            self._newest = deque(self._newest if not newest else (), _BARS_WITH_INSIDE)
+            for time, inside in newest:
+                self._newest.append((int(time), {symbol: inside_from_json(bars) for symbol, bars in inside.items()}))
             self.start, self._flows, self._filled, self.shortened = int(state["start"]), flows, filled, True
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"the saved account is damaged: {error!r}.") from error
+
+    def _finer(self) -> Market:
+        market = self._growing.market
+        return inside_market(market.symbols, self._newest, market.interval, self._inside)
 
     def finish(self) -> None:
         """End here: what waits is rejected."""
@@ -149,6 +182,21 @@ def bar_columns(bar: LiveBar, symbols: Sequence[str]) -> dict[str, FloatArray]:
             for name, value in zip(BAR_COLUMNS, values, strict=True):
                 columns[name][place] = value
     return columns
+
+
+def session_venue(venue: Venue, history: Market, bars: Sequence[LiveBar], inside: str) -> Venue:
+    """`venue` with what the trades and the books of a session's bars say, for a backtest of `session_market`. `inside`
+    is the timeframe of the bars inside them; empty: none are used."""
+    if inside and bars:
+        within = [(bar.open_time, bar.inside) for bar in bars]
+        venue = replace(venue, finer=inside_market(history.symbols, within, history.interval, inside))
+    if any(bar.depth for bar in bars):
+        depth = np.full((len(history) + len(bars), len(history.symbols)), np.nan)
+        for row, bar in enumerate(bars, len(history)):
+            for symbol, least in bar.depth.items():
+                depth[row, history.column(symbol)] = least
+        venue = replace(venue, depth=depth)
+    return venue
 
 
 def session_market(history: Market, bars: Sequence[LiveBar]) -> Market:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
 
 from simulator.errors import DataError
@@ -96,6 +97,28 @@ class BookTop:
 
 
 @dataclass(frozen=True, slots=True)
+class BookLevels:
+    """Both sides of the book, (price, size) of each level, the best one first. Raises `DataError` for a side without
+    levels or out of order, a size below 0, or a best bid that is not below the best ask."""
+
+    symbol: str
+    bids: tuple[tuple[float, float], ...]
+    asks: tuple[tuple[float, float], ...]
+    at: int
+    known_at: int
+
+    def __post_init__(self) -> None:
+        prices = [*(price for price, _ in reversed(self.bids)), *(price for price, _ in self.asks)]
+        sizes = [size for _, size in (*self.bids, *self.asks)]
+        there = bool(self.bids) and bool(self.asks) and prices[0] > 0.0 and prices[-1] < math.inf
+        rising = all(lower < higher for lower, higher in pairwise(prices))
+        if not (there and rising and all(0.0 <= size < math.inf for size in sizes)):
+            raise DataError(
+                f"the levels of the book of {self.symbol} are impossible: {self.bids[:3]}, {self.asks[:3]}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Funding:
     """A settlement of a perpetual that has happened: longs pay `rate` times notional at `at`. No forecast."""
 
@@ -125,4 +148,4 @@ class Notice:
     known_at: int
 
 
-FeedEvent = Candle | MarketTrade | BookTop | Funding | FeedHeartbeat | Notice
+FeedEvent = Candle | MarketTrade | BookTop | BookLevels | Funding | FeedHeartbeat | Notice

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import ccxt
 
-from simulator.data.download_client import aim, check_exchange, server_of
+from simulator.data.download_client import MarketType, aim, check_exchange, server_of
 from simulator.errors import RunFailed, UserError
 
 KEY_VARIABLE, SECRET_VARIABLE = "CRYPTOSENTINEL_SANDBOX_KEY", "CRYPTOSENTINEL_SANDBOX_SECRET"
@@ -80,15 +80,27 @@ class SandboxFailure(Exception):
 
 
 class SandboxAccount:
-    """The account of `keys` at the test network of `exchange`, for spot symbols as ccxt writes them.
+    """The account of `keys` at the test network of `exchange`, for symbols as ccxt writes them: all spot, or all
+    perpetuals that are settled in the currency that they are quoted in.
 
-    Raises `UserError` for an exchange without a test network, for perpetuals, and for a URL that cannot be used.
+    Attributes:
+        perpetual: whether it trades perpetuals.
+
+    Raises `UserError` for an exchange without a test network, for other symbols, and for a URL that cannot be used.
     """
 
     def __init__(self, exchange: str, symbols: tuple[str, ...], keys: SandboxKeys, url: str = "") -> None:
         check_exchange(exchange, ccxt.exchanges)
-        if any(":" in symbol for symbol in symbols):
-            raise UserError("the sandbox trades spot only, as BTC/USDT: leave --broker out for perpetuals")
+        self.perpetual = ":" in symbols[0]
+        for symbol in symbols:
+            quote, _, settle = symbol.partition("/")[2].partition(":")
+            if settle != (quote if self.perpetual else ""):
+                raise UserError(
+                    f"the sandbox cannot trade {', '.join(symbols)}: it takes spot, as BTC/USDT, or perpetuals that "
+                    "are settled in what they are quoted in, as BTC/USDT:USDT; choose such symbols, or leave --broker "
+                    "out"
+                )
+        market: MarketType = "swap" if self.perpetual else "spot"
         self.symbols, self._keys = symbols, keys
         quiet: Any = type(exchange, (getattr(ccxt, exchange),), {"logger": _QUIET})
         self._api: Any = quiet(
@@ -98,29 +110,40 @@ class SandboxAccount:
                 "password": keys.password or None,
                 "enableRateLimit": not url,
                 "timeout": _TIMEOUT,
-                "options": {"defaultType": "spot", "fetchMarkets": {"types": ["spot"]}},
+                "options": {
+                    "defaultType": market, "fetchMarkets": {"types": ["linear" if self.perpetual else "spot"]},
+                },
             }
         )  # fmt: skip
-        # Where ccxt knows no address of a test network, nothing must be left that could reach the real one.
-        try:
-            there = bool(self._api.urls.get("test"))
-            self._api.set_sandbox_mode(there)
-        except ccxt.BaseError:
-            there = False
-        if not there:
+        if not self._leave_real_money():
             raise UserError(
                 f"{exchange} has no test network in ccxt: choose an exchange that has one, as binance or bybit, "
                 "or leave --broker out"
             )
-        aim(self._api, "spot", server_of(url) if url else None)
+        aim(self._api, market, server_of(url) if url else None)
         self._api.session.trust_env = not url
 
+    def _leave_real_money(self) -> bool:
+        """Let nothing be reached but a test network; whether there is one. Where ccxt knows no address of it, nothing
+        must be left that could reach the exchange itself."""
+        try:
+            # Binance has closed the test network of its futures and has demo trading in its place.
+            if self.perpetual and isinstance(self._api.urls.get("demo"), dict):
+                self._api.enable_demo_trading(True)
+                return True
+            there = bool(self._api.urls.get("test"))
+            self._api.set_sandbox_mode(there)
+        except ccxt.BaseError:
+            return False
+        return there
+
     def connect(self) -> dict[str, float]:
-        """Check the account and what is traded; the total balance of each currency. What may pass, as an answer 500, is
+        """Check the account and what is traded; what it holds, see `holdings`. What may pass, as an answer 500, is
         asked again a few times.
 
         Raises:
-            UserError: keys that are refused, a symbol that is not there, clocks that differ by more than 30 seconds.
+            UserError: keys that are refused, a symbol that is not there, clocks that differ by more than 30 seconds,
+                perpetuals in an account with separate long and short positions.
             RunFailed: it cannot be reached.
         """
         name, failure = self._api.id, ""
@@ -139,7 +162,7 @@ class SandboxAccount:
         raise RunFailed(f"{name}'s test network cannot be reached: {failure}; try later, or leave --broker out")
 
     def _checked(self, name: str) -> dict[str, float]:
-        """The balances, once the clock and the symbols are as they should be."""
+        """What the account holds, once the clock, the symbols and the account are as they should be."""
         if self._api.has.get("fetchTime") is True:
             skew = int(self._ask("fetch_time")) - int(self._api.milliseconds())
             if abs(skew) > _MOST_SKEW:
@@ -151,16 +174,46 @@ class SandboxAccount:
         lacking = [symbol for symbol in self.symbols if symbol not in self._api.markets]
         if lacking:
             raise UserError(f"{name}'s test network has no {', '.join(lacking)}: choose other symbols")
-        return self.balance()
+        if self.perpetual and self._api.has.get("fetchPositionMode") is True:
+            mode = self._ask("fetch_position_mode", self.symbols[0])
+            if isinstance(mode, dict) and mode.get("hedged"):
+                raise UserError(
+                    f"the account at {name}'s test network keeps long and short positions of a symbol apart (hedge "
+                    "mode), and the session's account has one of each: set it to one-way mode there"
+                )
+        return self.holdings()
 
-    def balance(self) -> dict[str, float]:
-        """The total of each currency that the account has or trades. Raises `SandboxFailure`."""
+    def held_as(self, symbol: str) -> str:
+        """What `holdings` calls a symbol that is held: the coin, or the perpetual."""
+        return symbol if self.perpetual else symbol.partition("/")[0]
+
+    def holdings(self) -> dict[str, float]:
+        """What the account has: the total of each currency traded, or the position in each perpetual, signed base
+        units. Raises `SandboxFailure`."""
+        if self.perpetual:
+            return self._positions()
         answer = self._ask("fetch_balance")
         total = answer.get("total") if isinstance(answer, dict) else None
         if not isinstance(total, dict):
             raise SandboxFailure("an answer of another shape")
         traded = {part for symbol in self.symbols for part in symbol.split("/")}
         return {currency: float(total.get(currency) or 0.0) for currency in sorted(traded)}
+
+    def _positions(self) -> dict[str, float]:
+        positions = dict.fromkeys(self.symbols, 0.0)
+        answer = self._ask("fetch_positions", list(self.symbols))
+        try:
+            for one in answer:
+                if one["symbol"] in positions and one.get("contracts"):
+                    side = {"long": 1.0, "short": -1.0}[one["side"]]
+                    positions[one["symbol"]] += side * float(one["contracts"]) * self._contract(one["symbol"])
+        except _MALFORMED as error:
+            raise SandboxFailure(f"a position of another shape ({type(error).__name__})") from None
+        return positions
+
+    def _contract(self, symbol: str) -> float:
+        """Base units of one contract; of spot 1."""
+        return float(self._api.markets[symbol].get("contractSize") or 1.0) if self.perpetual else 1.0
 
     def order(self, name: str, symbol: str) -> SandboxOrder:
         """The order that was sent as `name`. Raises `SandboxFailure`."""
@@ -170,15 +223,17 @@ class SandboxAccount:
             return SandboxOrder(name, symbol, "unknown")
         return self._order(name, symbol, answer)
 
-    def send(self, name: str, symbol: str, quantity: float) -> SandboxOrder | None:
-        """Send a market order of `quantity` (signed) under `name`; None where it is below what the exchange takes.
+    def send(self, name: str, symbol: str, quantity: float, *, reduces: bool = False) -> SandboxOrder | None:
+        """Send a market order of `quantity` (signed base units) under `name`; None where it is below what the exchange
+        takes. One that `reduces` a perpetual's position can only do that.
         Raises `SandboxFailure`, after which it is not known whether it came there."""
         try:
-            amount = float(self._api.amount_to_precision(symbol, abs(quantity)))
+            amount = float(self._api.amount_to_precision(symbol, abs(quantity) / self._contract(symbol)))
         except ccxt.BaseError:
             return None
         side = "buy" if quantity > 0.0 else "sell"
-        answer = self._ask("create_order", symbol, "market", side, amount, None, {"clientOrderId": name})
+        more = {"reduceOnly": True} if reduces and self.perpetual else {}
+        answer = self._ask("create_order", symbol, "market", side, amount, None, {"clientOrderId": name, **more})
         return self._order(name, symbol, answer)
 
     def strangers(self, own: str) -> list[str]:
@@ -192,7 +247,8 @@ class SandboxAccount:
 
     def _order(self, name: str, symbol: str, answer: Any) -> SandboxOrder:
         try:
-            filled = float(answer.get("filled") or 0.0) * (1.0 if answer["side"] == "buy" else -1.0)
+            sign = 1.0 if answer["side"] == "buy" else -1.0
+            filled = sign * float(answer.get("filled") or 0.0) * self._contract(symbol)
             status: OrderStatus = "open" if answer.get("status") in (None, "open") else "closed"
             price = answer.get("average")
             return SandboxOrder(name, symbol, status, filled, None if price is None else float(price))

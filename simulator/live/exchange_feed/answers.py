@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simulator.errors import DataError
-from simulator.live.events import BookTop, Funding, MarketTrade
+from simulator.live.events import BookLevels, BookTop, Funding, MarketTrade
 from simulator.live.exchange_feed.closed_candles import CandleRow
 from simulator.market.bar_checks import check_bars
 from simulator.tables import EARLIEST, LATEST
@@ -54,6 +54,22 @@ def book_of(symbol: str, bid: tuple[Any, Any], ask: tuple[Any, Any], time: Any, 
     if min(bid_size, ask_size) < 0:
         raise DataError(f"{what} has a negative size: {bid}, {ask}")
     return BookTop(symbol, bid_price, bid_size, ask_price, ask_size, at, known_at)
+
+
+def book_levels_of(symbol: str, book: Any, known_at: int) -> BookLevels:
+    """The levels of a book of ccxt's structure. Raises `DataError`."""
+    what = f"the book of {symbol}"
+    if not isinstance(book, dict):
+        raise DataError(f"{what} is {str(book)[:80]}")
+    sides: dict[str, tuple[tuple[float, float], ...]] = {}
+    for side in ("bids", "asks"):
+        levels = book.get(side)
+        if not isinstance(levels, list) or not all(isinstance(one, list | tuple) and len(one) >= 2 for one in levels):
+            raise DataError(f"{what} has {side} that are no list of levels: {str(levels)[:80]}")
+        sides[side] = tuple((positive(what, one[0]), number(what, one[1])) for one in levels)
+    time = book.get("timestamp")
+    at = known_at if time is None else moment(what, time)
+    return BookLevels(symbol, sides["bids"], sides["asks"], at, known_at)
 
 
 def funding_of(symbol: str, record: Any, known_at: int) -> Funding:

@@ -10,7 +10,7 @@ class FeedCounters:
     """Counts since the feed was made; a snapshot is a plain dictionary.
 
     Attributes:
-        candles, trades, books, fundings: events given. filled: of the candles, those that REST gave.
+        candles, trades, books, depths, fundings: events given. filled: of the candles, those that REST gave.
         duplicates: closed candles and trades that came again. corrections: closed candles that came again and differ.
         early: closed candles that came before an earlier one, and had to wait for it.
         gaps: bars that the exchange has none of.
@@ -26,6 +26,7 @@ class FeedCounters:
     candles: int = 0
     trades: int = 0
     books: int = 0
+    depths: int = 0
     fundings: int = 0
     filled: int = 0
     duplicates: int = 0

@@ -13,7 +13,7 @@ from simulator.data.venue import rules_from_ccxt
 from simulator.errors import RunFailed
 from simulator.exchange.rules import SymbolRules
 from simulator.live.clock import Clock, RealClock
-from simulator.live.events import BookTop, Candle, FeedEvent, FeedHeartbeat, Funding, MarketTrade
+from simulator.live.events import BookLevels, BookTop, Candle, FeedEvent, FeedHeartbeat, Funding, MarketTrade
 from simulator.live.exchange_feed.connection import FeedFailure
 from simulator.live.exchange_feed.counters import FeedCounters
 from simulator.live.exchange_feed.listener import Listener
@@ -158,7 +158,7 @@ class ExchangeFeed:
         with self._change:
             known_at = max(self.clock.now(), self._latest)
             event = make(known_at)
-            if len(self._kept) >= MOST_KEPT and isinstance(event, MarketTrade | BookTop):
+            if len(self._kept) >= MOST_KEPT and isinstance(event, MarketTrade | BookTop | BookLevels):
                 self._counters.add("overflow")
                 return
             self._latest = known_at

@@ -19,8 +19,8 @@ import ccxt
 
 from simulator.data.download_client import ATTEMPTS
 from simulator.errors import DataError, RunFailed, UserError
-from simulator.live.events import BookTop, Candle, FeedEvent, Funding, MarketTrade, Notice, NoticeKind
-from simulator.live.exchange_feed.answers import book_of, kline_of, number
+from simulator.live.events import BookLevels, BookTop, Candle, FeedEvent, Funding, MarketTrade, Notice, NoticeKind
+from simulator.live.exchange_feed.answers import book_levels_of, book_of, kline_of, number
 from simulator.live.exchange_feed.closed_candles import CandleRow, ClosedCandles
 from simulator.live.exchange_feed.connection import ExchangeConnection, FeedFailure
 from simulator.live.exchange_feed.counters import FeedCounters
@@ -40,6 +40,7 @@ _AGAIN, _LONGEST_AGAIN = (
 )  # seconds until an answer that lacks a candle is asked for once more, then twice that
 _SETTLEMENT_LOOKS = (2, 10, 60, 300, 1800)  # seconds after each hour: settlements fall on hours, and are listed later
 _RECENT_TRADES = 4_000
+_LEVELS = 20  # of a book that is looked into: every exchange of ccxt gives as many at once
 _LEAST_GRACE = 0.05  # real seconds, with a clock that runs fast
 _LONGER = 3  # how often the allowed silence of a socket that is ended again and again is doubled
 
@@ -103,6 +104,8 @@ class Listener:
         self._start(self._end_silence())
         self._start(self._measure())
         self._start(self._poll())
+        if settings.depth and self.connection.api.has.get("fetchOrderBook"):
+            self._start(self._look_into_books())
         if settings.market == "swap":
             self._start(self._settle())
         api, symbols = self.connection.api, list(settings.symbols)
@@ -150,7 +153,7 @@ class Listener:
         if not task.cancelled() and task.exception() is not None:
             self.defect = task.exception()
 
-    def _pass_on(self, event: MarketTrade | BookTop | Funding) -> None:
+    def _pass_on(self, event: MarketTrade | BookTop | BookLevels | Funding) -> None:
         self._emit(lambda known_at: replace(event, known_at=known_at))
 
     def _notice(self, kind: NoticeKind, words: str, symbol: str = "") -> None:
@@ -399,6 +402,22 @@ class Listener:
             self.counters.add("books")
             self._pass_on(event)
 
+    async def _look_into_books(self) -> None:
+        """Ask for the levels of each book, again and again."""
+
+        async def ask() -> None:
+            for symbol in self.settings.symbols:
+                book = await self.connection.ask("fetch_order_book", symbol, _LEVELS)
+                try:
+                    event = book_levels_of(symbol, book, self.clock.now())
+                except DataError as error:
+                    self._malformed(str(error))
+                else:
+                    self.counters.add("depths")
+                    self._pass_on(event)
+
+        await self._repeat(ask, lambda: self.clock.sleep(self.clock.patience(self.settings.depth)))
+
     async def _poll(self) -> None:
         """Ask for trades and books as long as no stream brings them."""
         failures = 0
@@ -408,7 +427,7 @@ class Listener:
                 for symbol in self.settings.symbols:
                     if "books" in self._polled:
                         self._booked(await self.connection.ask("fetch_order_book", symbol, 5))
-                    if "trades" in self._polled:
+                    if "trades" in self._polled and self.connection.api.has.get("fetchTrades"):
                         since = self._last_trade.get(symbol, self.exchange_now() - HOUR_MS)
                         trades = await self._history.trades(symbol, since)
                         self._traded([one for one in trades if self._is_new(symbol, one)])

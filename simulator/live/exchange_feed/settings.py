@@ -18,6 +18,7 @@ class FeedSettings:
         timeframe: of `simulator.market.timeframes.TIMEFRAMES`.
         url: server to ask instead of the exchange's own.
         trades, books: whether to listen to trades and to the best bid and ask.
+        depth: between two requests for the levels of a book; 0: none are asked for.
         grace: after a candle's close, in which the stream may bring it before REST is asked.
         absent_after: in which, beside the length of a bar, REST must give neither a candle nor a newer one for it to be
             believed absent. Where it has a newer one, two answers suffice.
@@ -36,6 +37,7 @@ class FeedSettings:
     url: str = ""
     trades: bool = True
     books: bool = True
+    depth: float = 20.0
     grace: float = 2.0
     absent_after: float = 30.0
     silence: float = 30.0

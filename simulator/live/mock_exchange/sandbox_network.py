@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 import threading
 import time
 from collections import Counter, defaultdict
@@ -25,6 +26,7 @@ from simulator.live.mock_exchange.tape import MarketTape, decimal_text
 from simulator.market.market import Market
 
 FEE = 0.001
+_PREFIX = re.compile(r"^/(api|fapi)/v\d/")
 _RECEIVE_WINDOW = 60_000  # ms
 
 
@@ -37,6 +39,8 @@ class SandboxNetwork:
             "signature".
         skew: ms that the network's clock is wrong by.
     """
+
+    signed = frozenset({"account", "order", "openOrders", "allOrders", "myTrades"})
 
     def __init__(self, market: Market, clock: Clock, key: str, secret: str) -> None:
         self._tape, self._clock = MarketTape(market), clock
@@ -52,11 +56,11 @@ class SandboxNetwork:
     def answer(self, method: str, path: str, query: dict[str, str], text: str, key: str) -> tuple[int, Any]:
         """Status and document of a request; `text` is what was signed."""
         with self._lock:
-            name = path.removeprefix("/api/v3/")
+            name = _PREFIX.sub("", path)
             self.requests[f"{method} {name}"] += 1
             if name == "time":
                 return 200, {"serverTime": self._real() + self.skew}
-            signed = name in ("account", "order", "openOrders", "allOrders", "myTrades")
+            signed = name in self.signed
             failure = self.failing.pop(0) if signed and self.failing else ""
             if failure in ("500", "429"):
                 return int(failure), error_document(-1000, "Not now.")
@@ -107,16 +111,20 @@ class SandboxNetwork:
             known["status"] = "CANCELED" if known["status"] == "NEW" else known["status"]
         return known
 
-    def _fill(self, query: dict[str, str]) -> dict[str, Any]:
-        name, side = query["newClientOrderId"], query["side"]
-        if name in self.orders:
+    def _taken(self, query: dict[str, str]) -> tuple[float, float]:
+        """Quantity of a market order, and the price that it takes."""
+        if query["newClientOrderId"] in self.orders:
             raise RefusedRequest(-2010, "Duplicate order sent.")
         column = self._answers.column(query)
         tick = self._tape.last_tick(column, self._clock.now())
         if tick is None or query["type"] != "MARKET":
             raise RefusedRequest(-1013, "Market is closed.")
-        (bid, _), (ask, _) = (side_[0] for side_ in self._tape.book(column, tick))
-        quantity, price = float(query["quantity"]), ask if side == "BUY" else bid
+        (bid, _), (ask, _) = (side[0] for side in self._tape.book(column, tick))
+        return float(query["quantity"]), ask if query["side"] == "BUY" else bid
+
+    def _fill(self, query: dict[str, str]) -> dict[str, Any]:
+        name, side = query["newClientOrderId"], query["side"]
+        quantity, price = self._taken(query)
         base, quote = base_and_quote(query["symbol"])
         spent, worth = (quote, quantity * price) if side == "BUY" else (base, quantity)
         if self.balances[spent] < worth:

@@ -130,8 +130,9 @@ def test_what_cannot_be_used_is_refused_before_the_first_order(scene: Scene) -> 
         scene.account(secret="wrong").connect()
     with pytest.raises(UserError, match="has no DOGE/USDT"):
         scene.account(symbols=("DOGE/USDT",)).connect()
-    with pytest.raises(UserError, match="spot only"):
-        scene.account(symbols=("BTC/USDT:USDT",))
+    for symbols in (("BTC/USD:BTC",), ("BTC/USDT", "ETH/USDT:USDT")):
+        with pytest.raises(UserError, match="or perpetuals that are settled in what they are quoted in"):
+            scene.account(symbols=symbols)
     with pytest.raises(UserError, match="no test network"):
         SandboxAccount("kraken", SYMBOLS, SandboxKeys(KEY, SECRET))
     scene.network.skew = 60_000

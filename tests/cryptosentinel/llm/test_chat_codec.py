@@ -1,5 +1,7 @@
 """The chat format: equal to the template, invertible, and closed to whatever data tries."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -145,3 +147,29 @@ def test_a_tokenizer_of_another_format_is_refused(kept: tuple[str, ...]) -> None
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in kept])
     with pytest.raises(UserError, match=r"<\|im_end\|>.*Qwen3"):
         ChatCodec(tokenizer)
+
+
+def test_a_codec_of_bytes_keeps_none_of_the_texts_that_it_has_encoded() -> None:
+    """A session encodes new ones at each decision, for months: some kilobytes each stayed in the tokenizer's cache."""
+    script = """
+import ctypes, re
+from pathlib import Path
+from cryptosentinel.llm.chat_codec import make_byte_codec
+
+def used():
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+codec = make_byte_codec()
+encode = [codec.encode_data, lambda text: codec.tokenizer.encode(text).ids]
+for number in range(1100):  # so many texts are kept on purpose
+    encode[number % 2](f"{number:07d} " * 25)
+before = used()
+for number in range(2000, 6000):
+    encode[number % 2](f"{number:07d} " * 25)
+print(used() - before)
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 8_000  # kB; it was 31,000
