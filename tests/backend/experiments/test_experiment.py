@@ -102,7 +102,7 @@ def test_a_file_that_changed_half_way_is_refused_with_the_difference(
         (('"no_edge"]', '"no_edge", "sideways"]'), "no market 'sideways'"),
         (('config = "quick"', 'config = "quik"'), "no preset"),
         (('seeds = "1-3"', 'seeds = "confirm"'), "keeps none: set seeds.confirm"),
-        (('set = ["market.bars=600"', 'set = ["seeds.confirm=[3, 9]", "market.bars=600"'), "touches 3 of seeds.confirm"),
+        (('set = ["market.bars=600"', 'set = ["seeds.confirm=[3, 9]", "market.bars=600"'), "touches 3 of seeds"),
         (("[windows]", "[window]"), "unknown key 'window'"),
         (('control = "always_short"', 'team = "ema_cros"'), "did you mean 'ema_cross'"),
         (('set = ["market.bars=600"', 'set = ["market.data=$NOT_SET_HERE", "market.bars=600"'), "NOT_SET_HERE"),
