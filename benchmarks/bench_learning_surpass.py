@@ -36,7 +36,14 @@ from backend.store.store import Store
 from backend.training.rl_job import run_rl
 from backend.training.rollout.collect import rollout_settings
 from backend.training.rollout.expected_value import evidence_values
-from backend.training.rollout.held_out_value import HOLDING, TEACHER, WARM_STARTED_GREEDY, greedy_teams, held_out_value
+from backend.training.rollout.held_out_value import (
+    HOLDING,
+    TEACHER,
+    TRAINED_GREEDY,
+    WARM_STARTED_GREEDY,
+    greedy_teams,
+    held_out_value,
+)
 from benchmarks.bench_learning_private import held_out_states
 from benchmarks.run import Result
 from simulator.files import write_whole
@@ -117,8 +124,9 @@ def surpass_row(name: str, documents: Sequence[dict[str, Any]], times: int) -> R
     gains = [_difference(document, name) for document in documents]
     mean, low, high = student_interval(gains)
     allowed = float(np.mean([document["allowed"] for document in documents]))
-    questions = np.mean([document["value"]["rows"]["trained, greedy"]["questions"] for document in documents])
-    traded = np.mean([document["value"]["rows"]["trained, greedy"]["traded"] for document in documents])
+    trained = [document["value"]["rows"][TRAINED_GREEDY] for document in documents]
+    questions = np.mean([row["questions"] for row in trained])
+    now, later = (np.mean([row[key] or 0.0 for row in trained]) for key in ("traded_now", "traded_later"))
     share = mean / allowed
     return Result(
         name=f"learning.surpass.{AGAINST[name]}",
@@ -126,8 +134,9 @@ def surpass_row(name: str, documents: Sequence[dict[str, Any]], times: int) -> R
         unit="thousandths of the outcome a decision, trained less this, both with their likeliest answers",
         against=f"{name}; 95 % interval {1000 * low:+.1f} to {1000 * high:+.1f}, seeds "
         + ", ".join(f"{1000 * gain:+.1f}" for gain in gains)
-        + f"; the evidence allows {1000 * allowed:.1f} above holding; {questions:.1f} questions a decision, it trades "
-        f"in {traded:.0%}; the seeds were run with {times} configuration{'s' if times > 1 else ''} here",
+        + f"; the evidence allows {1000 * allowed:.1f} above holding; {questions:.1f} questions a decision; it trades "
+        f"in {now:.0%} where Trader would send at once, in {later:.0%} where it would wait; configurations that these "
+        f"seeds were run with here: {times}",
         ratio=share,
         target=TARGET,
         met=low > 0.0 and share >= TARGET,

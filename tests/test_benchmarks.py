@@ -102,7 +102,7 @@ def test_a_team_surpasses_where_every_seed_says_so_and_by_enough() -> None:
             {
                 "allowed": 0.02,
                 "value": {
-                    "rows": {"trained, greedy": {"questions": 2.0, "traded": 0.3}},
+                    "rows": {"trained, greedy": {"questions": 2.0, "traded_now": 0.9, "traded_later": None}},
                     "differences": [{"against": name, "outcome": gain} for name in AGAINST],
                 },
             }

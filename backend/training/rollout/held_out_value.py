@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import split
@@ -21,6 +22,8 @@ from backend.statistics.mean_interval import mean_interval
 from backend.training.algorithm.rewards import Outcome
 from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import Rollout, collect, rollout_settings
+from cryptosentinel.agents.trader import ROLE as TRADER
+from cryptosentinel.agents.trader import in_words
 from cryptosentinel.llm.engine import RememberingEngine
 from simulator.arrays import FloatArray, IntArray
 from simulator.market.market import Market
@@ -30,12 +33,19 @@ TRAINED_GREEDY, WARM_STARTED_GREEDY, TEACHER, HOLDING = "trained, greedy", "warm
 
 @dataclass(frozen=True)
 class _Values:
-    """Of one team over N states, (N,) each: net return and outcome score, questions, and whether it sent orders."""
+    """Of one team over N states, (N,) each: net return and outcome score, questions, whether it sent orders, and what
+    Trader said of when: now, later, or nothing where it was not asked."""
 
     net_return: FloatArray
     outcome: FloatArray
     questions: FloatArray
     traded: FloatArray
+    timing: npt.NDArray[np.str_]
+
+    def traded_after(self, timing: str) -> float | None:
+        """The share of the decisions with orders among those in which Trader had said so; None where it never did."""
+        heard = self.traded[self.timing == timing]
+        return float(heard.mean()) if len(heard) else None
 
 
 def greedy_teams(config: Config, trained: LoadedTeam, warm_started: LoadedTeam) -> list[LoadedTeam]:
@@ -91,6 +101,8 @@ def held_out_value(
                 "outcome": float(one.outcome.mean()),
                 "questions": float(one.questions.mean()),
                 "traded": float(one.traded.mean()),
+                "traded_now": one.traded_after("now"),
+                "traded_later": one.traded_after("later"),
             }
             for name, one in values.items()
         },
@@ -135,7 +147,14 @@ def _values_of(rollouts: Sequence[Rollout]) -> _Values:
         values,
         questions=np.array([len(rollout.subs) for rollout in rollouts], np.float64),
         traded=np.array([bool(rollout.decision.orders) for rollout in rollouts], np.float64),
+        timing=np.array([_timing(rollout) for rollout in rollouts]),
     )
+
+
+def _timing(rollout: Rollout) -> str:
+    """What Trader said first of when to send the orders, in a word; empty where it said nothing valid."""
+    answers = (one.answer for one in rollout.decision.transcripts if one.role == TRADER.key and one.answer is not None)
+    return str(in_words(next(answers, {})).get("timing", ""))
 
 
 def _of_outcomes(outcomes: Sequence[Outcome]) -> _Values:
@@ -145,6 +164,7 @@ def _of_outcomes(outcomes: Sequence[Outcome]) -> _Values:
         np.array([outcome.score for outcome in outcomes]),
         nothing,
         nothing,
+        np.full(len(outcomes), ""),
     )
 
 
