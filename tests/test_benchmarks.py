@@ -16,6 +16,7 @@ from rich.console import Console
 
 from benchmarks import run as runner
 from benchmarks.bench_learning_oracle_share import share_interval
+from benchmarks.bench_learning_surpass import AGAINST, config_of, count_configuration, surpass_row
 from benchmarks.run import Result
 
 
@@ -93,3 +94,32 @@ def test_a_share_and_its_interval(seeds: int, windows: int, seed: int, share: fl
     mean, low, high = share_interval(by_seed * oracle, oracle)
     assert low < mean < high
     assert high - low > 0.3 * spread / seeds**0.5
+
+
+def test_a_team_surpasses_where_every_seed_says_so_and_by_enough() -> None:
+    def documents(*gains: float) -> list[dict[str, object]]:
+        return [
+            {
+                "allowed": 0.02,
+                "value": {
+                    "rows": {"trained, greedy": {"questions": 2.0, "traded_now": 0.9, "traded_later": None}},
+                    "differences": [{"against": name, "outcome": gain} for name in AGAINST],
+                },
+            }
+            for gain in gains
+        ]
+
+    row = surpass_row("teacher", documents(0.004, 0.005, 0.006), 1)
+    assert row["value"] == pytest.approx(5.0) and row["ratio"] == pytest.approx(0.25) and row["met"]
+    assert "+2.5 to +7.5" in row["against"]  # 4.303 standard errors of 0.577 to either side
+    assert not surpass_row("teacher", documents(0.002, 0.0021, 0.0022), 1)["met"]  # certain, and too little
+    assert not surpass_row("teacher", documents(-0.01, 0.005, 0.02), 1)["met"]  # enough, and uncertain
+
+
+def test_the_configurations_of_the_headlines_seeds_are_counted(tmp_path: Path) -> None:
+    config = config_of(9101)
+    config.check_seeds()  # it is here that these seeds are trained on
+    assert [count_configuration(tmp_path, config) for _ in range(2)] == [1, 1]
+    changed = config.model_copy(update={"nano": config.nano.model_copy(update={"steps": 3})})
+    assert count_configuration(tmp_path, changed) == 2
+    assert count_configuration(tmp_path, config) == 2

@@ -96,7 +96,7 @@ def value_table(value: Mapping[str, Any]) -> Table:
     table = narrow_table(
         f"Value of a decision: means over {value['states']:,} held-out states x {value['scenario_paths']:,} scenarios"
     )
-    for heading in ("return bp", "outcome", "questions", "trades%"):
+    for heading in ("return bp", "outcome", "questions", "trades%", "if now%", "if later%"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, row in sorted(value["rows"].items(), key=lambda item: -item[1]["outcome"]):
         table.add_row(
@@ -105,6 +105,7 @@ def value_table(value: Mapping[str, Any]) -> Table:
             f"{row['outcome']:.4f}",
             f"{row['questions']:.2f}",
             f"{100 * row['traded']:.0f}",
+            *("-" if row.get(key) is None else f"{100 * row[key]:.0f}" for key in ("traded_now", "traded_later")),
         )
     return table
 

@@ -65,6 +65,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "states", "rollouts", "random_share", "min_score", "min_margin", "validation_share", "steps", "batch_tokens",
         "learning_rate", "score_on", "score_states", "score_samples", "seed",
     ),
+    "seeds": ("confirm",),
 }  # fmt: skip
 
 # What only the user may set, and what it would do.

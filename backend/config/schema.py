@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -329,6 +329,23 @@ class PaperConfig(Section):
         return broker
 
 
+class SeedsConfig(Section):
+    """Seeds that are set apart."""
+
+    confirm: tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...] = Field(
+        (),
+        description="seeds of generated markets that are kept for a headline: nothing is tuned on them. train, sft "
+        "and demo refuse them, and an experiment reads them with seeds = 'confirm' alone",
+    )
+
+    @field_validator("confirm")
+    @classmethod
+    def _each_once(cls, confirm: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(confirm)) < len(confirm):
+            raise ValueError("a seed is named twice")
+        return confirm
+
+
 class PluginsConfig(Section):
     """The user's own additions to the program."""
 
@@ -352,6 +369,7 @@ class Config(Section):
     sft: SftConfig = Field(default_factory=SftConfig)
     paper: PaperConfig = Field(default_factory=PaperConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
+    seeds: SeedsConfig = Field(default_factory=SeedsConfig)
     plugins: PluginsConfig = Field(default_factory=PluginsConfig)
 
     @model_validator(mode="after")
@@ -372,6 +390,15 @@ class Config(Section):
                 "engine.thinking_tokens"
             )
         return self
+
+    def check_seeds(self) -> None:
+        """Raise `ConfigError` where the market is one that is kept for a headline (`seeds.confirm`): whoever tunes on
+        it can show nothing with it."""
+        if not (self.market.data or self.market.source) and self.market.seed in self.seeds.confirm:
+            raise ConfigError(
+                f"market.seed = {self.market.seed} is one of seeds.confirm, the markets that are kept for a headline "
+                "and that nothing is tuned on: choose another, or run an experiment with seeds = 'confirm'"
+            )
 
     def coins_of_a_decision(self) -> int:
         """One, or of a portfolio as many as are named or generated; of data without `market.symbols` as many as would

@@ -143,8 +143,10 @@ def check_ready(config: Config) -> None:
 
 
 def check_trainable(config: Config) -> None:
-    """Raise `ConfigError` for a team that is not trained, settings about roles that are not in it, or an engine whose
-    samples cannot be trained on. Raises `UserError` for a team that cannot be."""
+    """Raise `ConfigError` for a team that is not trained, settings about roles that are not in it, an engine whose
+    samples cannot be trained on, or a market that is kept for a headline. Raises `UserError` for a team that cannot
+    be."""
+    config.check_seeds()
     load_plugins(config)
     reward_of(config.training)
     scores_of(config)

@@ -91,6 +91,7 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     `sources` are the teams that are listened to, as `collection.sources_of` takes them. Raises `UserError` for sources,
     a folder or a configuration that cannot be used, `RunFailed` where training cannot go on.
     """
+    config.check_seeds()
     load_plugins(config)
     if config.team.roles[: len(STANDARD)] != STANDARD:
         raise ConfigError(

@@ -23,6 +23,10 @@ _COLUMNS = (
     Column("questions", "Questions", "ratio", "put to sub-agents, a decision"),
     Column("traded", "Trades", "share", "decisions that changed a position"),
 )
+_TIMED = (
+    Column("traded_now", "Trades if now", "share", "of the decisions in which Trader would send the orders at once"),
+    Column("traded_later", "Trades if later", "share", "of the decisions in which Trader would wait"),
+)
 _DIFFERENCES = (
     Column("net_return", "Return, bp", "text", "what the trained team earns more a decision"),
     Column("net_return_ci95", "95 % interval", "text", "of that"),
@@ -43,6 +47,7 @@ def value_section(document: Mapping[str, Any]) -> ReportSection:
         )
         for name, row in ordered
     )
+    timed = tuple(one for one in _TIMED if any(row.get(one.key) is not None for row in document["rows"].values()))
     differences = tuple(
         TableRow(
             f"Trained − {title_of(row['against'])}",
@@ -64,7 +69,7 @@ def value_section(document: Mapping[str, Any]) -> ReportSection:
     return ReportSection(
         "What a decision is worth",
         (
-            Table("What a decision is worth", caption, _COLUMNS, rows),
+            Table("What a decision is worth", caption, (*_COLUMNS, *timed), rows),
             Table("Trained, compared", intervals, _DIFFERENCES, differences, first="Difference"),
         ),
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import split
@@ -24,6 +25,8 @@ from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import Rollout, collect, rollout_settings
 from backend.training.rollout.decision_story import Lookups, lookups_of, position_after, story_of
 from backend.training.rollout.scoring import tail_of
+from cryptosentinel.agents.trader import ROLE as TRADER
+from cryptosentinel.agents.trader import in_words
 from cryptosentinel.llm.engine import RememberingEngine
 from cryptosentinel.team import Team
 from simulator.arrays import FloatArray, IntArray
@@ -35,15 +38,22 @@ TRAINED_GREEDY, WARM_STARTED_GREEDY, TEACHER, HOLDING = "trained, greedy", "warm
 
 @dataclass(frozen=True)
 class StateValues:
-    """Of one team over N states, (N,) each: net return and outcome score, questions, whether it sent orders, and the
-    position that it then has. `lookups` are the tools that its roles used."""
+    """Of one team over N states, (N,) each: net return and outcome score, questions, whether it sent orders, the
+    position that it then has, and what Trader said of when: now, later, or nothing where it was not asked. `lookups`
+    are the tools that its roles used."""
 
     net_return: FloatArray
     outcome: FloatArray
     questions: FloatArray
     traded: FloatArray
     position: FloatArray
+    timing: npt.NDArray[np.str_]
     lookups: Lookups = field(default_factory=dict)
+
+    def traded_after(self, timing: str) -> float | None:
+        """The share of the decisions with orders among those in which Trader had said so; None where it never did."""
+        heard = self.traded[self.timing == timing]
+        return float(heard.mean()) if len(heard) else None
 
 
 def greedy_teams(config: Config, trained: LoadedTeam, warm_started: LoadedTeam) -> list[LoadedTeam]:
@@ -153,6 +163,8 @@ def value_document(
                 "outcome": float(one.outcome.mean()),
                 "questions": float(one.questions.mean()),
                 "traded": float(one.traded.mean()),
+                "traded_now": one.traded_after("now"),
+                "traded_later": one.traded_after("later"),
             }
             for name, one in values.items()
         },
@@ -197,8 +209,15 @@ def _values_of(team: Team, rollouts: Sequence[Rollout]) -> StateValues:
         values,
         questions=np.array([len(rollout.subs) for rollout in rollouts], np.float64),
         traded=np.array([bool(rollout.decision.orders) for rollout in rollouts], np.float64),
+        timing=np.array([_timing(rollout) for rollout in rollouts]),
         lookups=lookups_of(team, rollouts),
     )
+
+
+def _timing(rollout: Rollout) -> str:
+    """What Trader said first of when to send the orders, in a word; empty where it said nothing valid."""
+    answers = (one.answer for one in rollout.decision.transcripts if one.role == TRADER.key and one.answer is not None)
+    return str(in_words(next(answers, {})).get("timing", ""))
 
 
 def _of_outcomes(outcomes: Sequence[Outcome], positions: Sequence[float]) -> StateValues:
@@ -209,6 +228,7 @@ def _of_outcomes(outcomes: Sequence[Outcome], positions: Sequence[float]) -> Sta
         nothing,
         nothing,
         np.array(positions),
+        np.full(len(outcomes), ""),
     )
 
 

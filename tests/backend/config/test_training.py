@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from backend.builders.market import load_market
 from backend.config.experimental import ExperimentalConfig
 from backend.config.load import config_from_dict, load_config
 from backend.config.schema import Config, ConfigError
@@ -21,6 +22,7 @@ from backend.training.algorithm.counterfactual import CreditMethod
 from backend.training.algorithm.credit import GroupKey
 from backend.training.algorithm.objective import Aggregation, ImportanceKind, PolicyLoss, RatioKind
 from backend.training.rl_job import check_trainable
+from backend.training.sft_job import run_sft
 from tests.small_world import training_table
 
 CHOICES = {
@@ -180,6 +182,24 @@ def test_any_combination_is_taken_or_refused_with_a_sentence(values: dict[str, A
     assert own.ratio == "token" or (own.aggregation, own.policy_loss) == ("grpo", "clip")
     assert (own.aggregation == "dr_grpo") == (own.constant_length > 0)
     assert own.overlong_buffer <= own.overlong_length and (own.overlong_buffer > 0) == (own.overlong_length > 0)
+
+
+def test_a_market_that_is_kept_for_a_headline_is_not_trained_on(tmp_path: Path) -> None:
+    kept = load_config("private").seeds.confirm
+    assert kept and load_config("private").market.seed not in kept
+    config = load_config("private", [f"market.seed={kept[-1]}"])
+    market = load_market(load_config("quick", ["market.bars=600"]).market, config.costs)
+    for refused in (
+        lambda: check_trainable(config),
+        lambda: run_sft(config, market, ["scripted"], tmp_path, lambda *_: None),
+    ):
+        with pytest.raises(ConfigError, match=rf"market\.seed = {kept[-1]} is one of seeds\.confirm"):
+            refused()
+    assert list(tmp_path.iterdir()) == []
+    check_trainable(load_config("private", [f"market.seed={kept[-1]}", "seeds.confirm=[]"]))
+    check_trainable(load_config("demo", ["seeds.confirm=[7]", "market.seed=7", "market.data=bars"]))  # not generated
+    with pytest.raises(ConfigError, match="a seed is named twice"):
+        load_config("private", ["seeds.confirm=[4, 4]"])
 
 
 def test_beliefs_about_too_many_coins_are_refused_by_name() -> None:
