@@ -36,8 +36,11 @@ _COLUMNS = {
     "costs": st.column_config.NumberColumn(format="%.2f %%", help="Paid for trading, of the money at the start."),
     "gain": st.column_config.NumberColumn(format="%+.2f pp", help="Of a backtest: more than holding. Of an "
                                           "evaluation: more than before training. Percentage points."),
-    "95 % interval": st.column_config.TextColumn(help="Of the gain, over the held-out windows. One that holds 0 "
-                                                 "says: not proven."),
+    "95 % interval": st.column_config.TextColumn(help="Of the gain, percentage points: over the held-out windows, or "
+                                                 "over blocks of a backtest's bars. One that holds 0: not proven."),
+    "teams": st.column_config.TextColumn(width="medium"),
+    "verdict": st.column_config.TextColumn(width="medium"),
+    "note": st.column_config.TextColumn(width="medium"),
 }  # fmt: skip
 
 
@@ -190,12 +193,12 @@ def _table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> pd.DataFr
             "sure": scaled([row.certainty for row in rows]),
             "drawdown": scaled([row.max_drawdown for row in rows]),
             "costs": scaled([row.costs for row in rows]),
+            "verdict": [row.verdict for row in rows],
             "data": [row.data for row in rows],
             "started (UTC)": pd.to_datetime([row.started_at for row in rows], unit="ms"),
             "seed": [row.seed for row in rows],
             "tags": [visible(", ".join(labels.get(row.run, RunLabels()).tags)) for row in rows],
             "note": [visible(labels.get(row.run, RunLabels()).note) for row in rows],
-            "verdict": [row.verdict for row in rows],
         }
     )
 
