@@ -152,9 +152,13 @@ def _choose_in_table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) ->
     """The table, with what the reader looks for; ticked rows are opened."""
     words, kinds, tags = st.columns([3, 2, 2])
     sought = words.text_input("Find", placeholder="a team, a coin's folder, a date, a word of the verdict")
-    wanted = kinds.pills("Kind", sorted({row.kind for row in rows}), selection_mode="multi")
+    # The words on pills are read as Markdown, and a run of another user brings its own.
+    wanted = kinds.pills(
+        "Kind", sorted({row.kind for row in rows}), selection_mode="multi", format_func=escape_markdown
+    )
     known_tags = sorted({tag for one in labels.values() for tag in one.tags})
-    tagged = set(tags.pills("Tag", known_tags, selection_mode="multi") if known_tags else ())
+    offered = known_tags and tags.pills("Tag", known_tags, selection_mode="multi", format_func=escape_markdown)
+    tagged = set(offered or ())
     seen = [
         row
         for row in rows

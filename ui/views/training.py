@@ -102,7 +102,7 @@ def _shown(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> s
     for warning in page.warnings:
         st.warning(escape_markdown(warning))
     show_training(page)
-    st.page_link("views/runs.py", label=f"All of run {chosen}", icon=":material/open_in_new:",
+    st.page_link("views/runs.py", label=escape_markdown(f"All of run {chosen}"), icon=":material/open_in_new:",
                  query_params={"run": chosen})  # fmt: skip
     return chosen
 
