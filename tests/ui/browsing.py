@@ -61,7 +61,7 @@ def end(server: subprocess.Popen[bytes]) -> None:
 
 
 def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + PATIENCE / 1000  # it makes ready what a first visit needs
+    until = time.monotonic() + 5 * PATIENCE / 1000  # it makes ready what a first visit needs
     while time.monotonic() < until:
         assert server.poll() is None, "the page's server has ended by itself"
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -21,11 +20,11 @@ from backend.store.store import Store
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import asked_for, escape_markdown, mistakes_explained, open_store, read_run, set_address, store_name
 from ui.parts.drawing import MOMENT, draw_blocks
+from ui.parts.follow import follow_store
 from ui.parts.ready import current_state, rows_of
 from ui.views.run import show_run
 
 _MOST_COMPARED = 8
-_LOOK_SECONDS = 1.0
 _COLUMNS = {
     "started (UTC)": MOMENT,
     "return": st.column_config.NumberColumn(format="%+.2f %%", help="Net of all costs; of an evaluation, the mean over "
@@ -54,7 +53,7 @@ def _page() -> None:
             runs = store.runs()
             labels = read_labels(store)
             rows, unread = rows_of(store, runs)
-        _follow_store(state, unread, time.monotonic())
+        follow_store(state, unread)
         if not runs:
             st.info("There are no runs yet. Start a backtest on the next page, or run `make demo`.")
             if has_sample_run():
@@ -76,20 +75,6 @@ def _page() -> None:
             show_run(read_run(chosen[0]))
         else:
             draw_blocks(comparison_blocks([read_run(name).summary for name in chosen]), "compared")
-
-
-@st.fragment(run_every=_LOOK_SECONDS)
-def _follow_store(state: Sequence[str], unread: int, drawn: float) -> None:
-    """Draw the page anew when the store has another run, another state of one or other labels, or rows are left.
-    `drawn` tells one drawing of the page from the next."""
-    if unread:
-        st.caption(f"{unread} runs are still being read.")
-    if st.session_state.get("drawn") != drawn:
-        st.session_state["drawn"] = drawn  # it was drawn just now
-        return
-    with mistakes_explained():
-        if unread or current_state() != state:
-            st.rerun(scope="app")
 
 
 def _add_sample() -> None:

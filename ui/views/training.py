@@ -24,7 +24,9 @@ from ui.access import (
     set_address,
     store_name,
 )
+from ui.parts.follow import follow_store
 from ui.parts.job import job_label, open_job, show_job
+from ui.parts.ready import current_state
 from ui.parts.training import show_training
 
 _KINDS = ("train", "demo", "sft")
@@ -50,9 +52,11 @@ def _page() -> None:
     queue = job_queue()
     with mistakes_explained():
         queue.wake()
+        state = current_state()
         jobs = [job for job in queue.jobs() if job.request.command[0] in _COMMANDS]
         with open_store() as store:
             runs = [run for run in store.runs() if run.kind in _KINDS]
+        follow_store(state)
         shown = _shown(queue, jobs, runs)
         if not runs and not jobs:
             st.info("No training is stored yet. Start one below: the preset quick takes about a minute.")
