@@ -18,8 +18,10 @@ from backend.reporting.comparison.run_labels import RunLabels, write_labels
 from backend.reporting.report import write_report
 from backend.store.store import Store
 from simulator.data.archive import write_market
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 from tests.hostile_runs import HOSTILE, RUN, hostile_store
-from tests.stored_runs import add_backtest_run, add_demo_run, small_market
+from tests.stored_runs import SYMBOLS, add_backtest_run, add_demo_run, small_market
 from tests.ui.browsing import PATIENCE, ROOT, needs_chromium, served, watched
 
 pytestmark = [pytest.mark.slow, needs_chromium]
@@ -73,7 +75,9 @@ def test_what_others_wrote_is_text_and_calls_for_nothing(browser: Browser, tmp_p
 
 def test_a_backtest_goes_on_whatever_becomes_of_the_page(browser: Browser, tmp_path: Path) -> None:
     """One leaves, reloads, opens a second tab, starts a job in a terminal, and restarts the page's own server."""
-    write_market(small_market(), tmp_path / "data" / "synthetic")
+    # Thousands of decisions, so that it lasts longer than what a slow browser does meanwhile.
+    market = generate(SyntheticConfig(bars=2_400, seed=3, symbols=SYMBOLS, timeframe="15m"))
+    write_market(market, tmp_path / "data" / "synthetic")
     with served(tmp_path) as url:
         port = int(url.rpartition(":")[2])
         page, faults = watched(browser, 1366, url)
@@ -101,11 +105,11 @@ def test_a_backtest_goes_on_whatever_becomes_of_the_page(browser: Browser, tmp_p
     with served(tmp_path, port) as url:
         page, faults = watched(browser, 1366, url)
         page.goto(f"{url}/new_backtest?job={job.name}")
-        expect(page.get_by_text("Scripted team made")).to_be_visible(timeout=2 * PATIENCE)
+        expect(page.get_by_text("Scripted team made")).to_be_visible(timeout=5 * PATIENCE)
         page.get_by_role("link", name="Jobs").click()
         expect(page.get_by_role("heading", name="Jobs")).to_be_visible(timeout=PATIENCE)
         assert not faults
-    deadline = time.monotonic() + PATIENCE / 1000
+    deadline = time.monotonic() + 5 * PATIENCE / 1000
     while JobQueue(tmp_path / "runs").active() and time.monotonic() < deadline:
         time.sleep(0.2)
     assert [one.status for one in JobQueue(tmp_path / "runs").jobs()] == ["done", "done"]

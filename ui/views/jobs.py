@@ -13,7 +13,7 @@ from cryptosentinel.protocol.untrusted import visible
 from ui.access import asked_for, job_queue, mistakes_explained, read_run, set_address
 from ui.parts.drawing import MOMENT
 from ui.parts.follow import LOOK_SECONDS
-from ui.parts.job import job_label, show_job
+from ui.parts.job import show_job
 from ui.views.run import show_run
 
 _COLUMNS = {
@@ -40,7 +40,8 @@ def _page() -> None:
         names = [job.name for job in jobs]
         _follow(names)
         asked = asked_for("job", names, "a job")
-        labels = {job.name: job_label(job) for job in jobs}
+        # What never changes of a job: a label that changed would show its former words.
+        labels = {job.name: visible(f"{job.name}: {command_words(job.request.command)}") for job in jobs}
         if asked:
             st.session_state["job chosen"] = asked[0]
         elif st.session_state.get("job chosen") not in names:

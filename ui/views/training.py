@@ -25,7 +25,7 @@ from ui.access import (
     store_name,
 )
 from ui.parts.follow import follow_store
-from ui.parts.job import job_label, open_job, show_job
+from ui.parts.job import open_job, show_job
 from ui.parts.ready import current_state
 from ui.parts.training import show_training
 
@@ -68,7 +68,6 @@ def _shown(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> s
     """Offer the jobs and trainings, show the chosen one, and return its name; None where there is none."""
     by_run = {job.run: job for job in reversed(jobs) if job.run}
     waiting = [job for job in jobs if job.active and job.run not in {run.run for run in runs}]
-    labels = {job.name: job_label(job) for job in [*waiting, *jobs]}
     names = [*(job.name for job in waiting), *(run.run for run in runs)]
     asked = asked_for("job", [job.name for job in queue.jobs()], "a job")[:1]
     asked_run = asked_for("run", [run.run for run in runs], "a training")[:1]
@@ -84,8 +83,8 @@ def _shown(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> s
         st.session_state["training"] = to_open[0]
     elif st.session_state.get("training") not in names:
         st.session_state["training"] = names[0]
-    labels |= {run.run: f"{run.run}, {run.status}" for run in runs}
-    chosen: str = st.selectbox("Training, the newest first", names, key="training", format_func=labels.__getitem__)
+    # The names alone: how one stands is said below, and a label that changed would show its former words.
+    chosen: str = st.selectbox("Training, the newest first", names, key="training")
     st.session_state["training asked"] = chosen
     news = st.session_state.pop("told of job", None)
     if news:
