@@ -109,7 +109,8 @@ def _served(folder: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "ui.server", f"--server.port={port}", "--server.headless=true",
                "--server.address=localhost", "--browser.gatherUsageStats=false",
-               "--server.fileWatcherType=none", "--client.toolbarMode=viewer"]  # fmt: skip
+               "--server.fileWatcherType=none", "--client.toolbarMode=viewer",
+               "--theme.light.primaryColor=#0072b2", "--theme.dark.primaryColor=#56b4e9"]  # fmt: skip
     server = subprocess.Popen(command, cwd=folder, env=_ENVIRONMENT, stdout=subprocess.DEVNULL)
     try:
         _wait_for(f"http://localhost:{port}/_stcore/health")

@@ -37,7 +37,8 @@ def test_a_row_has_what_the_run_came_to(tmp_path: Path) -> None:
         assert row.difference == pytest.approx(row.total_return - hold.result["metrics"]["total_return"])
         [window] = summarise(store, "one").windows()
         intervals, held = window.evidence["scripted"].intervals, 1.0 + hold.result["metrics"]["total_return"]
-        assert intervals is not None and intervals.against is not None and row.interval is not None
+        assert intervals is not None and intervals.against is not None
+        assert row.interval is not None and row.difference is not None
         assert row.interval == pytest.approx((held * intervals.against.low, held * intervals.against.high))
         assert row.interval[0] < 0.0 < row.interval[1] and row.interval[0] < row.difference < row.interval[1]
         assert "not proven" in row.verdict and row.verdict in window.sentence
