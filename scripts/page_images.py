@@ -1,8 +1,9 @@
 """Takes the pictures of the pages for the documentation: `python -m scripts.page_images`, in the repository's folder.
 
-It opens the page with the finished run that ships with the sample, a training of the preset quick (a minute) and a
-stored experiment, in Chromium, and writes each page in both themes to `docs/images/`. With names, as `training data`,
-only those are taken. It needs the extra `ui`, Playwright and a Chromium in the PATH.
+It opens the page with the finished run that ships with the sample and a stored experiment, in Chromium, and writes
+each page in both themes to `docs/images/`. What is watched while it goes on is started for it: a training of the preset
+quick (a minute), a backtest and a paper session. With names, as `training data`, only those are taken. It needs the
+extras `ui` and `paper`, Playwright and a Chromium in the PATH.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -23,27 +25,47 @@ from urllib.request import urlopen
 from playwright.sync_api import Page, sync_playwright
 
 from backend.experiments.folder import EXPERIMENTS, RESULTS
-from backend.runs.sample_run import add_sample_run
+from backend.jobs.queue import JobQueue
+from backend.paper.overview.session_overview import session_folders
+from backend.paper.switch import set_stop
+from backend.runs.requests import RUNS
+from backend.runs.sample_run import SAMPLE_RUN, add_sample_run
 from backend.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 _WIDTH, _HEIGHT = 1366, 900
-_PATIENCE = 60_000  # milliseconds
+_PATIENCE = 240_000  # milliseconds
 _EXPERIMENT_STATE = "experiment.json"
-_TRAINING = "training"  # the path of its page
+# A browser without a screen says that nothing can hover, as a phone does, and each figure shows its toolbar.
+_POINTER = "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4"
+_TRAINING, _BACKTEST, _PAPER = "training", "backtest", "paper"  # pictures of what is started for them
 # Name of the picture, path of the page, the tabs that are opened one after the other.
 _PAGES = (
-    ("runs", "", ("Against one another",)),
-    ("decision", "?decision=5", ("Decisions", "Who asked whom")),
-    ("what-if", "?decision=5", ("Decisions", "What if")),
+    ("runs", f"?run={SAMPLE_RUN}", ("Against one another",)),
+    ("decision", f"?run={SAMPLE_RUN}&decision=5", ("Decisions", "Who asked whom")),
+    ("what-if", f"?run={SAMPLE_RUN}&decision=5", ("Decisions", "What if")),
     ("new-backtest", "new_backtest", ()),
-    ("laboratory", "laboratory", ()),
-    ("arena", "arena", ()),
-    ("training", _TRAINING, ()),
+    ("laboratory", f"laboratory?run={SAMPLE_RUN}", ()),
+    ("arena", f"arena?run={SAMPLE_RUN}", ()),
+    (_TRAINING, "training", ()),
     ("data", "data?folder=data/synthetic", ()),
     ("experiments", "experiments?experiment=no_edge", ("Experiments",)),
+    (_BACKTEST, "new_backtest", ()),
+    (_PAPER, "paper", ("Positions and orders",)),
+    ("jobs", "jobs", ()),
 )
+_COMMANDS = {
+    _TRAINING: ("jobs", "run", "--", "train", "--config", "quick"),
+    _BACKTEST: ("jobs", "run", "--", "backtest", "--data", "data/synthetic", "--decide-every", "1"),
+    # Recorded bars, an hour a second, so that it lasts while one looks.
+    _PAPER: (
+        "paper", "start", "--data", "data/synthetic", "--timeframe", "4h", "--symbols", "AAAUSDT,BBBUSDT", "--start",
+        "2021-01-01", "--decide-every", "1", "--shadow", "scripted", "--set", "paper.speed=14400", "--set",
+        "paper.history_bars=130",
+    ),
+}  # fmt: skip
 
 
 def main(names: Sequence[str]) -> None:
@@ -59,23 +81,43 @@ def main(names: Sequence[str]) -> None:
         with Store.open(folder / "runs" / "store") as store:
             add_sample_run(store)
         _add_experiment(folder / "runs" / EXPERIMENTS / "no_edge")
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        if any(path == _TRAINING for _, path, _ in chosen):
-            train = [sys.executable, "-m", "backend.cli", "train", "--config", "quick"]
-            subprocess.run(train, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
-        command = [sys.executable, "-m", "ui.server", f"--server.port={port}", "--server.headless=true",
-                   "--server.address=localhost", "--browser.gatherUsageStats=false",
-                   "--server.fileWatcherType=none", "--client.toolbarMode=viewer"]  # fmt: skip
-        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
-        try:
-            _wait_for(f"http://localhost:{port}/_stcore/health")
-            _take_all(f"http://localhost:{port}", chosen)
-        finally:
-            server.terminate()
-            server.wait(timeout=10)
+        with _served(folder) as url:
+            if any(name in (_TRAINING, "jobs") for name, _, _ in chosen):
+                _start(_TRAINING, folder)
+                _wait_for_jobs(folder)
+            try:
+                _take_all(url, chosen, folder)
+            finally:
+                for session in session_folders(folder / RUNS):
+                    set_stop(folder / RUNS / session)
+
+
+def _start(name: str, folder: Path) -> None:
+    command = [sys.executable, "-m", "backend.cli", *_COMMANDS[name]]
+    subprocess.run(command, cwd=folder, env=_ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
+
+
+def _wait_for_jobs(folder: Path) -> None:
+    while JobQueue(folder / RUNS).active():
+        time.sleep(0.5)
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "ui.server", f"--server.port={port}", "--server.headless=true",
+               "--server.address=localhost", "--browser.gatherUsageStats=false",
+               "--server.fileWatcherType=none", "--client.toolbarMode=viewer",
+               "--theme.light.primaryColor=#0072b2", "--theme.dark.primaryColor=#56b4e9"]  # fmt: skip
+    server = subprocess.Popen(command, cwd=folder, env=_ENVIRONMENT, stdout=subprocess.DEVNULL)
+    try:
+        _wait_for(f"http://localhost:{port}/_stcore/health")
+        yield f"http://localhost:{port}"
+    finally:
+        server.terminate()
+        server.wait(timeout=_PATIENCE / 1000)
 
 
 def _add_experiment(folder: Path) -> None:
@@ -96,10 +138,10 @@ def _wait_for(url: str) -> None:
     raise SystemExit(f"{url} does not answer")
 
 
-def _take_all(url: str, chosen: Sequence[tuple[str, str, tuple[str, ...]]]) -> None:
+def _take_all(url: str, chosen: Sequence[tuple[str, str, tuple[str, ...]]], folder: Path) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", _POINTER])
         for theme in ("light", "dark"):
             for name, path, tabs in chosen:
                 context = browser.new_context(
@@ -107,18 +149,35 @@ def _take_all(url: str, chosen: Sequence[tuple[str, str, tuple[str, ...]]]) -> N
                     color_scheme="dark" if theme == "dark" else "light",
                 )
                 page = context.new_page()
+                page.set_default_timeout(_PATIENCE)
+                if name == _PAPER and not session_folders(folder / RUNS):
+                    _start(_PAPER, folder)
+                elif name == _BACKTEST:
+                    _start(_BACKTEST, folder)
+                    [job] = [one for one in JobQueue(folder / RUNS).jobs() if one.active]
+                    path = f"new_backtest?job={job.name}"
                 page.goto(f"{url}/{path}")
-                page.get_by_role("heading", level=1).first.wait_for(timeout=_PATIENCE)
+                page.get_by_role("heading", level=1).first.wait_for()
                 for tab in tabs:
-                    page.get_by_role("tab", name=tab).click(timeout=_PATIENCE)
-                _settle(page)
-                if tabs:
-                    page.get_by_role("tab", name=tabs[-1]).evaluate("tab => tab.scrollIntoView(true)")
+                    page.get_by_role("tab", name=tab).first.click()
+                if name in (_BACKTEST, _PAPER):  # they are never at rest
+                    page.locator(".js-plotly-plot .scatterlayer .trace").first.wait_for()
+                    page.wait_for_timeout(4_000)
+                else:
+                    _settle(page)
+                if name == _PAPER and theme == "dark":
+                    page.get_by_role("button", name="Kill").first.click()
+                    page.wait_for_timeout(1_500)
+                elif tabs and name != _PAPER:
+                    page.get_by_role("tab", name=tabs[-1]).first.evaluate("tab => tab.scrollIntoView(true)")
                     page.wait_for_timeout(1_500)
                 file = IMAGES / f"page-{name}-{theme}.png"
                 page.screenshot(path=file)
                 print(f"{file.relative_to(ROOT)}: {file.stat().st_size:,} bytes", flush=True)
                 context.close()
+                if name == _BACKTEST:
+                    JobQueue(folder / RUNS).cancel(job.name)
+                    _wait_for_jobs(folder)
         browser.close()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +17,8 @@ from typing import IO, Any
 _MOST_BYTES = 256 * 2**20  # of one document, or of one line of a file of lines
 MOST_DEPTH = 100
 _MOST_DIGITS = 1000  # of one number
+_LARGE = re.compile(r"[eE]\+?\d{3}")  # an exponent of three digits
+_RUN = 100  # two hundred digits in a row hold a whole stretch of these
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -31,7 +34,10 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
         constant = _CONSTANTS.__getitem__ if nan else _no_constant
-        value = json.loads(text, parse_constant=constant, parse_float=_finite, parse_int=_integer)
+        if _may_be_too_large(text):
+            value = json.loads(text, parse_constant=constant, parse_float=_finite, parse_int=_integer)
+        else:
+            value = json.loads(text, parse_constant=constant)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels") from None
     # Few brackets cannot nest deeply: most documents need no further look.
@@ -69,6 +75,14 @@ def depth_of(value: Any) -> int:
         depth += 1
         level = [item for one in level for item in (one.values() if isinstance(one, dict) else one)]
     return depth
+
+
+def _may_be_too_large(text: str) -> bool:
+    """Whether a number in `text` may be beyond all numbers: with an exponent of two digits it needs two hundred before
+    the point. To look at each number takes several times as long as to read the document."""
+    return _LARGE.search(text) is not None or any(
+        text[start : start + _RUN].isdigit() for start in range(0, len(text), _RUN)
+    )
 
 
 def _no_constant(name: str) -> float:

@@ -16,7 +16,7 @@ from tests.stored_runs import episode, full_document, small_market
 HOSTILE = (
     "a\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\b\x9b31m\r\x08\u202egnp\u2066\u200b "
     "[bold red]m[/bold red] [link=x]l[/] :smile: <script>alert(1)</script><img src=x onerror=y> "
-    "**b** [t](http://x) `c` \u2028"
+    "**b** [t](http://x) ![p](http://x/p) `c` \u2028"
 )
 RUN = "run-1"
 

@@ -43,6 +43,18 @@ class Evidence:
     regression: HoldRegression | None
     break_even: float | None
 
+    @property
+    def verdict(self) -> str:
+        """A sentence on whether it earned more than holding did; empty where there is nothing to compare with."""
+        against = None if self.intervals is None else self.intervals.against
+        if against is None:
+            return ""
+        if against.low > 0.0:
+            return "It is better than holding beyond chance: the whole 95 % interval of its lead is above 0."
+        if against.high < 0.0:
+            return "It is worse than holding beyond chance: the whole 95 % interval of its lead is below 0."
+        return "Whether it is better than holding is not proven: the 95 % interval of its lead holds 0."
+
     def facts(self) -> dict[str, Any]:
         """All of it for programs."""
         return asdict(self)

@@ -37,7 +37,6 @@ from backend.paper.promotion.check import Promotable, promotable
 from backend.paper.promotion.promoter import Promoter
 from backend.paper.promotion.request import PROMOTE_FILE, PromotionRequest
 from backend.paper.records.stored import (
-    PAPER,
     PROMOTED,
     admit_team,
     digest_of_named,
@@ -61,7 +60,7 @@ from backend.paper.thinking import Thinker
 from backend.runs.backtest import market_settings
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart, WindowRequest
 from backend.store.errors import StoreError
-from backend.store.records import JournalRecord, RunRecord
+from backend.store.records import PAPER, JournalRecord, RunRecord
 from backend.store.run_record import new_run_id, store_at, versions
 from backend.store.store import Store
 from cryptosentinel.conversation.memory import Memory

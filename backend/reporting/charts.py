@@ -48,7 +48,13 @@ MOST_POINTS = 1_500  # of a line: more cannot be seen on a screen
 _IN_THE_LEGEND = ("flat", "always_short", "volatility_target")
 
 # What the toolbar of each figure offers; the report's scripts and the page share it.
-CONFIG: dict[str, Any] = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
+# Where nothing can hover, as on a phone, it stands over the legend all the time, so it is short: what is left out, a
+# drag and a double click do too.
+CONFIG: dict[str, Any] = {
+    "displaylogo": False,
+    "responsive": True,
+    "modeBarButtonsToRemove": ["lasso2d", "select2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+}
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class WindowResult:
 
     @property
     def sentence(self) -> str:
-        """What it came to; in the same breath what holding would have."""
+        """What it came to, what holding would have, and whether that is more than chance."""
         own = self.main_result
         period = f"{format_time(own.times[0])} to {format_time(own.times[-1])} UTC"
         earned = number_text(own.total_return, "change")
@@ -66,6 +66,7 @@ class WindowResult:
         text += "."
         if self.hold is not None:
             text += f" Buying and holding made {number_text(self.hold.total_return, 'change')}."
+            text += f" {self.evidence[self.main].verdict}".rstrip()
         if own.lookahead is not None:
             said = own.lookahead.text
             text += f" {said[:1].upper()}{said[1:]}."

@@ -17,6 +17,7 @@ from backend.store.encoding import FLOAT32, INT32, JSON, MASK, TEXT, database_va
 from backend.store.errors import StoreError
 
 RunStatus = Literal["running", "finished", "failed", "interrupted", "deleting"]
+PAPER = "paper"  # the kind of run that a paper session is
 ServiceState = Literal["starting", "waiting", "working", "stopped", "failed"]
 
 _STRICT = ConfigDict(strict=True)

@@ -44,6 +44,7 @@ def test_whatever_is_no_json_is_a_value_error(text: str | bytes) -> None:
     ("text", "why"),
     [
         ("NaN", "no number"), ("[-Infinity]", "no number"), ("1e999", "beyond all numbers"), ("-1e999", "beyond"),
+        ("9" * 250 + "e99", "beyond"), ('["' + "x" * 99 + '",1E+0400]', "beyond"), ("[1," + "1" * 1001 + "]", "digits"),
         ("9" * 5000, "5,000 digits"), ("[" * 100_000, "nested deeper"), ('{"a":' * 3000, "nested deeper"),
         ("[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1), "nested deeper"), (b'"\xff"', "decode"), ("", "Expecting"),
     ],

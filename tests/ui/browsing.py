@@ -19,7 +19,10 @@ from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PATIENCE = 30_000  # milliseconds
+# How long a test waits for what must come: far longer than it takes, because the machine may have much else to do. What
+# comes sooner is seen sooner.
+PATIENCE = 120_000  # milliseconds
+_END_SECONDS = 120.0  # for which a server that was told to end may finish what it does
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium in the PATH; on Debian: apt-get install chromium"
 )
@@ -43,12 +46,23 @@ def served(folder: Path, port: int = 0) -> Iterator[str]:
             _wait_for(f"{url}/_stcore/health", server)
             yield url
         finally:
-            server.terminate()
-            server.wait(timeout=10)
+            end(server)
+
+
+def end(server: subprocess.Popen[bytes]) -> None:
+    """Let a server end as it does for a user. It must not outlive the test, so one that does not obey is killed."""
+    server.terminate()
+    try:
+        server.wait(timeout=_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+        raise
 
 
 def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
-    for _ in range(480):  # it makes ready what a first visit needs
+    until = time.monotonic() + 5 * PATIENCE / 1000  # it makes ready what a first visit needs
+    while time.monotonic() < until:
         assert server.poll() is None, "the page's server has ended by itself"
         try:
             with urlopen(url, timeout=1):
@@ -61,6 +75,7 @@ def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
 def watched(browser: Browser, width: int, home: str) -> tuple[Page, list[str]]:
     """A page, and what it did that it should not: errors, and requests to anywhere but `home`."""
     page = browser.new_page(viewport={"width": width, "height": 900})
+    page.set_default_timeout(PATIENCE)
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda said: faults.append(said.text) if said.type == "error" and _is_fault(said.text) else None)

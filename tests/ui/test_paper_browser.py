@@ -30,7 +30,7 @@ def test_a_session_is_watched_and_killed_from_the_page(browser: Browser, tmp_pat
         "--store", str(tmp_path / "store"),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=200)
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
     [folder] = [path.parent for path in (tmp_path / "runs").glob("*/PROCESS") if path.parent.name != "shadow"]
     session = folder.name
     with served(tmp_path) as url:
@@ -40,24 +40,14 @@ def test_a_session_is_watched_and_killed_from_the_page(browser: Browser, tmp_pat
         expect(page.locator(".js-plotly-plot .scatterlayer .trace").first).to_be_visible(timeout=2 * PATIENCE)
         page.get_by_role("tab", name="Decisions").first.click()
         expect(page.get_by_text("DeepTraderManager").first).to_be_visible(timeout=PATIENCE)
-        pictures = os.environ.get("CRYPTOSENTINEL_PICTURES")
-        if pictures:
-            page.get_by_role("tab", name="Positions and orders").first.click()
-            page.wait_for_timeout(1500)
-            page.screenshot(path=f"{pictures}/page-paper-light.png")
-            page.emulate_media(color_scheme="dark")
-            page.wait_for_timeout(1500)
         page.get_by_role("button", name="Kill").first.click()
         now = page.get_by_role("button", name="Close everything now")
         expect(now).to_be_visible(timeout=PATIENCE)
-        if pictures:
-            page.wait_for_timeout(1000)
-            page.screenshot(path=f"{pictures}/page-paper-dark.png")
         assert not (folder / KILL_FILE).exists(), "a click that opens the question kills nothing"
         now.click()
         expect(page.get_by_text("The kill switch is set")).to_be_visible(timeout=PATIENCE)
         assert (folder / KILL_FILE).read_text() == "flatten"
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + PATIENCE / 1000
         while process_of(folder) is not None and time.monotonic() < deadline:
             time.sleep(0.2)
         assert process_of(folder) is None, "the session has ended"

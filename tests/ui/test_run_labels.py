@@ -23,12 +23,13 @@ def test_tags_and_notes_are_kept_and_filtered_by(here: Path) -> None:
         add_backtest_run(store, "one")
         add_backtest_run(store, "two")
     app = open_page(run="two")
-    app.text_input(key="tags of two").set_value("keep, baseline, keep")
+    app.text_input(key="tags of two").set_value("keep, ![p](//x/p), keep")
     app.text_area(key="note of two").set_value("the first with costs")
     app.button(key="save labels of two").click().run()
     assert not app.exception and not app.error
     table = app.dataframe[0].value.set_index("run")
-    assert table["tags"]["two"] == "keep, baseline" and table["note"]["two"] == "the first with costs"
+    assert table["tags"]["two"] == "keep, ![p](//x/p)" and table["note"]["two"] == "the first with costs"
+    assert field(app.pills, "Tag").options == ["!\\[p\\](//x/p)", "keep"], "they would be read as Markdown"
     field(app.pills, "Tag").set_value(["keep"]).run()
     assert list(app.dataframe[0].value["run"]) == ["two"]
 

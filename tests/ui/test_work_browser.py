@@ -17,7 +17,7 @@ from simulator.data.archive import write_market
 from tests.stored_runs import small_market
 from tests.ui.browsing import PATIENCE, needs_chromium, served, watched
 
-LONG = 300_000  # milliseconds; a training of the preset quick takes a minute
+LONG = 900_000  # milliseconds; a training of the preset quick takes a minute on a machine with nothing else to do
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -80,7 +80,6 @@ def test_a_training_of_the_quick_preset_is_started_and_watched(browser: Browser,
         page, faults = watched(browser, 1366, url)
         page.goto(f"{url}/training")
         page.get_by_role("button", name="Start", exact=True).click(timeout=2 * PATIENCE)
-        expect(page.get_by_text("is done", exact=False).first).to_be_visible(timeout=LONG)
         step = page.get_by_role("heading", name=re.compile(r"Step \d+ is done"))
         expect(step).to_be_visible(timeout=LONG)
         page.get_by_text("How it learned").first.click()

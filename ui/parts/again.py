@@ -98,4 +98,9 @@ def show_against(run: str) -> None:
             draw_blocks(window.behaviour(market_kept).blocks, run)
     for note in page.warnings:
         st.caption(escape_markdown(note))
-    st.page_link("views/runs.py", label=f"All of run {run}", icon=":material/open_in_new:", query_params={"run": run})
+    st.page_link(
+        "views/runs.py",
+        label=escape_markdown(f"All of run {run}"),
+        icon=":material/open_in_new:",
+        query_params={"run": run},
+    )

@@ -29,9 +29,10 @@ _SAID = {
 
 
 def show_job(job: Job) -> None:
-    """A job; while it waits or runs what is shown follows it, and the page is drawn anew when it has ended."""
+    """A job; while it waits or runs what is shown follows it, and the page is drawn anew when it has begun its run and
+    when it has ended."""
     if job.active:
-        _follow(job.name)
+        _follow(job.name, job.run)
     else:
         _draw(job)
     with st.expander("As a command, and its log", expanded=job.status in ("failed", "died")):
@@ -64,10 +65,10 @@ def newest_of(jobs: Sequence[Job], command: str) -> list[Job]:
 
 
 @st.fragment(run_every=_LOOK_SECONDS)
-def _follow(name: str) -> None:
+def _follow(name: str, run: str) -> None:
     with mistakes_explained():
         job = job_queue().job(name)
-        if not job.active:
+        if not job.active or job.run != run:
             st.rerun(scope="app")
         _draw(job)
 

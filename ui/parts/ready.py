@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from backend.paper.overview.session_row import session_row
-from backend.paper.records.stored import PAPER
 from backend.reporting.backtest_sections import SECTIONS
 from backend.reporting.blocks import Picture
 from backend.reporting.comparison.run_labels import table_state
@@ -17,7 +15,7 @@ from backend.reporting.comparison.run_table import RunRow, bare_row, run_row
 from backend.reporting.market_reload import market_of
 from backend.reporting.run_page import RunPage
 from backend.store.integrity.acknowledged import last_write
-from backend.store.records import RunRecord
+from backend.store.records import PAPER, RunRecord
 from backend.store.store import Store
 from ui.access import keep_run, open_store, store_name
 from ui.kept import Kept
@@ -47,7 +45,12 @@ def rows_of(store: Store, runs: Sequence[RunRecord], seconds: float | None = Non
 
 
 def _row(store: Store, run: RunRecord) -> RunRow:
-    return session_row(store, run) if run.kind == PAPER else run_row(store, run)
+    if run.kind != PAPER:
+        return run_row(store, run)
+    # It needs the libraries of models and exchanges, which take seconds and which no other run needs.
+    from backend.paper.overview.session_row import session_row
+
+    return session_row(store, run)
 
 
 def current_state() -> list[str]:

@@ -12,8 +12,16 @@ from backend.jobs.queue import MOST_AT_A_TIME, command_words
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import asked_for, job_queue, mistakes_explained, read_run, set_address
 from ui.parts.drawing import MOMENT
-from ui.parts.job import job_label, show_job
+from ui.parts.follow import LOOK_SECONDS
+from ui.parts.job import show_job
 from ui.views.run import show_run
+
+_COLUMNS = {
+    "asked for (UTC)": MOMENT,
+    "began (UTC)": MOMENT,
+    "ended (UTC)": MOMENT,
+    "done": st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent"),
+}
 
 
 def _page() -> None:
@@ -24,17 +32,16 @@ def _page() -> None:
         queue.wake()
         jobs = queue.jobs()
         if not jobs:
-            st.info("There are no jobs yet. Start a backtest on the next page, or hand a command to the queue:")
+            st.info("There are no jobs yet. Start a backtest under New backtest, or hand a command to the queue:")
             st.code("cryptosentinel jobs run -- train --config quick", language=None)
+            _follow([])
             return
         _limit()
-        st.dataframe(_table(jobs), hide_index=True, placeholder="–", column_config={
-            "asked for (UTC)": MOMENT, "began (UTC)": MOMENT, "ended (UTC)": MOMENT,
-            "done": st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent"),
-        })  # fmt: skip
         names = [job.name for job in jobs]
+        _follow(names)
         asked = asked_for("job", names, "a job")
-        labels = {job.name: job_label(job) for job in jobs}
+        # What never changes of a job: a label that changed would show its former words.
+        labels = {job.name: visible(f"{job.name}: {command_words(job.request.command)}") for job in jobs}
         if asked:
             st.session_state["job chosen"] = asked[0]
         elif st.session_state.get("job chosen") not in names:
@@ -62,6 +69,17 @@ def _limit() -> None:
     )  # fmt: skip
     if int(number) != queue.limit:
         queue.set_limit(int(number))
+
+
+@st.fragment(run_every=LOOK_SECONDS)
+def _follow(names: Sequence[str]) -> None:
+    """The table as it stands; the page is drawn anew when there are other jobs than those of `names`."""
+    with mistakes_explained():
+        jobs = job_queue().jobs()
+        if [job.name for job in jobs] != list(names):
+            st.rerun(scope="app")
+        if jobs:
+            st.dataframe(_table(jobs), hide_index=True, placeholder="–", column_config=_COLUMNS)
 
 
 def _table(jobs: Sequence[Job]) -> pd.DataFrame:

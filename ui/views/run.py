@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from backend.paper.records.stored import PAPER
 from backend.reporting.backtest_sections import SECTIONS
 from backend.reporting.blocks import ReportBlock
 from backend.reporting.decision.behaviour import TITLE as BEHAVIOUR
 from backend.reporting.run_page import RunPage, WindowPage
+from backend.store.records import PAPER
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown, market_kept, mistakes_explained
 from ui.parts.candles import show_candles

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -21,11 +20,11 @@ from backend.store.store import Store
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import asked_for, escape_markdown, mistakes_explained, open_store, read_run, set_address, store_name
 from ui.parts.drawing import MOMENT, draw_blocks
+from ui.parts.follow import follow_store
 from ui.parts.ready import current_state, rows_of
 from ui.views.run import show_run
 
 _MOST_COMPARED = 8
-_LOOK_SECONDS = 1.0
 _COLUMNS = {
     "started (UTC)": MOMENT,
     "return": st.column_config.NumberColumn(format="%+.2f %%", help="Net of all costs; of an evaluation, the mean over "
@@ -36,8 +35,11 @@ _COLUMNS = {
     "costs": st.column_config.NumberColumn(format="%.2f %%", help="Paid for trading, of the money at the start."),
     "gain": st.column_config.NumberColumn(format="%+.2f pp", help="Of a backtest: more than holding. Of an "
                                           "evaluation: more than before training. Percentage points."),
-    "95 % interval": st.column_config.TextColumn(help="Of the gain, over the held-out windows. One that holds 0 "
-                                                 "says: not proven."),
+    "95 % interval": st.column_config.TextColumn(help="Of the gain, percentage points: over the held-out windows, or "
+                                                 "over blocks of a backtest's bars. One that holds 0: not proven."),
+    "teams": st.column_config.TextColumn(width="medium"),
+    "verdict": st.column_config.TextColumn(width="medium"),
+    "note": st.column_config.TextColumn(width="medium"),
 }  # fmt: skip
 
 
@@ -51,7 +53,7 @@ def _page() -> None:
             runs = store.runs()
             labels = read_labels(store)
             rows, unread = rows_of(store, runs)
-        _follow_store(state, unread, time.monotonic())
+        follow_store(state, unread)
         if not runs:
             st.info("There are no runs yet. Start a backtest on the next page, or run `make demo`.")
             if has_sample_run():
@@ -73,20 +75,6 @@ def _page() -> None:
             show_run(read_run(chosen[0]))
         else:
             draw_blocks(comparison_blocks([read_run(name).summary for name in chosen]), "compared")
-
-
-@st.fragment(run_every=_LOOK_SECONDS)
-def _follow_store(state: Sequence[str], unread: int, drawn: float) -> None:
-    """Draw the page anew when the store has another run, another state of one or other labels, or rows are left.
-    `drawn` tells one drawing of the page from the next."""
-    if unread:
-        st.caption(f"{unread} runs are still being read.")
-    if st.session_state.get("drawn") != drawn:
-        st.session_state["drawn"] = drawn  # it was drawn just now
-        return
-    with mistakes_explained():
-        if unread or current_state() != state:
-            st.rerun(scope="app")
 
 
 def _add_sample() -> None:
@@ -149,9 +137,13 @@ def _choose_in_table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) ->
     """The table, with what the reader looks for; ticked rows are opened."""
     words, kinds, tags = st.columns([3, 2, 2])
     sought = words.text_input("Find", placeholder="a team, a coin's folder, a date, a word of the verdict")
-    wanted = kinds.pills("Kind", sorted({row.kind for row in rows}), selection_mode="multi")
+    # The words on pills are read as Markdown, and a run of another user brings its own.
+    wanted = kinds.pills(
+        "Kind", sorted({row.kind for row in rows}), selection_mode="multi", format_func=escape_markdown
+    )
     known_tags = sorted({tag for one in labels.values() for tag in one.tags})
-    tagged = set(tags.pills("Tag", known_tags, selection_mode="multi") if known_tags else ())
+    offered = known_tags and tags.pills("Tag", known_tags, selection_mode="multi", format_func=escape_markdown)
+    tagged = set(offered or ())
     seen = [
         row
         for row in rows
@@ -190,12 +182,12 @@ def _table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> pd.DataFr
             "sure": scaled([row.certainty for row in rows]),
             "drawdown": scaled([row.max_drawdown for row in rows]),
             "costs": scaled([row.costs for row in rows]),
+            "verdict": [row.verdict for row in rows],
             "data": [row.data for row in rows],
             "started (UTC)": pd.to_datetime([row.started_at for row in rows], unit="ms"),
             "seed": [row.seed for row in rows],
             "tags": [visible(", ".join(labels.get(row.run, RunLabels()).tags)) for row in rows],
             "note": [visible(labels.get(row.run, RunLabels()).note) for row in rows],
-            "verdict": [row.verdict for row in rows],
         }
     )
 

@@ -24,7 +24,9 @@ from ui.access import (
     set_address,
     store_name,
 )
-from ui.parts.job import job_label, open_job, show_job
+from ui.parts.follow import follow_store
+from ui.parts.job import open_job, show_job
+from ui.parts.ready import current_state
 from ui.parts.training import show_training
 
 _KINDS = ("train", "demo", "sft")
@@ -50,9 +52,11 @@ def _page() -> None:
     queue = job_queue()
     with mistakes_explained():
         queue.wake()
+        state = current_state()
         jobs = [job for job in queue.jobs() if job.request.command[0] in _COMMANDS]
         with open_store() as store:
             runs = [run for run in store.runs() if run.kind in _KINDS]
+        follow_store(state)
         shown = _shown(queue, jobs, runs)
         if not runs and not jobs:
             st.info("No training is stored yet. Start one below: the preset quick takes about a minute.")
@@ -64,7 +68,6 @@ def _shown(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> s
     """Offer the jobs and trainings, show the chosen one, and return its name; None where there is none."""
     by_run = {job.run: job for job in reversed(jobs) if job.run}
     waiting = [job for job in jobs if job.active and job.run not in {run.run for run in runs}]
-    labels = {job.name: job_label(job) for job in [*waiting, *jobs]}
     names = [*(job.name for job in waiting), *(run.run for run in runs)]
     asked = asked_for("job", [job.name for job in queue.jobs()], "a job")[:1]
     asked_run = asked_for("run", [run.run for run in runs], "a training")[:1]
@@ -80,8 +83,8 @@ def _shown(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> s
         st.session_state["training"] = to_open[0]
     elif st.session_state.get("training") not in names:
         st.session_state["training"] = names[0]
-    labels |= {run.run: f"{run.run}, {run.status}" for run in runs}
-    chosen: str = st.selectbox("Training, the newest first", names, key="training", format_func=labels.__getitem__)
+    # The names alone: how one stands is said below, and a label that changed would show its former words.
+    chosen: str = st.selectbox("Training, the newest first", names, key="training")
     st.session_state["training asked"] = chosen
     news = st.session_state.pop("told of job", None)
     if news:
@@ -102,7 +105,7 @@ def _shown(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> s
     for warning in page.warnings:
         st.warning(escape_markdown(warning))
     show_training(page)
-    st.page_link("views/runs.py", label=f"All of run {chosen}", icon=":material/open_in_new:",
+    st.page_link("views/runs.py", label=escape_markdown(f"All of run {chosen}"), icon=":material/open_in_new:",
                  query_params={"run": chosen})  # fmt: skip
     return chosen
 

@@ -17,13 +17,12 @@ from backend.models.team_digest import team_digest
 from backend.paper.journal import entries_in_portions
 from backend.paper.snapshots import Snapshot, newest_snapshot
 from backend.runs.backtest import names_strategy, subject_of
-from backend.store.records import JournalRecord, RunRecord
+from backend.store.records import PAPER, JournalRecord, RunRecord
 from backend.store.run_record import stored_config
 from backend.store.store import Store
 from cryptosentinel.episode import ThinkingTime
 from simulator.errors import UserError
 
-PAPER = "paper"
 PROMOTED = "promoted"  # in the document of a session: SHA-256 of the files of teams that it may trade with besides
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.decisions.backtest_document import BacktestDocument
+from backend.evaluation.evidence import evidence_of
 from backend.reporting.comparison.single_result import SINGLE_RESULT, row_of_result
 from backend.reporting.labels import listed, title_of
 from backend.store.errors import StoreError
@@ -20,8 +21,9 @@ class RunRow:
     `total_return`, `sharpe`, `max_drawdown` and `costs` (a share of the start) are of the first team of a backtest,
     means over the held-out windows of an evaluation, or of what a search chose, on the part that it did not search.
     `certainty` is the probability that the true Sharpe ratio is above 0. `difference` is the trained team less the
-    warm-started one with its 95 % interval, of an evaluation, and the return less that of holding, without one, of a
-    backtest or a search.
+    warm-started one, of an evaluation, and the return less that of holding, of a backtest or a search; `interval` is
+    its 95 % interval, which a search does not have. Of a backtest it is that of the final wealth over that of holding,
+    times what holding came to.
     """
 
     run: str
@@ -97,7 +99,13 @@ def _of_backtest(store: Store, run: str, main: str) -> dict[str, Any]:
     own, hold = documents.get(main), documents.get("hold")
     if own is None:
         return {}
-    against = own.total_return - hold.total_return if hold is not None and main != "hold" else None
+    if main == "hold":
+        hold = None
+    against = None if hold is None else own.total_return - hold.total_return
+    sure = evidence_of(own, hold, 1)  # what is read of it does not depend on the number of trials
+    lead = None if sure.intervals is None else sure.intervals.against
+    held = 1.0 if hold is None else 1.0 + hold.total_return
+    seen_ahead = "" if own.lookahead is None else own.lookahead.text
     return {
         "total_return": own.total_return,
         "sharpe": own.metrics.get("sharpe"),
@@ -105,7 +113,8 @@ def _of_backtest(store: Store, run: str, main: str) -> dict[str, Any]:
         "max_drawdown": own.metrics.get("max_drawdown"),
         "costs": sum(own.costs.values()) / own.equity[0],
         "difference": against,
-        "verdict": "" if own.lookahead is None else own.lookahead.text,
+        "interval": None if lead is None else (held * lead.low, held * lead.high),
+        "verdict": f"{sure.verdict} {seen_ahead}".strip(),
     }
 
 

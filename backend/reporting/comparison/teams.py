@@ -108,7 +108,10 @@ def wealth_chart(differences: Mapping[str, PairedDifference]) -> go.Figure:
     figure.add_vline(x=0.0, line={"color": charts.INK, "width": 1.5, "dash": "dot"})
     labels = [charts.label_of(title_of(name)) for name in names]
     figure.update_yaxes(tickvals=list(range(len(names))), ticktext=labels, range=[len(names) - 0.4, -0.6])
-    figure.update_xaxes(ticksuffix=" %", zeroline=False)
+    edges = [100.0 * edge for one in differences.values() for edge in (one.wealth.low, one.wealth.high)]
+    low, high = min(0.0, *edges), max(0.0, *edges)
+    room = 0.04 * (high - low)  # so that the end of each bar is seen
+    figure.update_xaxes(ticksuffix=" %", zeroline=False, range=[low - room, high + room])
     figure.update_layout(height=130 + 48 * len(names), hovermode="closest", showlegend=False)
     return figure
 

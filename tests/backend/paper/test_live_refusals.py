@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from backend.errors import message_and_code
-from backend.paper.records.stored import PAPER
 from backend.runs.requests import Observer, RunStart
 from backend.store import Store
+from backend.store.records import PAPER
 from simulator.errors import RunFailed, UserError
 from simulator.live.mock_exchange.faults import Faults
 from simulator.live.sandbox import KEY_VARIABLE, SECRET_VARIABLE

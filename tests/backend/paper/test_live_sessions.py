@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from backend.paper.journal import bar_from_json, entries_of
-from backend.paper.records.stored import PAPER
 from backend.paper.sessions import paper_parity
 from backend.paper.switch import set_stop
 from backend.store import Store
+from backend.store.records import PAPER
 from simulator.live.mock_exchange.faults import Faults
 from tests.backend.paper import live_scenes as scene
 from tests.live_scenes import MINUTE, START, minutes

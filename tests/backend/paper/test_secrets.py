@@ -17,10 +17,10 @@ from backend.paper import alerts
 from backend.paper.alerts import WEBHOOK, webhook
 from backend.paper.journal import entries_of
 from backend.paper.monitor import LOG
-from backend.paper.records.stored import PAPER
 from backend.paper.sessions import resume_paper
 from backend.paper.switch import set_kill, set_stop
 from backend.store import Store
+from backend.store.records import PAPER
 from simulator.errors import UserError
 from simulator.live.mock_exchange.sandbox_network import SandboxNetwork, serving_network
 from simulator.live.sandbox import KEY_VARIABLE, PASSPHRASE_VARIABLE, SECRET_VARIABLE

@@ -35,6 +35,13 @@ def test_a_row_has_what_the_run_came_to(tmp_path: Path) -> None:
         assert (row.total_return, row.sharpe) == (metrics["total_return"], metrics["sharpe"])
         hold = next(one for one in store.backtests("one", "hold"))
         assert row.difference == pytest.approx(row.total_return - hold.result["metrics"]["total_return"])
+        [window] = summarise(store, "one").windows()
+        intervals, held = window.evidence["scripted"].intervals, 1.0 + hold.result["metrics"]["total_return"]
+        assert intervals is not None and intervals.against is not None
+        assert row.interval is not None and row.difference is not None
+        assert row.interval == pytest.approx((held * intervals.against.low, held * intervals.against.high))
+        assert row.interval[0] < 0.0 < row.interval[1] and row.interval[0] < row.difference < row.interval[1]
+        assert "not proven" in row.verdict and row.verdict in window.sentence
         assert store.backtests("one", "nobody") == []
         assert row.mentions("SCRIPTED one") and not row.mentions("scripted two")
         store.finish_run("one", "failed", "the disk is full")
