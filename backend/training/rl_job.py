@@ -31,8 +31,9 @@ from backend.training.planning.memory_estimate import estimate, machine_memory, 
 from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.collect import rollout_settings
 from backend.training.start import NANO, begin, start_of
+from backend.training.trackers.mlflow_logger import require_mlflow
+from backend.training.trackers.wandb_logger import require_wandb
 from backend.training.trainer import Progress, Trainer
-from backend.training.wandb_logger import require_wandb
 from cryptosentinel.agents.registry import STANDARD, SUB_AGENTS, roles_of, team_of
 from cryptosentinel.llm.model_files import read_config
 from simulator.market.market import Market
@@ -106,7 +107,9 @@ def training_parts(
     else:
         loaded = model_team(run, policies, codec, working, training.temperature, config.engine)
     settings = rollout_settings(config, training.rollouts_per_query)
-    recorder = TrainingRecorder(store, run, metrics_folder, horizon, training.wandb_project, config.store.keep)
+    recorder = TrainingRecorder(
+        store, run, metrics_folder, horizon, training.wandb_project, config.store.keep, training.mlflow_experiment
+    )
     return TrainingParts(
         training, settings, loaded.team, loaded.engine, policies, pool, validation_pool, recorder, folder
     )
@@ -128,6 +131,7 @@ def check_ready(config: Config) -> None:
     """Raise `UserError` for a training that cannot be done as it is configured, or not on this machine."""
     check_trainable(config)
     require_wandb(config.training.wandb_project)
+    require_mlflow(config.training.mlflow_experiment)
     hardware_of(config.training)
 
 
