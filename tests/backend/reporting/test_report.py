@@ -189,6 +189,9 @@ def test_every_section_is_in_the_contents(demo: RunSummary, store: Store) -> Non
     ("ends", "words"),
     [
         ((0.01, 0.02), "wholly above 0"),
+        ((0.00004, 0.02), "holds 0"),  # its lower end is shown as +0.00 %
+        ((-0.02, -0.00004), "holds 0"),
+        ((0.00001, 0.00004), "holds 0"),
         ((-0.02, -0.01), "wholly below 0"),
         ((-0.01, 0.01), "holds 0"),
         ((0.0, 0.01), "holds 0"),
