@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from backend.reporting.charts import in_dark
-from backend.reporting.drawing.figure import Figure
+from backend.reporting.drawing.figure import PlainFigure
 from backend.reporting.labels import Column
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class Picture:
 
     title: str
     caption: str
-    figure: Figure
+    figure: PlainFigure
 
     @cached_property
     def light(self) -> go.Figure:

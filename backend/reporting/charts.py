@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from backend.reporting.drawing.figure import Figure, Trace, trace
+from backend.reporting.drawing.figure import PlainFigure, Trace, trace
 from backend.reporting.labels import title_of
 from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
@@ -74,7 +74,7 @@ def equity_chart(
     main: str,
     waiting: Collection[str] = _IN_THE_LEGEND,
     shown: slice = _WHOLE,
-) -> Figure:
+) -> PlainFigure:
     """Return since the start of each curve over `x` (of the same length), in percent.
 
     `main` stands out; those of `waiting` are in the legend for a click. Of a part of the curves, `shown`, as many
@@ -90,7 +90,9 @@ def equity_chart(
     return figure
 
 
-def accounts_chart(curves: Mapping[str, tuple[Sequence[int], Sequence[float]]], title: str = "return so far") -> Figure:
+def accounts_chart(
+    curves: Mapping[str, tuple[Sequence[int], Sequence[float]]], title: str = "return so far"
+) -> PlainFigure:
     """Return since the start, in percent, of accounts with times of their own: their times (ms) and values."""
     figure = blank_figure("", title, "%")
     figure.update_layout(height=280, uirevision="kept")
@@ -102,7 +104,7 @@ def accounts_chart(curves: Mapping[str, tuple[Sequence[int], Sequence[float]]], 
     return figure
 
 
-def in_dark(figure: Figure) -> Figure:
+def in_dark(figure: PlainFigure) -> PlainFigure:
     """The figure on a dark ground: what was dark is light, and grids stay faint."""
     changed = figure.copy()
     changed.update_layout(paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": _PALE})
@@ -131,7 +133,7 @@ def drawdown_chart(
     main: str,
     waiting: Collection[str] = _IN_THE_LEGEND,
     shown: slice = _WHOLE,
-) -> Figure:
+) -> PlainFigure:
     """How far each curve lies below its own peak so far, in percent; `waiting` and `shown` as in `equity_chart`."""
     figure = blank_figure(x_title, "below the peak", "%")
     for number, (name, equity) in enumerate(curves.items()):
@@ -146,7 +148,7 @@ def drawdown_chart(
 
 def exposure_chart(
     times: Sequence[int], exposure: Sequence[Sequence[float]], symbols: Sequence[str], shown: slice = _WHOLE
-) -> Figure:
+) -> PlainFigure:
     """Signed exposure of each symbol, in percent of the equity: above 0 long, below 0 short; `shown` as in
     `equity_chart`.
 
@@ -180,7 +182,7 @@ def step_chart(
     series: Mapping[str, tuple[Sequence[int], Sequence[float]]],
     events: Sequence[Event],
     y_title: str = "",
-) -> Figure:
+) -> PlainFigure:
     """A metric over the steps, one line a role (or other name): thin as it was, thick as its moving mean.
 
     The moving mean looks back over a tenth of the steps; short runs are drawn as they are. A NaN leaves a hole.
@@ -238,7 +240,7 @@ def step_chart(
     return figure
 
 
-def calls_chart(histogram: Mapping[str, Mapping[int, int]]) -> Figure:
+def calls_chart(histogram: Mapping[str, Mapping[int, int]]) -> PlainFigure:
     """Per sub-agent: in what share of the rollouts it was called how many times."""
     figure = blank_figure("calls in one decision", "share of rollouts", "%")
     for role, counts in histogram.items():
@@ -259,7 +261,7 @@ def calls_chart(histogram: Mapping[str, Mapping[int, int]]) -> Figure:
     return figure
 
 
-def difference_chart(rows: Mapping[str, Mapping[str, Any]], dot: str = "one window") -> Figure:
+def difference_chart(rows: Mapping[str, Mapping[str, Any]], dot: str = "one window") -> PlainFigure:
     """Mean paired difference of each comparison with its interval, over its dots; the line at 0 is "no change".
 
     `rows` maps a label to `{"mean", "ci95": [low, high], "per_window": [...]}`, fractions. `dot` says what each value
@@ -356,9 +358,9 @@ def curve(
     )
 
 
-def blank_figure(x_title: str, y_title: str, y_suffix: str) -> Figure:
+def blank_figure(x_title: str, y_title: str, y_suffix: str) -> PlainFigure:
     """A figure in the style of all, with titles of the axes and the unit of the y axis, empty for none."""
-    figure = Figure()
+    figure = PlainFigure()
     axis = {"gridcolor": "#e4e7eb", "linecolor": "#9aa5b1", "zeroline": False, "automargin": True}
     figure.update_layout(
         paper_bgcolor="#ffffff",

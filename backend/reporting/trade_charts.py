@@ -25,7 +25,7 @@ from backend.reporting.charts import (
     moments,
 )
 from backend.reporting.decision.on_candles import Cut, CutKind, DecisionsOnCandles
-from backend.reporting.drawing.figure import Figure, Trace, trace
+from backend.reporting.drawing.figure import PlainFigure, Trace, trace
 from backend.reporting.labels import COST_TITLES, title_of
 from backend.reporting.result_stats import RollingSharpe, trade_return
 from simulator.backtest.trades import Trade
@@ -78,7 +78,7 @@ _CUTS: dict[CutKind, tuple[str, str, str]] = {
 _ABOVE = 0.03  # how far above its candle a cut stands, as a share of the picture's height
 
 
-def rolling_sharpe_chart(rolling: Mapping[str, RollingSharpe], main: str, waiting: Collection[str]) -> Figure:
+def rolling_sharpe_chart(rolling: Mapping[str, RollingSharpe], main: str, waiting: Collection[str]) -> PlainFigure:
     """The rolling Sharpe ratio of each name; a hole where nothing varied. `waiting` as in `charts.equity_chart`."""
     figure = blank_figure("", "Sharpe ratio, annual", "")
     for number, (name, one) in enumerate(rolling.items()):
@@ -87,7 +87,7 @@ def rolling_sharpe_chart(rolling: Mapping[str, RollingSharpe], main: str, waitin
     return figure
 
 
-def costs_chart(costs: Mapping[str, Mapping[str, float]], start: Mapping[str, float]) -> Figure:
+def costs_chart(costs: Mapping[str, Mapping[str, float]], start: Mapping[str, float]) -> PlainFigure:
     """What trading cost each name, kind by kind, in percent of the equity at its start; left of 0 was received.
 
     Kinds that cost nobody anything are left out.
@@ -119,7 +119,7 @@ def costs_chart(costs: Mapping[str, Mapping[str, float]], start: Mapping[str, fl
 
 def candles_chart(
     bars: Bars, trades: Sequence[Trade], fills: Sequence[Fill], decisions: DecisionsOnCandles | None = None
-) -> Figure:
+) -> PlainFigure:
     """Candles of one symbol with its trades, each a line from its first fill to its last; an absent bar leaves a hole.
 
     `trades` and `fills` (of the stored result) may hold those of other symbols, which are left out. Of more than
@@ -249,7 +249,7 @@ def drawn_trades(trades: Sequence[Trade], symbol: str) -> list[Trade]:
     return [trade for trade in own if id(trade) in drawn]
 
 
-def excursions_chart(trades: Sequence[Trade]) -> Figure:
+def excursions_chart(trades: Sequence[Trade]) -> PlainFigure:
     """Of each trade: how far the price went against it, and what it returned in the end. In percent of the entry.
 
     Trades whose excursions are not known are left out.

@@ -12,7 +12,7 @@ import streamlit as st
 
 from backend.reporting.blocks import Missing, Picture, ReportBlock, Table
 from backend.reporting.charts import CONFIG, in_dark
-from backend.reporting.drawing.figure import Figure
+from backend.reporting.drawing.figure import PlainFigure
 from backend.reporting.labels import ABSENT, NumberKind
 from backend.reporting.run_page import WindowPage
 from ui.access import escape_markdown
@@ -72,7 +72,7 @@ def _draw_table(table: Table) -> None:
     st.dataframe(frame, hide_index=True, column_config=config, placeholder="–")
 
 
-def in_theme(figure: Figure) -> go.Figure:
+def in_theme(figure: PlainFigure) -> go.Figure:
     """The figure of plotly for the ground that the reader has chosen."""
     return (in_dark(figure) if is_dark() else figure).plotly()
 

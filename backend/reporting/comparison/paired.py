@@ -14,7 +14,7 @@ from backend.evaluation.paired_runs import ComparedResult, PairedDifference, mar
 from backend.reporting import charts
 from backend.reporting.blocks import Picture, ReportSection, Table, TableRow
 from backend.reporting.comparison.teams import wealth_chart
-from backend.reporting.drawing.figure import Figure
+from backend.reporting.drawing.figure import PlainFigure
 from backend.reporting.html.page import render_sections
 from backend.reporting.labels import COLUMNS, Column, interval_text, title_of
 from backend.statistics.bootstrap import Interval
@@ -76,7 +76,7 @@ class ComparisonOutcome:
         """The differences with their intervals."""
         return self._picture().plotly()
 
-    def _picture(self) -> Figure:
+    def _picture(self) -> PlainFigure:
         return wealth_chart(dict(zip(self._names[1:], self.differences, strict=True)))
 
     def report(self, path: str | Path = "runs/comparison.html") -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 from backend.evaluation.paired_runs import ComparedResult, PairedDifference, paired_differences
 from backend.reporting import charts
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow
-from backend.reporting.drawing.figure import Figure, trace
+from backend.reporting.drawing.figure import PlainFigure, trace
 from backend.reporting.labels import Column, interval_text, title_of
 from backend.reporting.run_summary import WindowResult
 from backend.store.records import RunRecord
@@ -90,7 +90,7 @@ def _price(window: WindowResult, name: str) -> tuple[float, float] | None:
     return result.inference.tokens / result.decisions, 100.0 * result.total_return
 
 
-def wealth_chart(differences: Mapping[str, PairedDifference]) -> Figure:
+def wealth_chart(differences: Mapping[str, PairedDifference]) -> PlainFigure:
     """Each one's final wealth over the first's, less 1, with its 95 % interval, in percent."""
     figure = charts.blank_figure("final wealth over the first's, less 1", "", "")
     names = list(differences)
@@ -112,7 +112,7 @@ def wealth_chart(differences: Mapping[str, PairedDifference]) -> Figure:
     return figure
 
 
-def _prices(prices: Mapping[str, tuple[float, float]], logarithmic: bool) -> Figure:
+def _prices(prices: Mapping[str, tuple[float, float]], logarithmic: bool) -> PlainFigure:
     figure = charts.blank_figure("tokens a decision", "return", "%")
     for number, (name, (tokens, earned)) in enumerate(prices.items()):
         label = charts.label_of(title_of(name))

@@ -10,7 +10,7 @@ import numpy as np
 
 from backend.reporting.blocks import Picture, Table, TableRow
 from backend.reporting.charts import BLUE, GREEN, ORANGE, VERMILION, blank_figure, moments
-from backend.reporting.drawing.figure import Figure, trace
+from backend.reporting.drawing.figure import PlainFigure, trace
 from backend.reporting.labels import Column
 from simulator.arrays import IntArray
 from simulator.data.catalog import Catalog
@@ -109,7 +109,7 @@ def _gaps(time: IntArray, longest: int, length: int) -> tuple[tuple[int, int], .
     return tuple((int(time[place]) + length, int(time[place + 1])) for place in behind)
 
 
-def _add_bars(figure: Figure, name: str, colour: str, spans: Sequence[tuple[str, int, int]]) -> None:
+def _add_bars(figure: PlainFigure, name: str, colour: str, spans: Sequence[tuple[str, int, int]]) -> None:
     """Spans of time (ms) as lying bars."""
     drawn = sorted(spans, key=lambda span: span[1] - span[2])[:_MOST_GAPS]
     least = _least_width(spans) if name == "absent" else 0

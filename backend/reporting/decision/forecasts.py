@@ -9,7 +9,7 @@ from backend.builders.variants import Variant
 from backend.evaluation.reliability import FEWEST, Reliability, judged_forecasts, reliability_of
 from backend.reporting import charts
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow
-from backend.reporting.drawing.figure import Figure, trace
+from backend.reporting.drawing.figure import PlainFigure, trace
 from backend.reporting.labels import Column, interval_text, title_of
 from backend.reporting.run_summary import WindowResult
 from backend.store.records import RunRecord
@@ -64,7 +64,7 @@ def forecast_section(
     return ReportSection(TITLE, tuple(blocks or [Missing(TITLE, "no decisions are stored")]))
 
 
-def reliability_chart(fits: Mapping[str, Reliability]) -> Figure:
+def reliability_chart(fits: Mapping[str, Reliability]) -> PlainFigure:
     """The share that came over the probability that was stated, in percent, of each team; the larger a mark, the more
     often it was stated."""
     figure = charts.blank_figure("stated probability", "came so", "%")

@@ -1,7 +1,7 @@
 """A figure as plotly.js reads it: traces and a layout, as plain documents.
 
-plotly's own `Figure` looks at every number and copies it several times: that was half the time in which a report is
-written. A report needs none of it. Whoever wants plotly's gets it from `Figure.plotly`, which also refuses what
+plotly's own figure looks at every number and copies it several times: that was half the time in which a report is
+written. A report needs none of it. Whoever wants plotly's gets it from `PlainFigure.plotly`, which also refuses what
 plotly.js would not know.
 """
 
@@ -29,7 +29,7 @@ def trace(kind: str, **attributes: Any) -> Trace:
 
 
 @dataclass
-class Figure:
+class PlainFigure:
     """`data` are the traces, `layout` is what is around them: axes, lines, words."""
 
     data: list[Trace] = field(default_factory=list)
@@ -67,10 +67,10 @@ class Figure:
         """Words at a place."""
         self.layout.setdefault("annotations", []).append(attributes)
 
-    def copy(self) -> Figure:
+    def copy(self) -> PlainFigure:
         """A figure that can be changed without a change of this one. Traces share their numbers, which nobody changes
         in place."""
-        return Figure([_copied(each) for each in self.data], deepcopy(self.layout))
+        return PlainFigure([_copied(each) for each in self.data], deepcopy(self.layout))
 
     def to_json(self) -> str:
         """What plotly.js reads. What is no number, or not finite, is a hole."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from backend.reporting import charts
 from backend.reporting.blocks import Missing, Picture
-from backend.reporting.drawing.figure import Figure, trace
+from backend.reporting.drawing.figure import PlainFigure, trace
 from backend.reporting.labels import number_text, title_of
 from backend.reporting.run_summary import WindowResult
 from simulator.backtest import metrics
@@ -70,7 +70,7 @@ def _days(window: WindowResult, name: str) -> NDArray[np.float64]:
     return np.array(list(daily_returns(result.times, result.equity).values()))
 
 
-def _histogram(days: Mapping[str, NDArray[np.float64]], main: str) -> Figure:
+def _histogram(days: Mapping[str, NDArray[np.float64]], main: str) -> PlainFigure:
     together = np.concatenate(list(days.values()))
     # Freedman and Diaconis' width, over all that is shown, so that the bars stand on the same bins.
     edges = np.histogram_bin_edges(together, bins="fd")

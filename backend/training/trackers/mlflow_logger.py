@@ -35,8 +35,8 @@ def require_mlflow(experiment: str) -> None:
         missing = ["sqlalchemy"]  # `mlflow-skinny` comes without it, and a file of its own needs it
     if missing:
         raise UserError(
-            f"training.mlflow_experiment = {experiment!r}, and {missing[0]} is not installed: pip install mlflow, or "
-            "leave the setting out"
+            f"training.mlflow_experiment = {experiment!r}, and {missing[0]} is not installed: pip install "
+            "mlflow, or leave the setting out"
         )
 
 

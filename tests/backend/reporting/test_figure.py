@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backend.reporting import charts
-from backend.reporting.drawing.figure import Figure, trace
+from backend.reporting.drawing.figure import PlainFigure, trace
 
 
 def without_template(document: dict[str, Any]) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def without_template(document: dict[str, Any]) -> dict[str, Any]:
     return {"data": document["data"], "layout": layout}
 
 
-def drawn() -> list[Figure]:
+def drawn() -> list[PlainFigure]:
     curves = {"hold": [1.0, 1.2, 1.1], "ema_cross": [1.0, 0.9, 1.3]}
     marked = {"arm": {"mean": 0.1, "ci95": [0.0, 0.2], "per_window": [0.1]}}
     return [
@@ -32,14 +32,14 @@ def drawn() -> list[Figure]:
 
 
 @pytest.mark.parametrize("figure", drawn())
-def test_it_is_what_plotly_makes_of_it(figure: Figure) -> None:
+def test_it_is_what_plotly_makes_of_it(figure: PlainFigure) -> None:
     """Which refuses an attribute that plotly.js does not know."""
     own, checked = json.loads(figure.to_json()), json.loads(figure.plotly().to_json())
     assert without_template(own) == without_template(checked)
 
 
 def test_lines_and_words_are_added_and_axes_changed_key_by_key() -> None:
-    figure = Figure()
+    figure = PlainFigure()
     figure.update_xaxes(title={"text": "step"}, showgrid=False)
     figure.update_xaxes(title={"font": {"size": 9}})
     figure.add_hline(2.0, {"color": "red"})
@@ -51,7 +51,7 @@ def test_lines_and_words_are_added_and_axes_changed_key_by_key() -> None:
 
 
 def test_a_copy_is_changed_alone() -> None:
-    figure = Figure([trace("bar", x=[1], marker={"color": "red"})], {"xaxis": {"title": {"text": "a"}}})
+    figure = PlainFigure([trace("bar", x=[1], marker={"color": "red"})], {"xaxis": {"title": {"text": "a"}}})
     copied = figure.copy()
     copied.data[0]["marker"]["color"] = "blue"
     copied.update_xaxes(title={"text": "b"})
@@ -59,10 +59,10 @@ def test_a_copy_is_changed_alone() -> None:
 
 
 def test_what_is_not_finite_is_a_hole() -> None:
-    figure = Figure([trace("scatter", y=[1.0, math.nan, math.inf])])
+    figure = PlainFigure([trace("scatter", y=[1.0, math.nan, math.inf])])
     assert json.loads(figure.to_json())["data"][0]["y"] == [1.0, None, None]
 
 
 def test_a_word_that_plotly_does_not_know_is_refused() -> None:
     with pytest.raises(ValueError, match="colour"):
-        Figure([trace("scatter", colour="red")]).plotly()
+        PlainFigure([trace("scatter", colour="red")]).plotly()
