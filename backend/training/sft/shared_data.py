@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from backend.training.sft.datasets import (
     DATA_MANIFEST,
@@ -54,7 +55,7 @@ def fetch_data_set(source: str, folder: Path) -> Path:
     return pull_data_set(name, revision, target, DATA_MANIFEST).folder
 
 
-def shared_rows(source: str, folder: Path, roles: Iterable[str]) -> list[SftRow]:
+def shared_rows(source: str, folder: Path, roles: Collection[str]) -> list[SftRow]:
     """The rows of the roles in the data set `source`, which lies in `folder`. Raises `DataError` where it has none of
     them, and for a file or a row that cannot be learnt from."""
     names = read_data_manifest(folder)["sha256"]
@@ -91,7 +92,7 @@ def _checked(row: SftRow, role: str, place: str) -> bool:
         problem = "has a turn without words"
     else:
         try:
-            schemas = row.schemas()
+            schemas: Any = row.schemas()
         except ValueError:
             problem = "has schemas of tools that are no JSON"
         else:
