@@ -213,6 +213,7 @@ NAMES = (
     "cryptosentinel backtest --team",
     "cryptosentinel doctor",
     "cryptosentinel runs compare",
+    "cryptosentinel runs export",
     "cryptosentinel serve trainer",
     "cryptosentinel train",
 )

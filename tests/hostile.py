@@ -102,7 +102,7 @@ def hostile_config(key: str, outside: str = "/etc", url: str = "http://127.0.0.1
     }  # fmt: skip
     default = table[name]
     table[name] = values.get(key, outside if isinstance(default, str) else 5 if isinstance(default, int) else 5.0)
-    if key == "training.wandb_project":
+    if key in ("training.wandb_project", "training.mlflow_experiment"):
         table[name] = "theirs"
     return document
 

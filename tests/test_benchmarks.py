@@ -46,6 +46,11 @@ def test_results_replace_their_namesakes_only(tmp_path: Path) -> None:
         )
 
 
+def test_every_stored_result_says_when_and_of_which_commit_it_is() -> None:
+    stored = json.loads(runner.RESULTS.read_text())
+    assert [one["name"] for one in stored if not (one.get("date") and one.get("commit") and one.get("machine"))] == []
+
+
 def test_an_unknown_name_is_told_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner.main(["store.writ"]) == 2
     assert "no benchmark 'store.writ'; there are" in capsys.readouterr().err

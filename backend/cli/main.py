@@ -155,6 +155,9 @@ def options(
 def program() -> None:
     """Entry point: `main` in a process of its own."""
     threading.excepthook = _thread_failed
+    # Libraries make some hundred thousand objects while they are imported, all of which stay: at the usual threshold
+    # looking through them again and again takes a tenth of a short command's time.
+    gc.set_threshold(10_000)
     with end_soon():
         try:
             main()

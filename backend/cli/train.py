@@ -397,8 +397,9 @@ def sft(
         list[str] | None,
         typer.Option(
             "--from",
-            help="Whose conversations are learned: 'scripted', 'warm_start' (the base itself), or the folder of a "
-            "trained team. Repeatable; the best of all is kept.",
+            help="Whose conversations are learned: 'scripted', 'warm_start' (the base itself), the folder of a trained "
+            "team, or a data set: its folder, or hf://OWNER/NAME on the model hub. Repeatable; the best of what teams "
+            "said is kept, and all of a data set.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of the run, which becomes a team.")] = RUNS / "sft",

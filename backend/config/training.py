@@ -171,6 +171,9 @@ class TrainingConfig(Section):
     wandb_project: str = Field(
         "", max_length=128, description="project of Weights & Biases that gets the metrics as well; empty: none"
     )
+    mlflow_experiment: str = Field(
+        "", max_length=128, description="experiment of MLflow that gets the metrics as well; empty: none"
+    )
     seed: int = Field(1, ge=0, le=2**31 - 1, description="seed of all random draws of the training")
     experimental: ExperimentalConfig = Field(
         default_factory=ExperimentalConfig, description="variants whose effect has not been measured here"

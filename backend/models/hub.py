@@ -1,4 +1,5 @@
-"""A model from the model hub into a folder: its config, tokenizer and safetensors, never anything that may hold code.
+"""A model or a data set from the model hub into a folder: config, tokenizer and safetensors, or a manifest and Parquet,
+never anything that may hold code.
 
 The files come into a folder beside the target and take its name when all of them are whole: sizes as the hub lists
 them, and the SHA-256 of the large ones. What was complete before an interrupt is not fetched again. The address of the
@@ -44,7 +45,9 @@ WANTED = (
     CONFIG, "generation_config.json", TOKENIZER, "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "model*.safetensors", INDEX,
 )  # fmt: skip
-_TIMEOUT = 30.0  # seconds for an answer about the model
+_TIMEOUT = 30.0  # seconds for an answer about what is pulled
+_MOST_BYTES = 2 * 2**30  # of a data set
+_MODEL, _DATA_SET = "model", "data set"
 
 
 @dataclass(frozen=True)
@@ -110,14 +113,65 @@ def pull_model(name: str, revision: str = "main", to: Path | None = None, models
     fetch([file.name for file in files])
     for file in files:
         _check_file(partial / file.name, file)
-    with _explained(name, revision, endpoint):
+    _take_its_place(partial, target, name, revision, commit, files)
+    return Pulled(target, commit, len(files), size, True)
+
+
+def pull_data_set(name: str, revision: str, target: Path, manifest: str) -> Pulled:
+    """Download the data set `name` of the hub, at a branch, tag or commit, to the folder `target`: the file `manifest`
+    and the Parquet files beside it.
+
+    Raises as `pull_model` does, and `UserError` for a data set without that manifest or of more than 2 GiB.
+    """
+    if not is_hub_name(name):
+        raise UserError(f"{name!r} is no name of a data set on the hub: give hf://OWNER/NAME")
+    endpoint, token = _endpoint(), _token()
+    with _explained(name, revision, endpoint, _DATA_SET):
+        info = HfApi(endpoint=endpoint, token=token).dataset_info(
+            name, revision=revision, timeout=_TIMEOUT, files_metadata=True
+        )
+    commit = info.sha
+    if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{40}", commit):
+        raise UserError(f"{_host(endpoint)} names no commit for {name}: check that HF_ENDPOINT is a model hub")
+    files = [file for file in _listed(info.siblings or []) if file.name == manifest or file.name.endswith(".parquet")]
+    if manifest not in {file.name for file in files}:
+        raise UserError(
+            f"{name} has no {manifest} on the hub: give a data set of conversations as `sft` writes it into its folder "
+            "`data`"
+        )
+    size = sum(file.size for file in files)
+    if size > _MOST_BYTES:
+        raise UserError(f"{name} has {size / 2**30:,.1f} GiB on the hub, and at most 2 are fetched: choose another")
+    if _is_there(target, name, commit, files):
+        return Pulled(target, commit, len(files), size, False)
+    partial = target.with_name(f".{target.name}.partial")
+    _make_room(partial, files)
+    with _explained(name, revision, endpoint, _DATA_SET):
+        snapshot_download(
+            name,
+            repo_type="dataset",
+            revision=commit,
+            local_dir=partial,
+            endpoint=endpoint,
+            token=token,
+            allow_patterns=[file.name for file in files],
+            etag_timeout=_TIMEOUT,
+        )
+    for file in files:
+        _check_file(partial / file.name, file)
+    _take_its_place(partial, target, name, revision, commit, files)
+    return Pulled(target, commit, len(files), size, True)
+
+
+def _take_its_place(partial: Path, target: Path, name: str, revision: str, commit: str, files: list[HubFile]) -> None:
+    """Record where the files are from, and give their folder its name."""
+    with _explained(name, revision, _endpoint()):
         shutil.rmtree(partial / ".cache", ignore_errors=True)  # the library's notes of what it has fetched
         record = {"name": name, "revision": commit, "files": {file.name: file.size for file in files}}
         (partial / SOURCE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         if target.exists():
             shutil.rmtree(target)
         os.replace(partial, target)
-    return Pulled(target, commit, len(files), size, True)
 
 
 def read_source(folder: Path) -> dict[str, Any] | None:
@@ -131,24 +185,33 @@ def read_source(folder: Path) -> dict[str, Any] | None:
 
 def _wanted(name: str, siblings: list[Any]) -> list[HubFile]:
     """Those of the model's files that are fetched. Raises `UserError` where what is needed is not among them."""
-    listed = {one.rfilename: one for one in siblings}
-    files = [
-        HubFile(path, int(one.size or 0), None if one.lfs is None else one.lfs.sha256)
-        for path, one in sorted(listed.items())
-        if "/" not in path and any(fnmatch(path, pattern) for pattern in WANTED)
-    ]
+    files = [file for file in _listed(siblings) if any(fnmatch(file.name, pattern) for pattern in WANTED)]
     names = {file.name for file in files}
     if CONFIG not in names or TOKENIZER not in names:
         raise UserError(
             f"{name} has no {CONFIG if CONFIG not in names else TOKENIZER} on the hub: choose a model that has both"
         )
     if not names & {WEIGHTS, INDEX}:
-        unsafe = sorted(path for path in listed if path.endswith((".bin", ".pt", ".pth", ".ckpt", ".gguf")))
+        unsafe = sorted(
+            one.rfilename for one in siblings if one.rfilename.endswith((".bin", ".pt", ".pth", ".ckpt", ".gguf"))
+        )
         others = (
             f" ({', '.join(unsafe[:3])} there may hold code or another format and is not fetched)" if unsafe else ""
         )
         raise UserError(f"{name} has no safetensors weights on the hub{others}: choose a model that has them")
     return files
+
+
+def _listed(siblings: list[Any]) -> list[HubFile]:
+    """The files at the top of what the hub lists, by name."""
+    return sorted(
+        (
+            HubFile(one.rfilename, int(one.size or 0), None if one.lfs is None else one.lfs.sha256)
+            for one in siblings
+            if "/" not in one.rfilename
+        ),
+        key=lambda file: file.name,
+    )
 
 
 def _is_there(target: Path, name: str, commit: str, files: list[HubFile]) -> bool:
@@ -209,7 +272,7 @@ def _check_file(path: Path, file: HubFile) -> None:
 
 
 @contextmanager
-def _explained(name: str, revision: str, endpoint: str) -> Iterator[None]:
+def _explained(name: str, revision: str, endpoint: str, what: str = _MODEL) -> Iterator[None]:
     """What goes wrong with the hub, as one sentence. The library's own texts are left out: they quote what a server
     sent."""
     hub = _host(endpoint)
@@ -222,10 +285,10 @@ def _explained(name: str, revision: str, endpoint: str) -> Iterator[None]:
     except RevisionNotFoundError as error:
         raise UserError(f"{name} has no revision {revision!r}: give a branch, tag or commit with --revision") from error
     except DisabledRepoError as error:
-        raise UserError(f"{name} was disabled on {hub}: choose another model") from error
+        raise UserError(f"{name} was disabled on {hub}: choose another {what}") from error
     except RepositoryNotFoundError as error:
         raise UserError(
-            f"{hub} knows no model {name} that {_reader()} may see: check the name, or set HF_TOKEN to one that may "
+            f"{hub} knows no {what} {name} that {_reader()} may see: check the name, or set HF_TOKEN to one that may "
             "read it"
         ) from error
     except OfflineModeIsEnabled as error:
@@ -233,14 +296,14 @@ def _explained(name: str, revision: str, endpoint: str) -> Iterator[None]:
     except LocalEntryNotFoundError as error:
         cause = error.__cause__
         if isinstance(cause, HfHubHTTPError):
-            raise _answered(cause, name, hub) from error
-        raise _unreachable(hub, cause or error) from error
+            raise _answered(cause, name, hub, what) from error
+        raise _unreachable(hub, cause or error, what) from error
     except FileMetadataError as error:
         raise UserError(f"{hub} does not answer as a model hub does: check HF_ENDPOINT") from error
     except HfHubHTTPError as error:
-        raise _answered(error, name, hub) from error
+        raise _answered(error, name, hub, what) from error
     except HTTPError as error:  # of the connection: refused, timed out, cut off, no such host, a proxy
-        raise _unreachable(hub, error) from error
+        raise _unreachable(hub, error, what) from error
     except OSError as error:
         if error.errno in DISK_FULL:
             raise RunFailed(
@@ -261,11 +324,13 @@ def _explained(name: str, revision: str, endpoint: str) -> Iterator[None]:
         ) from error
 
 
-def _answered(error: HfHubHTTPError, name: str, hub: str) -> UserError:
+def _answered(error: HfHubHTTPError, name: str, hub: str, what: str) -> UserError:
     """What an answer that is no success means."""
     status = error.response.status_code
     if status in (401, 403):
-        return UserError(f"{hub} refuses {_reader()} the model {name} ({status}): set HF_TOKEN to one that may read it")
+        return UserError(
+            f"{hub} refuses {_reader()} the {what} {name} ({status}): set HF_TOKEN to one that may read it"
+        )
     if status == 429:
         return UserError(f"{hub} has had too many requests from here (429): try again later, or set HF_TOKEN")
     if status >= 500:
@@ -273,10 +338,10 @@ def _answered(error: HfHubHTTPError, name: str, hub: str) -> UserError:
     return UserError(f"{hub} answers {status} for {name}: check the name and HF_ENDPOINT")
 
 
-def _unreachable(hub: str, error: BaseException) -> UserError:
+def _unreachable(hub: str, error: BaseException, what: str) -> UserError:
     return UserError(
         f"the model hub {hub} cannot be reached ({type(error).__name__}): check the connection and HF_ENDPOINT, or "
-        "copy the model's folder here from elsewhere"
+        f"copy the {what}'s folder here from elsewhere"
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-import plotly.graph_objects as go
+from typing import TYPE_CHECKING, Any
 
 from backend.reporting.charts import in_dark
+from backend.reporting.drawing.figure import PlainFigure
 from backend.reporting.labels import Column
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
@@ -19,12 +21,17 @@ class Picture:
 
     title: str
     caption: str
-    figure: go.Figure
+    figure: PlainFigure
+
+    @cached_property
+    def light(self) -> go.Figure:
+        """The figure of plotly for a light ground; made once, since plotly checks every number of it."""
+        return self.figure.plotly()
 
     @cached_property
     def dark(self) -> go.Figure:
-        """The figure for a dark ground; made once, since plotly checks every number of it again."""
-        return in_dark(self.figure)
+        """The same for a dark ground."""
+        return in_dark(self.figure).plotly()
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import plotly.graph_objects as go
-
+from backend.reporting.drawing.figure import PlainFigure, Trace, trace
 from backend.reporting.labels import title_of
 from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
@@ -81,7 +80,7 @@ def equity_chart(
     main: str,
     waiting: Collection[str] = _IN_THE_LEGEND,
     shown: slice = _WHOLE,
-) -> go.Figure:
+) -> PlainFigure:
     """Return since the start of each curve over `x` (of the same length), in percent.
 
     `main` stands out; those of `waiting` are in the legend for a click. Of a part of the curves, `shown`, as many
@@ -99,7 +98,7 @@ def equity_chart(
 
 def accounts_chart(
     curves: Mapping[str, tuple[Sequence[int], Sequence[float]]], title: str = "return so far"
-) -> go.Figure:
+) -> PlainFigure:
     """Return since the start, in percent, of accounts with times of their own: their times (ms) and values."""
     figure = blank_figure("", title, "%")
     figure.update_layout(height=280, uirevision="kept")
@@ -111,24 +110,26 @@ def accounts_chart(
     return figure
 
 
-def in_dark(figure: go.Figure) -> go.Figure:
+def in_dark(figure: PlainFigure) -> PlainFigure:
     """The figure on a dark ground: what was dark is light, and grids stay faint."""
-    changed = go.Figure(figure)
+    changed = figure.copy()
     changed.update_layout(paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": _PALE})
     changed.update_xaxes(gridcolor=_FAINT, linecolor=GREY)
     changed.update_yaxes(gridcolor=_FAINT, linecolor=GREY)
     changed.update_layout(hoverlabel={"bgcolor": _LABEL, "font": {"color": _PALE}})
-    changed.for_each_trace(_lightened)
-    changed.for_each_shape(_lightened)
-    changed.update_annotations(font={"color": _PALE}, bgcolor="rgba(0,0,0,0)")
+    for drawn in (*changed.data, *changed.layout.get("shapes", [])):
+        _lighten(drawn)
+    for words in changed.layout.get("annotations", []):
+        words["font"] = {**words.get("font", {}), "color": _PALE}
+        words["bgcolor"] = "rgba(0,0,0,0)"
     return changed
 
 
-def _lightened(drawn: Any) -> None:
+def _lighten(drawn: Trace) -> None:
     """Replace the ink of a trace's or shape's line, or of a trace's marks, which cannot be seen on a dark ground."""
-    for part in (getattr(drawn, "line", None), getattr(drawn, "marker", None)):
-        if part is not None and getattr(part, "color", None) == INK:
-            part.color = _PALE
+    for part in (drawn.get("line"), drawn.get("marker")):
+        if part is not None and part.get("color") == INK:
+            part["color"] = _PALE
 
 
 def drawdown_chart(
@@ -138,7 +139,7 @@ def drawdown_chart(
     main: str,
     waiting: Collection[str] = _IN_THE_LEGEND,
     shown: slice = _WHOLE,
-) -> go.Figure:
+) -> PlainFigure:
     """How far each curve lies below its own peak so far, in percent; `waiting` and `shown` as in `equity_chart`."""
     figure = blank_figure(x_title, "below the peak", "%")
     for number, (name, equity) in enumerate(curves.items()):
@@ -153,7 +154,7 @@ def drawdown_chart(
 
 def exposure_chart(
     times: Sequence[int], exposure: Sequence[Sequence[float]], symbols: Sequence[str], shown: slice = _WHOLE
-) -> go.Figure:
+) -> PlainFigure:
     """Signed exposure of each symbol, in percent of the equity: above 0 long, below 0 short; `shown` as in
     `equity_chart`.
 
@@ -173,7 +174,8 @@ def exposure_chart(
         xs, ys = thin(x, [100.0 * value for value in values])
         line = {"color": colour, "dash": dash, "width": 1.5, "shape": "hv"}
         figure.add_trace(
-            go.Scatter(
+            trace(
+                "scatter",
                 x=xs, y=_rounded(ys), name=label_of(name), mode="lines", line=line, hovertemplate="%{y:.0f} %",
                 showlegend=True,
             )
@@ -186,7 +188,7 @@ def step_chart(
     series: Mapping[str, tuple[Sequence[int], Sequence[float]]],
     events: Sequence[Event],
     y_title: str = "",
-) -> go.Figure:
+) -> PlainFigure:
     """A metric over the steps, one line a role (or other name): thin as it was, thick as its moving mean.
 
     The moving mean looks back over a tenth of the steps; short runs are drawn as they are. A NaN leaves a hole.
@@ -205,14 +207,16 @@ def step_chart(
         mode = "lines" if len(values) > 12 else "lines+markers"
         if span >= 2:
             figure.add_trace(
-                go.Scatter(
+                trace(
+                    "scatter",
                     x=list(steps), y=shown, mode="lines", line={"color": colour, "width": 1}, opacity=0.3,
                     showlegend=False, hoverinfo="skip", legendgroup=name,
                 )
             )  # fmt: skip
             shown = _moving_mean(shown, span)
         figure.add_trace(
-            go.Scatter(
+            trace(
+                "scatter",
                 x=list(steps),
                 y=shown,
                 name=role_title(name),
@@ -242,14 +246,15 @@ def step_chart(
     return figure
 
 
-def calls_chart(histogram: Mapping[str, Mapping[int, int]]) -> go.Figure:
+def calls_chart(histogram: Mapping[str, Mapping[int, int]]) -> PlainFigure:
     """Per sub-agent: in what share of the rollouts it was called how many times."""
     figure = blank_figure("calls in one decision", "share of rollouts", "%")
     for role, counts in histogram.items():
         total = sum(counts.values()) or 1
         calls = sorted(counts)
         figure.add_trace(
-            go.Bar(
+            trace(
+                "bar",
                 x=calls,
                 y=[100.0 * counts[number] / total for number in calls],
                 name=role_title(role),
@@ -262,7 +267,7 @@ def calls_chart(histogram: Mapping[str, Mapping[int, int]]) -> go.Figure:
     return figure
 
 
-def difference_chart(rows: Mapping[str, Mapping[str, Any]], dot: str = "one window") -> go.Figure:
+def difference_chart(rows: Mapping[str, Mapping[str, Any]], dot: str = "one window") -> PlainFigure:
     """Mean paired difference of each comparison with its interval, over its dots; the line at 0 is "no change".
 
     `rows` maps a label to `{"mean", "ci95": [low, high], "per_window": [...]}`, fractions. `dot` says what each value
@@ -287,7 +292,9 @@ def difference_chart(rows: Mapping[str, Mapping[str, Any]], dot: str = "one wind
         for name, x, shift, style in traces:
             hover = f"%{{x:.2f}} %<extra>{label}: {name}</extra>"
             y = [number + shift] * len(x)
-            figure.add_trace(go.Scatter(x=x, y=y, name=name, showlegend=number == 0, hovertemplate=hover, **style))
+            figure.add_trace(
+                trace("scatter", x=x, y=y, name=name, showlegend=number == 0, hovertemplate=hover, **style)
+            )
     figure.add_vline(x=0.0, line={"color": INK, "width": 1.5, "dash": "dot"})
     figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=labels, range=[len(labels) - 0.4, -0.6])
     figure.update_xaxes(ticksuffix=" %", zeroline=False)
@@ -339,13 +346,14 @@ def curve(
     main: bool,
     waiting: bool,
     unit: str = " %",
-) -> go.Scatter:
+) -> Trace:
     """The line of a team or baseline, the `number`-th of its figure; `main` stands out, one that is `waiting` is drawn
     at a click in the legend. None leaves a hole."""
     colour, dash, width = _STYLES.get(name, (*_OTHERS[number % len(_OTHERS)], 1.5))
     if main:
         colour, dash, width = BLUE, "solid", 3.0
-    return go.Scatter(
+    return trace(
+        "scatter",
         x=list(x),
         y=_rounded(y),
         name=label_of(title_of(name)),
@@ -356,12 +364,11 @@ def curve(
     )
 
 
-def blank_figure(x_title: str, y_title: str, y_suffix: str) -> go.Figure:
+def blank_figure(x_title: str, y_title: str, y_suffix: str) -> PlainFigure:
     """A figure in the style of all, with titles of the axes and the unit of the y axis, empty for none."""
-    figure = go.Figure()
+    figure = PlainFigure()
     axis = {"gridcolor": "#e4e7eb", "linecolor": "#9aa5b1", "zeroline": False, "automargin": True}
     figure.update_layout(
-        template="none",
         paper_bgcolor="#ffffff",
         plot_bgcolor="#ffffff",
         font={"family": "system-ui, sans-serif", "size": 13, "color": INK},

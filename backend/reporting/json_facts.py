@@ -86,7 +86,7 @@ def regimes_of(window: WindowResult, name: str, reload: MarketReload) -> list[di
         return f"the regimes need the run's data again: {reload.problem}"
     hold = window.hold if name != "hold" else None
     try:
-        return result_stats.regime_rows(window.results[name], reload.market, hold)
+        return result_stats.regime_rows(window.results[name], reload.market, hold, reload.regimes)
     except DataError as error:
         return str(error)
 

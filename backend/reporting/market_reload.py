@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from backend.builders.market import load_market
 from backend.store.records import RunRecord
 from backend.store.run_record import how_to_trust, stored_config
+from simulator.backtest.regimes import Regimes, usual_regimes
 from simulator.errors import DataError, UserError
 from simulator.market.market import Bars, Market
 from simulator.market.resample import resample_arrays
@@ -24,6 +26,12 @@ class MarketReload:
 
     market: Market | None
     problem: str = ""
+
+    @cached_property
+    def regimes(self) -> list[Regimes]:
+        """The labellings of its bars, which all results of the run share; none without a market. Raises `DataError`
+        where they cannot be made."""
+        return [] if self.market is None else usual_regimes(self.market)
 
 
 def market_of(run: RunRecord) -> Market:

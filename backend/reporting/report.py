@@ -32,6 +32,7 @@ from simulator.errors import UserError
 from simulator.files import write_whole
 
 _NOT_NEEDED = MarketReload(None, "only a backtest needs its market again")
+_SHOWN_DIGITS = 4  # of a fraction that is shown in percent with two
 _DECISIONS_SHOWN = 5  # before the largest gains, and as many before the largest losses
 
 
@@ -105,9 +106,11 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
 
 
 def interval_meaning(low: float, high: float) -> str:
-    """What a 95 % interval of a difference says, in words."""
+    """What a 95 % interval of a difference says, in words. An end that is shown as 0.00 % counts as 0, so that no
+    sentence contradicts the numbers above it."""
     if low == high == 0.0:
         return "nothing differed: both teams did the same"
+    low, high = round(low, _SHOWN_DIGITS), round(high, _SHOWN_DIGITS)
     if low > 0.0:
         return "wholly above 0: training helped"
     if high < 0.0:

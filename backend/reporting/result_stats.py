@@ -13,11 +13,12 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from backend.decisions.backtest_document import BacktestDocument
 from simulator.backtest import metrics
-from simulator.backtest.regimes import by_regime
+from simulator.backtest.regimes import Regimes, by_regime
 from simulator.backtest.trade_stats import COST_KEYS, cost_split, trade_statistics
 from simulator.backtest.trades import Trade
 from simulator.exchange.exchange_records import Fill
@@ -27,6 +28,7 @@ from simulator.market.timeframes import DAY_MS
 ROLLING_DAYS = 30
 FEWEST_RETURNS = 20  # of a rolling window: the deviation of fewer says nothing
 _MOST_WINDOWS = 1_500  # more cannot be seen on a screen
+_MOST_NUMBERS = 1_000_000  # that are looked at together
 _HOUR_MS = 3_600_000
 
 
@@ -110,7 +112,7 @@ def rolling_sharpe(times: Sequence[int], equity: Sequence[float]) -> RollingShar
     returns = _returns(equity)
     count = len(returns) - bars + 1
     ends = np.unique(np.linspace(bars, len(returns), min(count, _MOST_WINDOWS)).round().astype(int)).tolist()
-    values = [_sharpe_or_none(returns[end - bars : end], metrics.YEAR_MS / interval) for end in ends]
+    values = _sharpes(sliding_window_view(returns, bars)[np.array(ends) - bars], metrics.YEAR_MS / interval)
     return RollingSharpe(bars, bars * interval / metrics.DAY_MS, [times[end] for end in ends], values)
 
 
@@ -178,13 +180,19 @@ def traded_notional(result: BacktestDocument) -> dict[str, float]:
     return dict(sorted(traded.items(), key=lambda item: (-item[1], item[0])))
 
 
-def regime_rows(result: BacktestDocument, market: Market, against: BacktestDocument | None) -> list[dict[str, Any]]:
-    """The fields of each `RegimeRow` of `result`, with `against`: the return of another result there, or None.
+def regime_rows(
+    result: BacktestDocument,
+    market: Market,
+    against: BacktestDocument | None,
+    kinds: Sequence[Regimes] | None = None,
+) -> list[dict[str, Any]]:
+    """The fields of each `RegimeRow` of `result`, with `against`: the return of another result there, or None. `kinds`
+    as in `by_regime`.
 
     Raises `DataError` where `market` is not the one of the result.
     """
-    rows = by_regime(result.result(), market)
-    others = by_regime(against.result(), market) if against is not None else []
+    rows = by_regime(result.result(), market, kinds)
+    others = by_regime(against.result(), market, kinds) if against is not None else []
     returns = {(row.kind, row.regime): row.total_return for row in others}
     return [{**asdict(row), "against": returns.get((row.kind, row.regime))} for row in rows]
 
@@ -193,10 +201,18 @@ def _returns(equity: Sequence[float]) -> NDArray[np.float64]:
     return metrics.returns_of(np.asarray(equity, np.float64))
 
 
-def _sharpe_or_none(returns: NDArray[np.float64], per_year: float) -> float | None:
-    # Returns that differ by rounding alone do not vary; `metrics.sharpe` gives 0, which would read as a result.
-    still = float(np.ptp(returns)) <= 1e-12 * max(1.0, float(np.abs(returns).max()))
-    return None if still else metrics.sharpe(returns, per_year)
+def _sharpes(windows: NDArray[np.float64], per_year: float) -> list[float | None]:
+    """`metrics.sharpe` of each row (n, bars); None where a row does not vary, for which that gives 0."""
+    values: list[float | None] = []
+    rows = max(1, _MOST_NUMBERS // windows.shape[1])
+    for first in range(0, len(windows), rows):
+        part = windows[first : first + rows]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = part.mean(axis=1) / part.std(axis=1, ddof=1) * math.sqrt(per_year)
+        # Returns that differ by rounding alone do not vary.
+        still = np.ptp(part, axis=1) <= 1e-12 * np.maximum(1.0, np.abs(part).max(axis=1))
+        values += [None if constant else float(one) for constant, one in zip(still, ratio, strict=True)]
+    return values
 
 
 def _month_start(year: int, month: int) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import plotly.graph_objects as go
 
 from backend.reporting.charts import (
     BLUE,
@@ -26,6 +25,7 @@ from backend.reporting.charts import (
     moments,
 )
 from backend.reporting.decision.on_candles import Cut, CutKind, DecisionsOnCandles
+from backend.reporting.drawing.figure import PlainFigure, Trace, trace
 from backend.reporting.labels import COST_TITLES, title_of
 from backend.reporting.result_stats import RollingSharpe, trade_return
 from simulator.backtest.trades import Trade
@@ -78,7 +78,7 @@ _CUTS: dict[CutKind, tuple[str, str, str]] = {
 _ABOVE = 0.03  # how far above its candle a cut stands, as a share of the picture's height
 
 
-def rolling_sharpe_chart(rolling: Mapping[str, RollingSharpe], main: str, waiting: Collection[str]) -> go.Figure:
+def rolling_sharpe_chart(rolling: Mapping[str, RollingSharpe], main: str, waiting: Collection[str]) -> PlainFigure:
     """The rolling Sharpe ratio of each name; a hole where nothing varied. `waiting` as in `charts.equity_chart`."""
     figure = blank_figure("", "Sharpe ratio, annual", "")
     for number, (name, one) in enumerate(rolling.items()):
@@ -87,7 +87,7 @@ def rolling_sharpe_chart(rolling: Mapping[str, RollingSharpe], main: str, waitin
     return figure
 
 
-def costs_chart(costs: Mapping[str, Mapping[str, float]], start: Mapping[str, float]) -> go.Figure:
+def costs_chart(costs: Mapping[str, Mapping[str, float]], start: Mapping[str, float]) -> PlainFigure:
     """What trading cost each name, kind by kind, in percent of the equity at its start; left of 0 was received.
 
     Kinds that cost nobody anything are left out.
@@ -99,7 +99,8 @@ def costs_chart(costs: Mapping[str, Mapping[str, float]], start: Mapping[str, fl
         if not any(amounts):
             continue
         figure.add_trace(
-            go.Bar(
+            trace(
+                "bar",
                 x=[round(amount, 4) for amount in amounts],
                 y=[label_of(title_of(name)) for name in names],
                 orientation="h",
@@ -118,7 +119,7 @@ def costs_chart(costs: Mapping[str, Mapping[str, float]], start: Mapping[str, fl
 
 def candles_chart(
     bars: Bars, trades: Sequence[Trade], fills: Sequence[Fill], decisions: DecisionsOnCandles | None = None
-) -> go.Figure:
+) -> PlainFigure:
     """Candles of one symbol with its trades, each a line from its first fill to its last; an absent bar leaves a hole.
 
     `trades` and `fills` (of the stored result) may hold those of other symbols, which are left out. Of more than
@@ -130,7 +131,8 @@ def candles_chart(
     here = bars.present
     prices = {name: _short(getattr(bars, name)[here].tolist()) for name in ("open", "high", "low", "close")}
     figure.add_trace(
-        go.Candlestick(
+        trace(
+            "candlestick",
             x=moments([int(time) for time in bars.open_time[here]]),
             **prices,
             name=label_of(bars.symbol),
@@ -151,7 +153,8 @@ def candles_chart(
         figure.add_traces(_trade_marks(side, chosen, _short(entries), _short(exits), decisions) if chosen else [])
     if decisions is not None and here.any():
         figure.add_traces(_cut_marks(bars, decisions))
-    figure.update_layout(xaxis_rangeslider_visible=False, hovermode="closest", height=420)
+    figure.update_xaxes(rangeslider={"visible": False})
+    figure.update_layout(hovermode="closest", height=420)
     return figure
 
 
@@ -161,14 +164,16 @@ def _trade_marks(
     entries: Sequence[float],
     exits: Sequence[float],
     decisions: DecisionsOnCandles | None,
-) -> list[go.Scatter]:
+) -> list[Trace]:
     """Lines from entries to exits, and the marks at both ends: an exit's shape says what closed the trade."""
     style = _SIDES[side]
     start, end = (moments([trade.entry_time for trade in trades]), moments([trade.exit_time for trade in trades]))
     way = [moment for pair in zip(start, end, strict=True) for moment in (*pair, None)]
     height = [price for pair in zip(entries, exits, strict=True) for price in (*pair, None)]
     line = {"color": style.colour, "width": 1.6, "dash": style.dash}
-    marks = [go.Scatter(x=way, y=height, mode="lines", line=line, legendgroup=side, hoverinfo="skip", showlegend=False)]
+    marks = [
+        trace("scatter", x=way, y=height, mode="lines", line=line, legendgroup=side, hoverinfo="skip", showlegend=False)
+    ]
     ends = [_EXITS.get(trade.reason, "exit") for trade in trades]
     for what, symbol in {"entry": style.entry, **style.exits}.items():
         enters = what == "entry"
@@ -177,7 +182,8 @@ def _trade_marks(
             continue
         bars = [trades[row].entry_bar if enters else trades[row].exit_bar for row in rows]
         marks.append(
-            go.Scatter(
+            trace(
+                "scatter",
                 x=[(start if enters else end)[row] for row in rows],
                 y=[(entries if enters else exits)[row] for row in rows],
                 name=f"{side}, {what}",
@@ -202,7 +208,7 @@ def _trade_marks(
 _OF_DECISION = "<br>decision %{customdata[2]}"
 
 
-def _cut_marks(bars: Bars, decisions: DecisionsOnCandles) -> list[go.Scatter]:
+def _cut_marks(bars: Bars, decisions: DecisionsOnCandles) -> list[Trace]:
     """What RiskAnalyst and the guard took, above the candle at whose close they did."""
     here = bars.present
     times, highs = bars.open_time[here], bars.high[here]
@@ -220,7 +226,8 @@ def _cut_marks(bars: Bars, decisions: DecisionsOnCandles) -> list[go.Scatter]:
             continue
         rows = np.searchsorted(times, [cut.time - 1 for cut in cuts], side="right") - 1
         marks.append(
-            go.Scatter(
+            trace(
+                "scatter",
                 x=moments([cut.time for cut in cuts]),
                 y=_short((highs[rows] + gap).tolist()),
                 name=name,
@@ -242,7 +249,7 @@ def drawn_trades(trades: Sequence[Trade], symbol: str) -> list[Trade]:
     return [trade for trade in own if id(trade) in drawn]
 
 
-def excursions_chart(trades: Sequence[Trade]) -> go.Figure:
+def excursions_chart(trades: Sequence[Trade]) -> PlainFigure:
     """Of each trade: how far the price went against it, and what it returned in the end. In percent of the entry.
 
     Trades whose excursions are not known are left out.
@@ -253,7 +260,8 @@ def excursions_chart(trades: Sequence[Trade]) -> go.Figure:
     for side, style in _SIDES.items():
         chosen = [trade for trade in known if trade.quantity * style.sign > 0.0]
         figure.add_trace(
-            go.Scatter(
+            trace(
+                "scatter",
                 x=[round(100.0 * (trade.mae or 0.0), 3) for trade in chosen],
                 y=[round(100.0 * trade_return(trade), 3) for trade in chosen],
                 name=side,

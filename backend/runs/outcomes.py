@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from backend.config.schema import Config
 from backend.decisions.backtest_document import BacktestDocument, VerdictDocument
@@ -24,7 +23,9 @@ from simulator.backtest import metrics
 from simulator.errors import UserError
 from simulator.files import write_whole
 
-if TYPE_CHECKING:  # it imports torch, which a strategy's backtest does not need
+if TYPE_CHECKING:  # torch and plotly, which a strategy's backtest does not need
+    import plotly.graph_objects as go
+
     from backend.training.checkpoints import TrainingState
 
 
@@ -137,7 +138,8 @@ class BacktestOutcome:
     def figure(self) -> go.Figure:
         """Return since the start of each team, strategy and baseline."""
         curves = {name: result.equity for name, result in self._window.results.items()}
-        return charts.equity_chart(curves, charts.moments(self._window.main_result.times), "", self._window.main)
+        times = charts.moments(self._window.main_result.times)
+        return charts.equity_chart(curves, times, "", self._window.main).plotly()
 
     @property
     def _window(self) -> WindowResult:
@@ -198,7 +200,7 @@ class TrainOutcome:
         curves = {picture.title: picture for picture in every}
         if title not in curves:
             raise UserError(f"no picture '{title}'; there are {', '.join(curves) or 'none, as no step was recorded'}")
-        return curves[title].picture(self.summary.events).figure
+        return curves[title].picture(self.summary.events).light
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,7 @@ class EvaluationOutcome:
 
     def figure(self) -> go.Figure:
         """The paired differences of the windows, their mean and its 95 % interval."""
-        return charts.difference_chart(self._differences())
+        return charts.difference_chart(self._differences()).plotly()
 
     def _differences(self) -> dict[str, dict[str, Any]]:
         measured = {"Held-out windows": self.held_out, "No-edge twin": self.no_edge}

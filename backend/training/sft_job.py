@@ -54,6 +54,7 @@ from backend.training.sft.datasets import (
 )
 from backend.training.sft.role_scores import compare_roles, score_roles
 from backend.training.sft.sft_trainer import Example, SftSettings, SupervisedTrainer, pad_examples
+from backend.training.sft.shared_data import fetch_data_set, is_data_set, shared_rows, with_counts
 from backend.training.start import NANO, begin
 from cryptosentinel.agents.registry import STANDARD, roles_of
 from cryptosentinel.llm.architecture import positions_of
@@ -65,8 +66,8 @@ from simulator.files import write_whole
 from simulator.folders import check_links
 from simulator.market.market import Market
 
-STATE, DATA, COLLECTED, TRAINING, ADAPTERS, SCORES = (
-    "sft.json", "data", "collected", "training", "adapters", "scores.json",
+STATE, DATA, COLLECTED, TRAINING, ADAPTERS, SCORES, SHARED = (
+    "sft.json", "data", "collected", "training", "adapters", "scores.json", "shared",
 )  # fmt: skip
 _CHUNK = 32  # states whose conversations are written at a time
 _COLLECTED: TypeAdapter[ScoredConversation] = TypeAdapter(ScoredConversation)
@@ -88,7 +89,8 @@ class SftResult:
 def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path, report: ReportProgress) -> SftResult:
     """Collect, choose, train and score in `folder`, going on with what is there.
 
-    `sources` are the teams that are listened to, as `collection.sources_of` takes them. Raises `UserError` for sources,
+    `sources` are the teams that are listened to, as `collection.sources_of` takes them, and data sets that were made
+    elsewhere, as `shared_data.is_data_set` knows them. Raises `UserError` for sources,
     a folder or a configuration that cannot be used, `RunFailed` where training cannot go on.
     """
     config.check_seeds()
@@ -110,6 +112,12 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     _claim(folder, {"config": config.to_dict(), "sources": list(sources), "data_hash": market.content_hash})
     if (folder / SCORES).is_file():
         return _finished(folder)
+    shared = [
+        row
+        for source in sources
+        if is_data_set(source)
+        for row in shared_rows(source, fetch_data_set(source, folder / SHARED), roles_of(config.team.roles))
+    ]
     base = begin(config, market, folder, report)
     config = config.model_copy(update={"team": with_prompts_for(config.team, base)})
     policies, codec = role_policies(
@@ -120,7 +128,7 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
         roles=roles_of(config.team.roles),
         hardware=hardware_of(config.training),
     )
-    manifest = _data_set(config, market, sources, folder, policies, codec, report)
+    manifest = _data_set(config, market, sources, shared, folder, policies, codec, report)
     losses: dict[str, Sequence[float] | None] = {
         role: _train_role(config, folder, role, policies, codec, report) for role in roles_of(config.team.roles)
     }
@@ -177,12 +185,14 @@ def _data_set(
     config: Config,
     market: Market,
     sources: Sequence[str],
+    shared: Sequence[SftRow],
     folder: Path,
     policies: RolePolicies,
     codec: ChatFormat,
     report: ReportProgress,
 ) -> dict[str, Any]:
-    """The manifest of the data set, which is made unless it is there."""
+    """The manifest of the data set, which is made unless it is there: what teams said, and `shared`, the rows of data
+    sets from elsewhere."""
     if (folder / DATA / DATA_MANIFEST).is_file():
         return read_data_manifest(folder / DATA)
     settings = config.sft
@@ -195,6 +205,7 @@ def _data_set(
             settings.seed,
         ),
     )
+    rows, counts = [*rows, *shared], with_counts(counts, shared)
     document = {
         "sources": list(sources),
         "seed": settings.seed,
@@ -223,7 +234,9 @@ def _collect(
         config.training, market, [split(market, config.market, horizon).train], horizon, gross_limit(config)
     )
     queries = pool.draw(derive_seed(settings.seed, "states"), 0, settings.states, easy=False)
-    teams = sources_of(sources, config, policies, codec)
+    teams = sources_of([source for source in sources if not is_data_set(source)], config, policies, codec)
+    if not teams:
+        return []
     (folder / COLLECTED).mkdir(exist_ok=True)
     said: list[ScoredConversation] = []
     for start in range(0, len(queries), _CHUNK):

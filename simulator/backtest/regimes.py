@@ -104,12 +104,18 @@ def true_regimes(market: Market) -> Regimes:
     return Regimes("truth", ("bear", "range", "bull"), labels)
 
 
+def usual_regimes(market: Market) -> list[Regimes]:
+    """Trend and volatility, and the truth where there is one."""
+    kinds = [trend_regimes(market), volatility_regimes(market)]
+    return [*kinds, true_regimes(market)] if market.truth is not None else kinds
+
+
 def by_regime(result: BacktestResult, market: Market, kinds: Sequence[Regimes] | None = None) -> list[RegimeRow]:
     """What `result` did in each regime that occurs in its window, kind by kind.
 
     Args:
         market: the one of the run.
-        kinds: labellings of that market; None takes trend and volatility, and the truth where there is one.
+        kinds: labellings of that market; None takes `usual_regimes`.
 
     Raises `DataError` where the market or a labelling is not that of the run.
     """
@@ -118,9 +124,7 @@ def by_regime(result: BacktestResult, market: Market, kinds: Sequence[Regimes] |
     if result.symbols != market.symbols or not np.array_equal(market.open_time[rows] + market.interval, result.times):
         raise DataError(f"{market.source} is not the market of the result; give the one that the run was made on.")
     if kinds is None:
-        kinds = [trend_regimes(market), volatility_regimes(market)]
-        if market.truth is not None:
-            kinds.append(true_regimes(market))
+        kinds = usual_regimes(market)
     table: list[RegimeRow] = []
     for regimes in kinds:
         if regimes.labels.shape != market.open_time.shape:

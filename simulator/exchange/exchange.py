@@ -40,11 +40,18 @@ from simulator.exchange.tape import last_closes, late_rows, market_tape, order_r
 from simulator.exchange.venue import Venue
 from simulator.kernel import kernel
 from simulator.kernel import layout as at
+from simulator.kernel.jit import is_compiled
 from simulator.market.market import Market
 from simulator.market.timeframes import HOUR_MS
 
 _ORDER_ROWS = 8  # doubled whenever more orders wait
 _LOG_ROWS = 512
+
+
+def is_ready() -> bool:
+    """Whether the machine code of a bar lies on disk. Else the first bar compiles it, half a minute once for each
+    installation."""
+    return is_compiled(kernel.advance)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,13 @@ def _compile(function: Callable[_P, _R], inlined: bool = False, counted: bool = 
     return cast(Callable[_P, _R], dispatcher)
 
 
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Whether a later call finds machine code of `function` (as one of the decorators above gave it) on disk. False
+    also where nothing can be kept."""
+    file = getattr(getattr(function, "_cache", None), "_cache_file", None)
+    return file is not None and bool(file._load_index())
+
+
 @cache
 def _package_stamp() -> str:
     """Hash of every module of the simulator that compiles something, and of the arrays' layout."""

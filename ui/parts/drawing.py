@@ -12,6 +12,7 @@ import streamlit as st
 
 from backend.reporting.blocks import Missing, Picture, ReportBlock, Table
 from backend.reporting.charts import CONFIG, in_dark
+from backend.reporting.drawing.figure import PlainFigure
 from backend.reporting.labels import ABSENT, NumberKind
 from backend.reporting.run_page import WindowPage
 from ui.access import escape_markdown
@@ -71,9 +72,9 @@ def _draw_table(table: Table) -> None:
     st.dataframe(frame, hide_index=True, column_config=config, placeholder="–")
 
 
-def in_theme(figure: go.Figure) -> go.Figure:
-    """The figure for the ground that the reader has chosen."""
-    return in_dark(figure) if is_dark() else figure
+def in_theme(figure: PlainFigure) -> go.Figure:
+    """The figure of plotly for the ground that the reader has chosen."""
+    return (in_dark(figure) if is_dark() else figure).plotly()
 
 
 def is_dark() -> bool:
@@ -82,7 +83,7 @@ def is_dark() -> bool:
 
 
 def _draw_picture(picture: Picture, label: str) -> None:
-    figure = picture.dark if is_dark() else picture.figure
+    figure = picture.dark if is_dark() else picture.light
     st.plotly_chart(figure, theme=None, config=CONFIG, alt=label, key=label)
 
 

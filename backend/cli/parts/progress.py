@@ -27,8 +27,12 @@ class ShownProgress(Observer):
         self._on_start = on_start
 
     def started(self, start: RunStart) -> None:
-        """Show the run that begins."""
+        """Show the run that begins, and why nothing moves for a while where the simulator was never used before."""
         self._on_start(start)
+        from simulator.exchange.exchange import is_ready
+
+        if not is_ready():
+            console.print("compiling the simulator, once for this installation: half a minute, more on a busy machine")
 
     def message(self, text: str) -> None:
         """Print a line."""

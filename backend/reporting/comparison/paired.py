@@ -6,19 +6,23 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from backend.evaluation.paired_runs import ComparedResult, PairedDifference, marks_within, paired_differences
 from backend.reporting import charts
 from backend.reporting.blocks import Picture, ReportSection, Table, TableRow
 from backend.reporting.comparison.teams import wealth_chart
+from backend.reporting.drawing.figure import PlainFigure
 from backend.reporting.html.page import render_sections
 from backend.reporting.labels import COLUMNS, Column, interval_text, title_of
 from backend.statistics.bootstrap import Interval
 from simulator.errors import UserError
 from simulator.files import write_whole
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 _COLUMNS = (
     Column("wealth", "Over the first", "change", "final wealth over that of the first, less 1"),
@@ -70,6 +74,9 @@ class ComparisonOutcome:
 
     def plot(self) -> go.Figure:
         """The differences with their intervals."""
+        return self._picture().plotly()
+
+    def _picture(self) -> PlainFigure:
         return wealth_chart(dict(zip(self._names[1:], self.differences, strict=True)))
 
     def report(self, path: str | Path = "runs/comparison.html") -> Path:
@@ -114,7 +121,7 @@ class ComparisonOutcome:
                     Picture(
                         f"Final wealth over that of {title_of(self._names[0])}",
                         "A bar wholly right of 0: better on this window. One that touches 0: the window does not tell.",
-                        self.plot(),
+                        self._picture(),
                     ),
                 ),
             ),

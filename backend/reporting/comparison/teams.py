@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import plotly.graph_objects as go
-
 from backend.evaluation.paired_runs import ComparedResult, PairedDifference, paired_differences
 from backend.reporting import charts
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow
+from backend.reporting.drawing.figure import PlainFigure, trace
 from backend.reporting.labels import Column, interval_text, title_of
 from backend.reporting.run_summary import WindowResult
 from backend.store.records import RunRecord
@@ -91,7 +90,7 @@ def _price(window: WindowResult, name: str) -> tuple[float, float] | None:
     return result.inference.tokens / result.decisions, 100.0 * result.total_return
 
 
-def wealth_chart(differences: Mapping[str, PairedDifference]) -> go.Figure:
+def wealth_chart(differences: Mapping[str, PairedDifference]) -> PlainFigure:
     """Each one's final wealth over the first's, less 1, with its 95 % interval, in percent."""
     figure = charts.blank_figure("final wealth over the first's, less 1", "", "")
     names = list(differences)
@@ -100,10 +99,10 @@ def wealth_chart(differences: Mapping[str, PairedDifference]) -> go.Figure:
         ends = [100.0 * wealth.low, 100.0 * wealth.high]
         style = {"color": charts.BLUE, "width": 6}
         shown = f"%{{x:+.2f}} %<extra>{charts.label_of(title_of(name))}</extra>"
-        figure.add_trace(go.Scatter(x=ends, y=[number] * 2, mode="lines", line=style, hovertemplate=shown))
+        figure.add_trace(trace("scatter", x=ends, y=[number] * 2, mode="lines", line=style, hovertemplate=shown))
         mark = {"color": "#ffffff", "size": 11, "symbol": "diamond", "line": {"color": charts.BLUE, "width": 3}}
         figure.add_trace(
-            go.Scatter(x=[100.0 * wealth.value], y=[number], mode="markers", marker=mark, hovertemplate=shown)
+            trace("scatter", x=[100.0 * wealth.value], y=[number], mode="markers", marker=mark, hovertemplate=shown)
         )
     figure.add_vline(x=0.0, line={"color": charts.INK, "width": 1.5, "dash": "dot"})
     labels = [charts.label_of(title_of(name)) for name in names]
@@ -116,14 +115,14 @@ def wealth_chart(differences: Mapping[str, PairedDifference]) -> go.Figure:
     return figure
 
 
-def _prices(prices: Mapping[str, tuple[float, float]], logarithmic: bool) -> go.Figure:
+def _prices(prices: Mapping[str, tuple[float, float]], logarithmic: bool) -> PlainFigure:
     figure = charts.blank_figure("tokens a decision", "return", "%")
     for number, (name, (tokens, earned)) in enumerate(prices.items()):
         label = charts.label_of(title_of(name))
         marker = {"size": 13, "symbol": _SYMBOLS[number % len(_SYMBOLS)], "color": _COLOURS[number % len(_COLOURS)]}
         hover = f"%{{x:,.0f}} tokens a decision, %{{y:+.2f}} %<extra>{label}</extra>"
         figure.add_trace(
-            go.Scatter(x=[tokens], y=[earned], name=label, mode="markers", marker=marker, hovertemplate=hover)
+            trace("scatter", x=[tokens], y=[earned], name=label, mode="markers", marker=marker, hovertemplate=hover)
         )
     if logarithmic and min(tokens for tokens, _ in prices.values()) > 0:
         figure.update_xaxes(type="log")

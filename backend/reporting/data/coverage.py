@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import plotly.graph_objects as go
 
 from backend.reporting.blocks import Picture, Table, TableRow
 from backend.reporting.charts import BLUE, GREEN, ORANGE, VERMILION, blank_figure, moments
+from backend.reporting.drawing.figure import PlainFigure, trace
 from backend.reporting.labels import Column
 from simulator.arrays import IntArray
 from simulator.data.catalog import Catalog
@@ -109,12 +109,13 @@ def _gaps(time: IntArray, longest: int, length: int) -> tuple[tuple[int, int], .
     return tuple((int(time[place]) + length, int(time[place + 1])) for place in behind)
 
 
-def _add_bars(figure: go.Figure, name: str, colour: str, spans: Sequence[tuple[str, int, int]]) -> None:
+def _add_bars(figure: PlainFigure, name: str, colour: str, spans: Sequence[tuple[str, int, int]]) -> None:
     """Spans of time (ms) as lying bars."""
     drawn = sorted(spans, key=lambda span: span[1] - span[2])[:_MOST_GAPS]
     least = _least_width(spans) if name == "absent" else 0
     figure.add_trace(
-        go.Bar(
+        trace(
+            "bar",
             y=[label for label, _, _ in drawn],
             base=moments([first for _, first, _ in drawn]),
             x=[max(last - first, least) for _, first, last in drawn],

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from backend.builders.variants import Variant
 from backend.decisions.document import StoredDecision
 from backend.evaluation.reliability import FEWEST, Reliability, judged_forecasts, reliability_of
 from backend.reporting import charts
 from backend.reporting.blocks import Missing, Picture, ReportBlock, Table, TableRow
+from backend.reporting.drawing.figure import PlainFigure, trace
 from backend.reporting.labels import Column, interval_text, title_of
 from backend.reporting.run_summary import WindowResult
 from backend.store.records import RunRecord
@@ -57,12 +56,13 @@ def forecast_blocks(
     return blocks
 
 
-def reliability_chart(fits: Mapping[str, Reliability]) -> go.Figure:
+def reliability_chart(fits: Mapping[str, Reliability]) -> PlainFigure:
     """The share that came over the probability that was stated, in percent, of each team; the larger a mark, the more
     often it was stated."""
     figure = charts.blank_figure("stated probability", "came so", "%")
     figure.add_trace(
-        go.Scatter(
+        trace(
+            "scatter",
             x=[0, 100], y=[0, 100], mode="lines", name="taken at its word", hoverinfo="skip",
             line={"color": charts.INK, "width": 1.2, "dash": "dot"},
         )
@@ -72,7 +72,8 @@ def reliability_chart(fits: Mapping[str, Reliability]) -> go.Figure:
         most = max((one.count for one in fit.bins), default=1)
         label = charts.label_of(title_of(name))
         figure.add_trace(
-            go.Scatter(
+            trace(
+                "scatter",
                 x=[100.0 * one.stated for one in fit.bins],
                 y=[100.0 * one.came.value for one in fit.bins],
                 error_y={

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import plotly.graph_objects as go
-
 from backend.decisions.document import StoredDecision
 from backend.reporting import charts
 from backend.reporting.blocks import Picture
+from backend.reporting.drawing.figure import trace
 
 _KINDS = (
     ("sent orders", "circle", charts.BLUE),
@@ -23,7 +22,7 @@ def timeline(decisions: Sequence[StoredDecision]) -> Picture:
     """A mark a decision, at its time and at the account's change up to the next one, by what came of it. The number of
     the decision is the mark's `customdata`."""
     figure = charts.blank_figure("", "change", "%")
-    draw = go.Scatter if len(decisions) <= _POINTS_OF_SVG else go.Scattergl
+    kind_of_trace = "scatter" if len(decisions) <= _POINTS_OF_SVG else "scattergl"
     by_kind: dict[str, list[StoredDecision]] = {}
     for decision in decisions:
         by_kind.setdefault(_kind(decision), []).append(decision)
@@ -32,7 +31,8 @@ def timeline(decisions: Sequence[StoredDecision]) -> Picture:
         if of_kind:
             changes = [one.document.net_return for one in of_kind]
             figure.add_trace(
-                draw(
+                trace(
+                    kind_of_trace,
                     x=charts.moments([one.time for one in of_kind]),
                     y=[None if change is None else round(100.0 * change, 4) for change in changes],
                     customdata=[one.ordinal for one in of_kind],

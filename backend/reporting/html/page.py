@@ -15,13 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from backend.reporting import charts
 from backend.reporting.blocks import ReportSection
 from backend.reporting.decision_views import shown
+from backend.reporting.drawing.figure import PlainFigure
 from backend.reporting.labels import ABSENT, duration_text, number_text, title_of
 from simulator.market.timeframes import format_time
 
@@ -44,10 +44,10 @@ class PageFigures:
     def __init__(self) -> None:
         self._count = 0
 
-    def add(self, label: str, figure: go.Figure) -> PageFigure:
+    def add(self, label: str, figure: PlainFigure) -> PageFigure:
         self._count += 1
         packed = gzip.compress(figure.to_json().encode(), mtime=0)
-        return PageFigure(self._count, label, _as_text(packed), int(figure.layout.height))
+        return PageFigure(self._count, label, _as_text(packed), int(figure.layout["height"]))
 
 
 def _as_text(packed: bytes) -> Markup:

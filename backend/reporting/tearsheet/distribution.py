@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from backend.reporting import charts
 from backend.reporting.blocks import Missing, Picture
+from backend.reporting.drawing.figure import PlainFigure, trace
 from backend.reporting.labels import number_text, title_of
 from backend.reporting.run_summary import WindowResult
 from simulator.backtest import metrics
@@ -70,7 +70,7 @@ def _days(window: WindowResult, name: str) -> NDArray[np.float64]:
     return np.array(list(daily_returns(result.times, result.equity).values()))
 
 
-def _histogram(days: Mapping[str, NDArray[np.float64]], main: str) -> go.Figure:
+def _histogram(days: Mapping[str, NDArray[np.float64]], main: str) -> PlainFigure:
     together = np.concatenate(list(days.values()))
     # Freedman and Diaconis' width, over all that is shown, so that the bars stand on the same bins.
     edges = np.histogram_bin_edges(together, bins="fd")
@@ -81,7 +81,8 @@ def _histogram(days: Mapping[str, NDArray[np.float64]], main: str) -> go.Figure:
     for name, returns in days.items():
         counts = np.histogram(returns, bins=edges)[0]
         figure.add_trace(
-            go.Bar(
+            trace(
+                "bar",
                 x=[round(float(middle), 4) for middle in middles],
                 y=counts.tolist(),
                 name=charts.label_of(title_of(name)),

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import plotly.graph_objects as go
-
 from backend.reporting.blocks import Picture, Table, TableRow
 from backend.reporting.charts import GREY, ROLE_COLOURS, blank_figure
+from backend.reporting.drawing.figure import trace
 from backend.reporting.labels import Column
 from backend.store.records import QueryRecord, RewardRecord, RolloutRecord
 from backend.store.store import Store
@@ -105,7 +104,8 @@ class RolloutGroup:
         for number, role in enumerate(self.roles):
             of_role = [one for one in self.rewards if one.role == role]
             figure.add_trace(
-                go.Scatter(
+                trace(
+                    "scatter",
                     x=[one.rollout + 1 for one in of_role],
                     y=[one.total for one in of_role],
                     name=role_title(role),
@@ -145,7 +145,7 @@ class RolloutGroup:
         )
         for name, values, marker in parts:
             if any(values):
-                figure.add_trace(go.Bar(y=labels, x=values, name=name, orientation="h", marker=marker,
+                figure.add_trace(trace("bar", y=labels, x=values, name=name, orientation="h", marker=marker,
                                         hovertemplate="%{x}"))  # fmt: skip
         figure.update_layout(barmode="stack", bargap=0.25, height=110 + 22 * len(labels))
         figure.update_yaxes(autorange="reversed", automargin=True)

@@ -132,12 +132,12 @@ def _joined(parts: Sequence[StateValues]) -> StateValues:
     for part in parts:
         for role, count in part.lookups.items():
             counts.setdefault(role, Counter()).update(count)
-    net_return, outcome, questions, traded, position = (
-        np.concatenate([getattr(part, one.name) for part in parts])
-        for one in fields(StateValues)
-        if one.name != "lookups"
-    )
-    return StateValues(net_return, outcome, questions, traded, position, counts)
+    arrays = {
+        array.name: np.concatenate([getattr(part, array.name) for part in parts])
+        for array in fields(StateValues)
+        if array.name != "lookups"
+    }
+    return StateValues(**arrays, lookups=counts)
 
 
 def value_document(

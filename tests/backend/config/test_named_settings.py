@@ -24,6 +24,7 @@ EXPECTED = {  # a setting that no preset and no benchmark names: why there is on
     "lr_end": "belongs to lr_schedule",
     "lr_schedule": "a schedule of the learning rate, as in transformers",
     "max_grad_norm": "clipping of the gradient, as in transformers",
+    "mlflow_experiment": "metrics to MLflow",
     "optimizer": "the choice of the optimizer, as in transformers",
     "quantization": "QLoRA, for GPUs that a model does not fit otherwise",
     "reward": "a reward of one's own, as in every library of reinforcement learning",

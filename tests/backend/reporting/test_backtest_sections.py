@@ -82,7 +82,7 @@ def test_a_part_of_a_long_window_shows_every_bar_of_it(window: WindowResult, mon
         first = rng.randrange(len(own.times) - 12)
         last = first + rng.randrange(1, 12)
         part = result_section(window, (own.times[first], own.times[last])).blocks
-        figures = {block.title: block.figure for block in part if isinstance(block, Picture)}
+        figures = {block.title: block.light for block in part if isinstance(block, Picture)}
         moments = charts.moments(own.times[first : last + 1])
         equity, drawdown = (
             next(line for line in figures[title].data if line.name == "Scripted team")
@@ -96,7 +96,7 @@ def test_a_part_of_a_long_window_shows_every_bar_of_it(window: WindowResult, mon
         for line in figures["Exposure of Scripted team"].data:
             assert list(line.x) == moments
     whole = result_section(window).blocks[0]
-    assert isinstance(whole, Picture) and len(whole.figure.data[0].x) <= 12 + 2 < len(own.times)  # and its ends
+    assert isinstance(whole, Picture) and len(whole.light.data[0].x) <= 12 + 2 < len(own.times)  # and its ends
 
 
 def trades_first(window: WindowResult) -> list[str]:
@@ -133,7 +133,7 @@ def test_the_months_of_the_page_multiply_up(window: WindowResult) -> None:
 def test_trades_stand_on_the_candles(window: WindowResult) -> None:
     own, symbol = window.main_result, "BBBUSDT"
     bars = candles(small_market(), symbol, own.times[0], own.times[-1])
-    figure = trade_charts.candles_chart(bars, own.trades, own.fills)
+    figure = trade_charts.candles_chart(bars, own.trades, own.fills).plotly()
     traces = {trace.name: trace for trace in figure.data}
     trades = [trade for trade in own.trades if trade.symbol == symbol]
     fills = {(fill.time, fill.symbol, round(fill.price, 3)) for fill in own.fills}
@@ -169,13 +169,13 @@ def test_a_flat_stretch_is_a_gap_and_no_infinity() -> None:
     )
     rolling = rolling_sharpe([number * 86_400_000 for number in range(len(equity))], equity)
     assert rolling is not None
-    [line] = trade_charts.rolling_sharpe_chart({"scripted": rolling}, "scripted", ()).data
+    [line] = trade_charts.rolling_sharpe_chart({"scripted": rolling}, "scripted", ()).plotly().data
     assert None in line.y and all(math.isfinite(value) for value in line.y if value is not None)
 
 
 def test_costs_are_stacked_by_kind() -> None:
     costs = {"scripted": {"fees": 50.0, "spread": 20.0, "impact": 0.0, "funding": -10.0}, "hold": {"fees": 5.0}}
-    figure = trade_charts.costs_chart(costs, {"scripted": 1_000.0, "hold": 500.0})
+    figure = trade_charts.costs_chart(costs, {"scripted": 1_000.0, "hold": 500.0}).plotly()
     assert figure.layout.barmode == "relative"
     found = {trace.name: list(trace.x) for trace in figure.data}
     assert found == {"Fees": [5.0, 1.0], "Spread": [2.0, 0.0], "Funding": [-1.0, 0.0]}
@@ -383,7 +383,7 @@ def test_symbols_beyond_the_figures_are_named(window: WindowResult) -> None:
         block for one in sections(wide, {}, GONE) for block in one.blocks if block.title.startswith("Exposure")
     ]
     assert isinstance(exposure, Picture)
-    assert [(line.name, line.y[0]) for line in exposure.figure.data] == [("long", pytest.approx(80.0))]
+    assert [(line.name, line.y[0]) for line in exposure.light.data] == [("long", pytest.approx(80.0))]
 
 
 def test_a_year_of_hours_makes_a_page_of_sensible_size(summary: RunSummary) -> None:

@@ -105,7 +105,7 @@ def test_runs_stand_side_by_side_with_the_settings_in_which_they_differ(runs: di
         "one: Scripted team", "two: Scripted team",
     ]  # fmt: skip
     assert "differ in time" not in results.caption
-    assert isinstance(equity, Picture) and len(equity.figure.data) == 2
+    assert isinstance(equity, Picture) and len(equity.light.data) == 2
     assert isinstance(settings, Table)
     assert [(row.label, row.values) for row in settings.rows] == [
         ("market.data", {"one": "data/synthetic", "two": "elsewhere"})
@@ -116,10 +116,10 @@ def test_runs_stand_side_by_side_with_the_settings_in_which_they_differ(runs: di
 
 
 def test_nothing_is_dark_on_a_dark_ground() -> None:
-    figure = accounts_chart({"team": ([0, 1], [1.0, 2.0]), "hold": ([0, 1], [1.0, 2.0]), "nothing": ([], [])})
+    drawn = accounts_chart({"team": ([0, 1], [1.0, 2.0]), "hold": ([0, 1], [1.0, 2.0]), "nothing": ([], [])})
+    figure, dark = drawn.plotly(), in_dark(drawn).plotly()
     assert figure.data[1].line.color == INK and len(figure.data) == 2
-    dark = in_dark(figure)
-    assert dark.data[1].line.color != INK and figure.data[1].line.color == INK, "the figure itself is as it was"
+    assert dark.data[1].line.color != INK and drawn.plotly().data[1].line.color == INK, "the figure itself is as it was"
     assert dark.layout.paper_bgcolor == "rgba(0,0,0,0)"
     marked = difference_chart({"arm": {"mean": 0.1, "ci95": [0.0, 0.2], "per_window": [0.1]}})
     assert INK in marked.to_json() and INK not in in_dark(marked).to_json(), "nor is the line at no change"

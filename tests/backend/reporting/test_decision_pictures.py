@@ -71,13 +71,13 @@ def test_a_models_words_stay_words(evil: str) -> None:
 
 
 def test_each_decision_is_a_mark_on_the_line_of_time() -> None:
-    figure = timeline(DECISIONS).figure
+    figure = timeline(DECISIONS).light
     numbers = [number for trace in figure.data for number in trace.customdata]
     assert sorted(numbers) == [one.ordinal for one in DECISIONS]
     assert {trace.name for trace in figure.data} <= {
         "sent orders", "changed nothing", "no valid answer", "cut by RiskAnalyst or the guard",
     }  # fmt: skip
-    many = timeline(DECISIONS * 50).figure
+    many = timeline(DECISIONS * 50).light
     assert {trace.type for trace in many.data} == {"scattergl"}, "of thousands each is no element of the page"
 
 
@@ -97,7 +97,7 @@ def test_a_mark_on_the_candles_names_its_decision() -> None:
     [window] = _windows(result, DECISIONS)
     picture = candles_block(window, small_market(), "AAAUSDT")
     assert isinstance(picture, Picture)
-    marks = [trace for trace in picture.figure.data if trace.name and trace.name.startswith(("long,", "short,"))]
+    marks = [trace for trace in picture.light.data if trace.name and trace.name.startswith(("long,", "short,"))]
     assert marks
     for trace in marks:
         for row, moment in zip(trace.customdata, trace.x, strict=True):
@@ -119,7 +119,7 @@ def test_shapes_tell_entries_exits_stops_and_vetoes_apart() -> None:
     [window] = _windows(result, [cut])
     picture = candles_block(window, small_market(), "AAAUSDT")
     assert isinstance(picture, Picture)
-    marks = {trace.name: trace for trace in picture.figure.data[1:] if trace.mode == "markers"}
+    marks = {trace.name: trace for trace in picture.light.data[1:] if trace.mode == "markers"}
     assert len(marks) == 2 * 5 + 2 and len({trace.marker.symbol for trace in marks.values()}) == len(marks)
     assert marks["vetoed by RiskAnalyst"].customdata[0][-1] == marks["cut by the guard"].customdata[0][-1] == 2
     assert "<b>" not in picture.figure.to_json()

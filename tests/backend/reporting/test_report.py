@@ -161,7 +161,8 @@ def test_the_page_works_offline(store: Store, run: str) -> None:
 def test_the_smaller_bundle_draws_every_kind_of_figure() -> None:
     """And is of the same major version as the one whose JSON plotly writes."""
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "backend").rglob("*.py"))
-    used = {name.lower() for name in re.findall(r"\bgo\.([A-Z]\w+)\(", source)} - {"figure"}
+    used = set(re.findall(r'\btrace\(\s*"(\w+)"', source))
+    assert {"bar", "candlestick", "scatter"} <= used
     assert used <= {"bar", "candlestick", "histogram", "ohlc", "pie", "scatter", "waterfall"}, "not in this bundle"
     versions = [re.search(r"plotly\.js[^\n]* v(\d+)\.", text) for text in (get_plotlyjs(), unpacked(packed_plotly()))]
     assert versions[0] is not None and versions[1] is not None and versions[0][1] == versions[1][1]
@@ -188,6 +189,9 @@ def test_every_section_is_in_the_contents(demo: RunSummary, store: Store) -> Non
     ("ends", "words"),
     [
         ((0.01, 0.02), "wholly above 0"),
+        ((0.00004, 0.02), "holds 0"),  # its lower end is shown as +0.00 %
+        ((-0.02, -0.00004), "holds 0"),
+        ((0.00001, 0.00004), "holds 0"),
         ((-0.02, -0.01), "wholly below 0"),
         ((-0.01, 0.01), "holds 0"),
         ((0.0, 0.01), "holds 0"),
@@ -305,13 +309,14 @@ def test_a_thinned_line_keeps_its_shape(values: list[float]) -> None:
 
 def test_curves_show_returns_drawdowns_and_holes() -> None:
     curve = {"trained": [100.0, 110.0, 99.0]}
-    [line] = charts.equity_chart(curve, [0, 1, 2], "", "trained").data
+    [line] = charts.equity_chart(curve, [0, 1, 2], "", "trained").plotly().data
     assert list(line.y) == pytest.approx([0.0, 10.0, -1.0])
-    [line] = charts.drawdown_chart(curve, [0, 1, 2], "", "trained").data
+    [line] = charts.drawdown_chart(curve, [0, 1, 2], "", "trained").plotly().data
     assert list(line.y) == pytest.approx([0.0, 0.0, -10.0])
     rewards = charts.step_chart({"trader": ([1, 2, 3], [0.5, math.nan, 0.7])}, [charts.Event(2, "stage", "stage 2")])
-    assert list(rewards.data[0].y) == [0.5, None, 0.7]
-    assert rewards.data[0].name == "Trader"
-    assert [line.x0 for line in rewards.layout.shapes] == [2]
-    calls = charts.calls_chart({"trader": {0: 3, 1: 1}}).data[0]
+    drawn = rewards.plotly()
+    assert list(drawn.data[0].y) == [0.5, None, 0.7]
+    assert drawn.data[0].name == "Trader"
+    assert [line.x0 for line in drawn.layout.shapes] == [2]
+    calls = charts.calls_chart({"trader": {0: 3, 1: 1}}).plotly().data[0]
     assert (list(calls.x), list(calls.y)) == ([0, 1], [75.0, 25.0])

@@ -66,9 +66,9 @@ def test_the_blocks_of_a_backtest(window: WindowResult) -> None:
     table, picture = drawdowns_block(window), distribution_block(window)
     assert isinstance(table, Table) and 1 <= len(table.rows) <= 5
     assert table.rows[0].values["depth"] == pytest.approx(window.main_result.metrics["max_drawdown"])
-    assert isinstance(picture, Picture) and len(picture.figure.data) == 2
+    assert isinstance(picture, Picture) and len(picture.light.data) == 2
     days = daily_returns(window.main_result.times, window.main_result.equity)
-    assert sum(picture.figure.data[0].y) == len(days) == sum(picture.figure.data[1].y)
+    assert sum(picture.light.data[0].y) == len(days) == sum(picture.light.data[1].y)
     assert "best" in picture.caption and "skewness" in picture.caption
 
 

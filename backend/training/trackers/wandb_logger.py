@@ -2,24 +2,21 @@
 
 What goes there is the name of the run and its metrics, and nothing else: no configuration, code, console output or
 facts about the machine. The key is that of the environment (`WANDB_API_KEY`), which wandb reads itself; with
-`WANDB_MODE=offline` the files stay in the run's folder. After a failure it logs one warning and sends nothing more: the
-run's own record is complete without it.
+`WANDB_MODE=offline` the files stay in the run's folder.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from backend.training.trackers.outside_logger import OutsideLogger, plain, plain_run
 from simulator.errors import UserError
 
 OFFLINE = ("offline", "dryrun", "disabled")  # values of WANDB_MODE that need no key
-_log = logging.getLogger(__name__)
 
 
 def require_wandb(project: str) -> None:
@@ -38,21 +35,23 @@ def require_wandb(project: str) -> None:
         )
 
 
-class WandbLogger:
+class WandbLogger(OutsideLogger):
     """Sends the metrics of `run` to `project`; files lie in `folder`/wandb."""
 
+    title = "Weights & Biases"
+
     def __init__(self, project: str, run: str, folder: Path) -> None:
+        super().__init__()
         self._run: Any = None
-        self._failed = False
-        self._try(lambda: self._begin(project, _id(run), folder))
+        self.attempt(lambda: self._begin(project, plain_run(run), folder))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Send the metrics of a step."""
-        self._try(lambda: self._run.log({"step": step, **{_plain(name): value for name, value in values.items()}}))
+        self.attempt(lambda: self._run.log({"step": step, **{plain(name): value for name, value in values.items()}}))
 
     def close(self) -> None:
         """Send what is left."""
-        self._try(lambda: self._run.finish())
+        self.attempt(lambda: self._run.finish())
 
     def _begin(self, project: str, run: str, folder: Path) -> None:
         import wandb
@@ -73,30 +72,3 @@ class WandbLogger:
         # A resumed run does steps again, and wandb's own count of steps only rises.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
-
-    def _try(self, act: Callable[[], object]) -> None:
-        """Do `act`; the first failure is logged and ends the logging to Weights & Biases."""
-        if self._failed:
-            return
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001 - wandb's errors share no base, and none of them may end a training
-            self._failed = True
-            # Its text is from outside: a line of it, without what a terminal would obey.
-            reason = ascii(str(error)[:200])
-            _log.warning(
-                "Weights & Biases failed (%s: %s). The run goes on; metrics.jsonl, TensorBoard and the store have all "
-                "its metrics",
-                type(error).__name__,
-                reason,
-            )
-
-
-def _plain(name: str) -> str:
-    """The name of a metric with `_` in place of all but letters, digits and - . / _."""
-    return re.sub(r"[^A-Za-z0-9_./-]", "_", name)
-
-
-def _id(run: str) -> str:
-    """The name of a run as wandb takes it: `_plain`, and without `/`."""
-    return _plain(run).replace("/", "_")

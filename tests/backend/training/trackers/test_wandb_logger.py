@@ -15,9 +15,9 @@ from backend.config.load import load_config
 from backend.config.schema import ConfigError
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from backend.training import wandb_logger
 from backend.training.recorder import TrainingRecorder
-from backend.training.wandb_logger import WandbLogger, require_wandb
+from backend.training.trackers import wandb_logger
+from backend.training.trackers.wandb_logger import WandbLogger, require_wandb
 from simulator.errors import UserError
 
 
@@ -150,6 +150,6 @@ def test_the_package_itself_takes_what_is_sent(tmp_path: Path, monkeypatch: pyte
     mirror = WandbLogger("mine", "train-1", tmp_path)
     mirror.log(1, {"a": 0.5, "b": float("nan")})
     mirror.close()
-    assert not mirror._failed
+    assert not mirror.failed
     [record] = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
     assert record.name == "run-train-1.wandb" and record.read_bytes().startswith(b":W&B")
