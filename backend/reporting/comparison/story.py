@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
 from backend.reporting import charts
 from backend.reporting.blocks import Picture
+from backend.reporting.drawing.figure import PlainFigure, trace
 from backend.reporting.labels import title_of
 from cryptosentinel.agents.registry import role_title
 
@@ -55,7 +54,8 @@ def _roles(story: Mapping[str, Any]) -> Picture:
     figure = charts.blank_figure("", "", "")
     # The report's part of plotly has no heat maps: squares on a grid are one.
     figure.add_trace(
-        go.Scatter(
+        trace(
+            "scatter",
             x=[tool.removeprefix("get_").replace("_", " ") for _, tool, _ in cells],
             y=[role_title(role) for role, _, _ in cells],
             mode="markers+text",
@@ -116,13 +116,14 @@ def _against_teacher(differences: Sequence[Mapping[str, Any]]) -> str:
 
 def _by_evidence(
     story: Mapping[str, Any], key: str, title: str, scale: float, unit: str, names: Sequence[str]
-) -> go.Figure:
+) -> PlainFigure:
     """A line for each team over the stretches of evidence; how many states each stretch has is said when pointed at."""
     figure = charts.blank_figure("what the public data say of the market", title, unit)
     for name in names:
         label, colour, dash, symbol = _LINES[name]
         figure.add_trace(
-            go.Scatter(
+            trace(
+                "scatter",
                 x=list(_EVIDENCE),
                 y=[None if value is None else scale * value for value in story[key][name]],
                 customdata=story["states"],

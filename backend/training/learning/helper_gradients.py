@@ -16,8 +16,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from backend.policies.role_policies import RolePolicies
+from backend.policies.sharding import ShardGroup
 from backend.processes import Helper, Workers, WorkReport, silent
 from backend.training.learning.batches import MicroBatch, StepStats
+from backend.training.learning.optimizers import RoleOptimizer
 from backend.training.learning.role_trainer import LocalGradients, PolicyGradient, RoleTrainerSettings
 from backend.training.rollout.shared_shards import TrainingPlace, helpers_parts
 
@@ -40,6 +43,8 @@ class _GradientTask:
 
 class HelperGradients:
     """A `GradientPool` whose roles are divided among this process and its helpers, an update to one of them."""
+
+    shards: ShardGroup | None = None  # each process holds the policies whole
 
     def __init__(self, workers: Workers, place: TrainingPlace) -> None:
         self._workers = workers
@@ -84,6 +89,10 @@ class HelperGradients:
             return self._here.logps(policy, batches, temperature)
         lines = helper.do(_logps_here, self._task(policy, batches, None, temperature), silent)
         return list(zip(batches, lines, strict=True))
+
+    def optimizer(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> RoleOptimizer:
+        """As `GradientPool.optimizer`: the step itself is taken in this process."""
+        return self._here.optimizer(policies, role, settings)
 
     def _task(
         self,

@@ -38,23 +38,23 @@ def pictures(gain: float = 0.004, low: float = 0.001, high: float = 0.007) -> li
 def test_there_are_three_small_pictures_and_each_has_a_dark_one() -> None:
     assert [picture.title[:2] for picture in pictures()] == ["1.", "2.", "3."]
     for picture in pictures():
-        assert picture.figure.layout.height <= 300
-        assert picture.dark.layout.font.color != picture.figure.layout.font.color
+        assert picture.figure.layout["height"] <= 300
+        assert picture.dark.layout["font"]["color"] != picture.figure.layout["font"]["color"]
         assert picture.caption[0].isupper() and picture.caption.endswith(".")
 
 
 def test_the_lines_are_the_figures_and_a_stretch_without_states_is_a_gap() -> None:
     teacher, _, learned = pictures()
-    assert [trace.name for trace in teacher.figure.data] == ["teacher"]
-    assert list(teacher.figure.data[0].y) == [-0.5, -0.2, 0.0, None, 0.5]
-    by_name = {trace.name: trace for trace in learned.figure.data}
-    assert list(by_name["trained"].y) == [100.0, 0.0, 0.0, None, 200.0]  # basis points
-    assert list(by_name["trained"].customdata) == [3, 2, 4, 0, 1]
+    assert [trace["name"] for trace in teacher.figure.data] == ["teacher"]
+    assert list(teacher.figure.data[0]["y"]) == [-0.5, -0.2, 0.0, None, 0.5]
+    by_name = {trace["name"]: trace for trace in learned.figure.data}
+    assert list(by_name["trained"]["y"]) == [100.0, 0.0, 0.0, None, 200.0]  # basis points
+    assert list(by_name["trained"]["customdata"]) == [3, 2, 4, 0, 1]
 
 
 def test_who_may_look_up_what_is_told_apart_from_who_does() -> None:
     [trace] = pictures()[1].figure.data
-    cells = dict(zip(zip(trace.y, trace.x, strict=True), trace.hovertext, strict=True))
+    cells = dict(zip(zip(trace["y"], trace["x"], strict=True), trace["hovertext"], strict=True))
     assert {tool for _, tool in cells} == {"trend", "news", "risk"}  # what nobody looked up is left out
     assert {cells["DeepTraderManager", tool] for tool in ("trend", "news", "risk")} == {"closed"}
     assert (cells["MarketAnalyst", "trend"], cells["MarketAnalyst", "news"]) == ("100 %", "25 %")
