@@ -24,7 +24,7 @@ from cryptosentinel.agents.risk_analyst import ROLE, Verdict
 from simulator.arrays import FloatArray
 from simulator.market.market import Market
 
-LEVEL = 0.95  # of the loss that RiskAnalyst states
+STATED_LEVEL = 0.95  # of the loss that RiskAnalyst states
 _HORIZON = re.compile(r"(\d+) bars\. Verdict\?")
 
 
@@ -177,14 +177,14 @@ def calls_of(decisions: Sequence[StoredDecision]) -> dict[str, float]:
 def _pinball(stated: FloatArray | float, came: FloatArray) -> FloatArray:
     """The loss of a stated quantile (Koenker and Bassett 1978), of each of `came`."""
     excess = came - stated
-    losses: FloatArray = np.maximum(LEVEL * excess, (LEVEL - 1.0) * excess)
+    losses: FloatArray = np.maximum(STATED_LEVEL * excess, (STATED_LEVEL - 1.0) * excess)
     return losses
 
 
 def _skill(pinball: FloatArray, came: FloatArray) -> float:
     """One less the mean loss over that of always stating the quantile of this very sample; NaN where the losses are all
     equal, which needs no forecast."""
-    quantile = float(np.quantile(came, LEVEL, method="inverted_cdf"))
+    quantile = float(np.quantile(came, STATED_LEVEL, method="inverted_cdf"))
     reference = float(_pinball(quantile, came).mean())
     return 1.0 - float(pinball.mean()) / reference if reference > 0.0 else math.nan
 
