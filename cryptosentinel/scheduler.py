@@ -30,6 +30,10 @@ _T = TypeVar("_T")
 FILLING = ("requests", "failures", "sampled_tokens", "prompt_tokens", "batch", "batch_fill", "prefix_reuse")
 SPEED = ("tokens_per_second", "outside")
 
+# Seconds after which a wait for answers begins anew. Python misses a signal that comes in the moment in which its main
+# thread goes to sleep, and hears it when that wakes: so Ctrl-C is heard within this time, and not with the next answer.
+_HEARD_WITHIN = 1.0
+
 
 @dataclass
 class Throughput:
@@ -185,7 +189,7 @@ def _stream(pool: _TaskPool[_T], engine: StreamingEngine, max_batch: int) -> Non
                 pool.waiting = pool.waiting[room:]
                 pool.sent(len(flying))
             began = time.perf_counter()
-            done = wait(flying, return_when=FIRST_COMPLETED).done
+            done = wait(flying, timeout=_HEARD_WITHIN, return_when=FIRST_COMPLETED).done
             pool.throughput.engine_seconds += time.perf_counter() - began
             for future in sorted(done, key=lambda one: (flying[one].number, flying[one].place)):
                 pool.answer(flying.pop(future), future.result())
