@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from backend.decisions.backtest_document import BacktestDocument
-from backend.decisions.document import ConversationDocument, StoredDecision
-from backend.evaluation.reliability import FEWEST, block_draws, percentiles
+from backend.decisions.document import StoredDecision
+from backend.evaluation.reliability import FEWEST, block_draws, horizon_of, move_of, percentiles
 from backend.statistics.bootstrap import Interval
 from cryptosentinel.agents.joint import answers_of
 from cryptosentinel.agents.registry import MANAGER
@@ -90,12 +90,12 @@ def judged_losses(decisions: Sequence[StoredDecision], market: Market, horizon: 
         for conversation in decision.document.conversations:
             if conversation.role != ROLE.key or conversation.answer is None:
                 continue
-            bars = _horizon_of(conversation, horizon)
+            bars = horizon_of(conversation, _HORIZON, horizon)
             for asked, answer in answers_of(ROLE, conversation.asked, conversation.answer):
                 symbol, side = str(asked.get("symbol", "")), str(asked.get("side", ""))
                 if not isinstance(answer, Verdict) or symbol not in market.symbols or (symbol, side) in judged_before:
                     continue
-                move = _move(market, symbol, bar, bars)
+                move = move_of(market, symbol, bar, bars)
                 if move is not None:
                     judged_before.add((symbol, side))
                     loss = move if side == "short" else -move
@@ -187,22 +187,6 @@ def _skill(pinball: FloatArray, came: FloatArray) -> float:
     quantile = float(np.quantile(came, STATED_LEVEL, method="inverted_cdf"))
     reference = float(_pinball(quantile, came).mean())
     return 1.0 - float(pinball.mean()) / reference if reference > 0.0 else math.nan
-
-
-def _horizon_of(conversation: ConversationDocument, horizon: int) -> int:
-    for message in conversation.messages:
-        if message.role == "user":
-            asked = _HORIZON.search(message.content)
-            return int(asked[1]) if asked else horizon
-    return horizon
-
-
-def _move(market: Market, symbol: str, bar: int, bars: int) -> float | None:
-    """The price's move over `bars` bars after the close of `bar`, as a share; None where a price is missing."""
-    if bar + bars >= len(market):
-        return None
-    now, later = market.view(bar).last_close(symbol), float(market.close[bar + bars, market.column(symbol)])
-    return later / now - 1.0 if now > 0.0 and math.isfinite(later) else None
 
 
 def _close_at(market: Market, symbol: str, time: int) -> float:

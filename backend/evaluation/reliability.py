@@ -79,7 +79,7 @@ def judged_forecasts(decisions: Sequence[StoredDecision], market: Market, horizo
         for conversation in decision.document.conversations if bar is not None else ():
             if conversation.role != ROLE.key or conversation.answer is None:
                 continue
-            bars = _horizon_of(conversation, horizon)
+            bars = horizon_of(conversation, _HORIZON, horizon)
             for asked, answer in answers_of(ROLE, conversation.asked, conversation.answer):
                 symbol = str(asked.get("symbol", ""))
                 if not isinstance(answer, Forecast) or symbol in told or symbol not in market.symbols:
@@ -145,24 +145,28 @@ def _skill(losses: FloatArray, came: FloatArray) -> float:
     return 1.0 - float(losses.mean()) / reference if reference > 0.0 else math.nan
 
 
-def _horizon_of(conversation: ConversationDocument, horizon: int) -> int:
-    """Over how many bars it was asked: a trained team keeps the horizon of its training."""
+def horizon_of(conversation: ConversationDocument, pattern: re.Pattern[str], horizon: int) -> int:
+    """Over how many bars it was asked, by the first group of `pattern` in the first words of the user; `horizon` where
+    they do not say it. A trained team keeps the horizon of its training."""
     for message in conversation.messages:
         if message.role == "user":
-            asked = _HORIZON.search(message.content)
+            asked = pattern.search(message.content)
             return int(asked[1]) if asked else horizon
     return horizon
 
 
-def _came(market: Market, symbol: str, bar: int, bars: int) -> int | None:
-    """The index of what came `bars` bars after the close of `bar`; None where a price or the volatility is missing."""
+def move_of(market: Market, symbol: str, bar: int, bars: int) -> float | None:
+    """The price's move over `bars` bars after the close of `bar`, as a share; None where a price is missing."""
     if bar + bars >= len(market):
         return None
-    view = market.view(bar)
-    volatility = horizon_volatility(view, symbol, bars)
-    later = float(market.close[bar + bars, market.column(symbol)])
-    now = view.last_close(symbol)
-    if volatility is None or not math.isfinite(later) or not now:
+    now, later = market.view(bar).last_close(symbol), float(market.close[bar + bars, market.column(symbol)])
+    return later / now - 1.0 if now > 0.0 and math.isfinite(later) else None
+
+
+def _came(market: Market, symbol: str, bar: int, bars: int) -> int | None:
+    """The index of what came `bars` bars after the close of `bar`; None where a price or the volatility is missing."""
+    move, volatility = move_of(market, symbol, bar, bars), horizon_volatility(market.view(bar), symbol, bars)
+    if move is None or volatility is None:
         return None
-    move, band = later / now - 1.0, FLAT_BAND * volatility
+    band = FLAT_BAND * volatility
     return 0 if move < -band else 2 if move > band else 1
