@@ -65,7 +65,7 @@ class _BarEntry(_Look):
 class _Start(_Shape):
     history: dict[str, Any]
     decide_every: Annotated[int, Field(ge=1)]
-    last: int
+    last: int | None  # of a live session, which has no end
     cash: FiniteFloat
 
 

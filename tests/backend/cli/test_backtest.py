@@ -191,11 +191,11 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         *KEPT,
     ),
     "experiment": ("run", "show", "list"),
-    "experiment run": ("FILE", *KEPT, "--seeds", "--name", "--workers"),
+    "experiment run": ("FILE", *KEPT, "--seeds", "--name", "--workers", "--allow"),
     "experiment show": ("NAME", "--runs"),
     "experiment list": ("--runs",),
     "config": CONFIG,
-    "demo": (*CONFIG, *KEPT),
+    "demo": (*CONFIG, *KEPT, "--workers"),
     "ui": ("--host", "--port"),
 }
 

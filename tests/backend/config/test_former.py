@@ -14,7 +14,7 @@ from backend.config.schema import ConfigError
 
 KEYS = {entry.key for entry in describe()}
 PRESENT = KEYS | {key.rpartition(".")[0] for key in KEYS}
-# What the guard of a former version did.
+# What the guard of a former version did, and what the preset said then.
 FORMER = [
     "guard.on_loss='freeze'",
     "guard.max_daily_turnover=0.0",
@@ -23,6 +23,10 @@ FORMER = [
     "engine.key_variable=OPENAI_API_KEY",
     "engine.constrained=false",
     "evaluation.states=0",
+    "evaluation.decisions_per_window=12",
+    "training.shards=1",
+    "training.validation_every=4",
+    "training.validation_queries=64",
 ]
 
 

@@ -15,6 +15,7 @@ from backend.store.records import JournalRecord
 from simulator.errors import UserError
 
 RUN = "paper-read"
+NOTICE = {"kind": "test", "detail": ""}
 
 
 class Lines(Observer):
@@ -35,13 +36,13 @@ def test_what_is_written_while_a_journal_is_read_is_no_damage() -> None:
     with Store.open("mem://") as store:
         journal = Journal(store, RUN)
         for number in range(3):
-            journal.write("bar" if number else "start", number, {})
+            journal.write("notice", number, NOTICE)
         reading = entries_in_portions(store, RUN)
         read = [next(reading).ordinal]
-        journal.write("bar", 3, {})
+        journal.write("notice", 3, NOTICE)
         read += [one.ordinal for one in reading]
         assert read == [0, 1, 2, 3]
-        store.add_journal(JournalRecord(RUN, 5, "bar", 5, {}))
+        store.add_journal(JournalRecord(RUN, 5, "notice", 5, NOTICE))
         with pytest.raises(StoreError, match="not whole"):
             list(entries_in_portions(store, RUN))
         with pytest.raises(StoreError, match="not whole"):
