@@ -112,9 +112,9 @@ def interval_meaning(low: float, high: float) -> str:
         return "nothing differed: both teams did the same"
     low, high = round(low, _SHOWN_DIGITS), round(high, _SHOWN_DIGITS)
     if low > 0.0:
-        return "wholly above 0: training helped"
+        return "wholly above 0: sampled answers earn more"
     if high < 0.0:
-        return "wholly below 0: training did harm"
+        return "wholly below 0: sampled answers earn less"
     return "holds 0: chance alone may explain it"
 
 
