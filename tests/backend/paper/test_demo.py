@@ -16,6 +16,7 @@ from simulator.errors import UserError
 
 RUN = "paper-read"
 NOTICE = {"kind": "test", "detail": ""}
+START = {"history": {}, "decide_every": 1, "last": None, "cash": 1.0}
 
 
 class Lines(Observer):
@@ -36,7 +37,7 @@ def test_what_is_written_while_a_journal_is_read_is_no_damage() -> None:
     with Store.open("mem://") as store:
         journal = Journal(store, RUN)
         for number in range(3):
-            journal.write("notice", number, NOTICE)
+            journal.write("notice" if number else "start", number, NOTICE if number else START)
         reading = entries_in_portions(store, RUN)
         read = [next(reading).ordinal]
         journal.write("notice", 3, NOTICE)
