@@ -52,8 +52,8 @@ class StateValues:
 
     def traded_after(self, timing: str) -> float | None:
         """The share of the decisions with orders among those in which Trader had said so; None where it never did."""
-        heard = self.traded[self.timing == timing]
-        return float(heard.mean()) if len(heard) else None
+        traded_then = self.traded[self.timing == timing]
+        return float(traded_then.mean()) if len(traded_then) else None
 
 
 def greedy_teams(config: Config, trained: LoadedTeam, warm_started: LoadedTeam) -> list[LoadedTeam]:
