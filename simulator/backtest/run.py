@@ -162,6 +162,7 @@ class BacktestRun:
         self._exchange = Exchange(market, window.start, cash, costs, max_leverage, window.stop, venue)
         self._acted = -1  # the bar at whose close something was last submitted
         self.viewed = -1  # the bar whose account was last asked for
+        self.deciding = -1  # the bar at whose close the strategy of `run_backtest` decides
         self._watch: Watch | None = None
 
     @property
@@ -239,17 +240,21 @@ class BacktestRun:
 
 class AccountAtClose:
     """Stands for an `AccountView` that is only made when it is looked at: most bars of most strategies change nothing,
-    and the exchange then takes many bars at once. No attribute of it leads to the run and its market."""
+    and the exchange then takes many bars at once. No attribute of it leads to the run and its market.
+
+    It is of the close of bar `index`, or for None of the one that the run is deciding at when it is looked at.
+    """
 
     __slots__ = ("_index", "_run", "_view")
 
-    def __init__(self, run: BacktestRun, index: int) -> None:
+    def __init__(self, run: BacktestRun, index: int | None = None) -> None:
         _set_run(self, run)
         _set_close(self, index)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_view":  # not set yet
-            self._view = _run_of(self).account_at(_close_of(self))
+            run, index = _run_of(self), _close_of(self)
+            self._view = run.account_at(run.deciding if index is None else index)
             return self._view
         return getattr(self._view, name)
 
@@ -257,8 +262,8 @@ class AccountAtClose:
 # Slots without a name in the class, as in `simulator.market.market`.
 _run_of: Callable[[AccountAtClose], BacktestRun] = vars(AccountAtClose)["_run"].__get__
 _set_run: Callable[[AccountAtClose, BacktestRun], None] = vars(AccountAtClose)["_run"].__set__
-_close_of: Callable[[AccountAtClose], int] = vars(AccountAtClose)["_index"].__get__
-_set_close: Callable[[AccountAtClose, int], None] = vars(AccountAtClose)["_index"].__set__
+_close_of: Callable[[AccountAtClose], int | None] = vars(AccountAtClose)["_index"].__get__
+_set_close: Callable[[AccountAtClose, int | None], None] = vars(AccountAtClose)["_index"].__set__
 del AccountAtClose._run, AccountAtClose._index  # type: ignore[attr-defined]  # slots are attributes
 
 
@@ -307,22 +312,26 @@ def run_backtest(
     """Let `strategy` decide through `window`, after its `fit` if it has one. Raises `DataError` for a window outside
     the market."""
     run = BacktestRun(market, window, cash, costs, max_leverage, venue)
-    decide, kept = strategy.decide, sys.getrefcount
-    view, account = MarketView(market, window.start), AccountAtClose(run, window.start)
+    decide = cast(Callable[[MarketView, AccountAtClose], Sequence[OrderRequest]], strategy.decide)
+    kept = sys.getrefcount
+    view, account = MarketView(market, window.start), AccountAtClose(run)
     fit(strategy, view)
     # Bars are not taken before somebody acts or looks: what is submitted at the next close is all that they depend on.
     for index in range(window.start, window.stop, window.decide_every):
         # Making two objects takes as long as a quiet bar, so those of the last close serve again if nobody kept them
-        # (then the name here and the argument of getrefcount are the only references) or looked at the account.
+        # (then the name here and the argument of getrefcount are the only references) or looked at the account. An
+        # account that was kept stays that of its close.
         if kept(view) > 2:
             view = MarketView(market, index)
         else:
             set_index(view, index)
-        if kept(account) > 2 or run.viewed == index - window.decide_every:
-            account = AccountAtClose(run, index)
-        else:
-            _set_close(account, index)
-        requests = decide(view, cast(AccountView, account))
+        if kept(account) > 2:
+            _set_close(account, run.deciding)
+            account = AccountAtClose(run)
+        elif run.viewed == run.deciding:
+            account = AccountAtClose(run)
+        run.deciding = index
+        requests = decide(view, account)
         if requests:
             run.catch_up(index)
             run.submit(requests)

@@ -12,7 +12,7 @@ beside each other. All other orders stay until they are filled, cancelled or exp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -263,17 +263,21 @@ class Exchange:
         """Forget what exposure was still to be reached; whether there was any."""
         if symbol not in self.market.symbols:
             return False
-        position = self._state.positions[0, self.market.symbols.index(symbol)]
-        kept = [entry for entry in self._targets if entry[2].symbol != symbol]
+        column = self.market.symbols.index(symbol)
+        position = self._state.positions[0, column]
+        kept = [entry for entry in self._targets if entry[1] != column]
+        begun = not math.isnan(position[at.WANTED])
+        if len(kept) == len(self._targets) and not begun:
+            return False
         detail = f"by a decision at bar {self.index}"
-        for _, _, target in self._targets:
-            if target.symbol == symbol:
+        for _, of, target in self._targets:
+            if of == column:
                 self.rejections.append(Rejection(self.index, target, "superseded", detail))
-        self.rejections += self._unreached([self.market.symbols.index(symbol)], "superseded", detail)
-        waited = len(kept) < len(self._targets) or not math.isnan(position[at.WANTED])
+        if begun:
+            self.rejections.append(self._unreached(column, "superseded", detail))
         self._targets = kept
         position[at.WANTED] = np.nan
-        return waited
+        return True
 
     def _row(self, delay: int, thinking_ms: int) -> int:
         """Row of the tape, counted from the market's first bar, into which a request of now falls."""
@@ -339,18 +343,16 @@ class Exchange:
             self.rejections.append(Rejection(self.index, waiting.order, "window_end", rest, left[key]))
         for _, _, target in self._targets:
             self.rejections.append(Rejection(self.index, target, "window_end", detail))
-        self.rejections += self._unreached(range(len(self.market.symbols)), "window_end", detail)
+        for column in np.flatnonzero(~np.isnan(self._state.positions[0, :, at.WANTED])).tolist():
+            self.rejections.append(self._unreached(column, "window_end", detail))
         self._waiting, self._targets = {}, []
         self._state.positions[0, :, at.WANTED] = np.nan
 
-    def _unreached(self, columns: Iterable[int], reason: RejectionReason, detail: str) -> Iterator[Rejection]:
-        """A record of each exposure that is wanted since an earlier bar and not reached yet, at the last prices."""
-        equity = float(self._state.accounts[0, at.EQUITY])
-        for column in columns:
-            held, mark, wanted = self._state.positions[0, column, [at.QUANTITY, at.MARK, at.WANTED]].tolist()
-            if not math.isnan(wanted):
-                symbol = self.market.symbols[column]
-                yield logbook.unreached(self.index, symbol, wanted, equity, mark, held, reason, detail)
+    def _unreached(self, column: int, reason: RejectionReason, detail: str) -> Rejection:
+        """A record of an exposure that is wanted since an earlier bar and not reached yet, at the last prices."""
+        position, equity = self._state.positions[0, column], float(self._state.accounts[0, at.EQUITY])
+        wanted, mark, held = float(position[at.WANTED]), float(position[at.MARK]), float(position[at.QUANTITY])
+        return logbook.unreached(self.index, self.market.symbols[column], wanted, equity, mark, held, reason, detail)
 
     def _due_targets(self, begin: int, end: int) -> NDArray[np.float64]:
         """(1, rows, S): the targets that become active in these rows of the tape; no rows without any."""

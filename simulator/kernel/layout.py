@@ -165,5 +165,6 @@ def new_log(rows: int) -> Log:
 def log_rows(state: KernelState) -> int:
     """How many log rows one bar of these accounts can need at most. In a group each fill lessens all the others."""
     accounts, orders, symbols = len(state.accounts), state.orders.shape[1], state.positions.shape[1]
-    grouped = int((state.orders[:, :, GROUP] > 0.0).sum(axis=1).max(initial=0))
+    groups = state.orders[:, :, GROUP]
+    grouped = int((groups > 0.0).sum(axis=1).max(initial=0)) if groups.any() else 0  # seldom, and slow to count
     return accounts * (8 * orders + 20 * symbols + 2 * grouped * grouped)
