@@ -14,8 +14,9 @@ A headline is replaced word by word, and only what is known to be harmless stays
 | the publisher at the end (`… - The Daily News`) | nothing |
 
 A capital makes a word a name where the other words have none. Where every word has one (title case), or none has, a
-word is a name if it is not ordinary, or one of those that are often names (`Block`, `Circle`, `Merge`). What is so full
-of names that hardly a word is left is withheld.
+word is a name if it is not ordinary, or one of those that are often names (`Block`, `Circle`, `Merge`). There a word
+next to a name goes with it (`Voyager Digital`), unless it is one of those that are known to stand beside names
+(`price`, `says`). What is so full of names that hardly a word is left is withheld.
 """
 
 from __future__ import annotations
@@ -70,11 +71,13 @@ class _Words:
 
     def __init__(self) -> None:
         text = (files("cryptosentinel.conversation") / "english_words.txt").read_text(encoding="utf-8")
-        _, any_case, lower = re.split(r"^\[(?:any|lower)\]$", text, flags=re.MULTILINE)
+        _, any_case, lower, beside = re.split(r"^\[(?:any|lower|beside)\]$", text, flags=re.MULTILINE)
         names = GIVEN | NAMES_OF_COMMON_WORDS
         self._lower = frozenset(lower.split()) | (frozenset(any_case.split()) & GIVEN)
         self._any_case = frozenset(any_case.split()) - names
         self._all = (self._any_case | self._lower) - NAMES_OF_COMMON_WORDS
+        known = frozenset(beside.split()) | FUNCTION_WORDS
+        self._beside = known | {stem for word in known for stem in _stems(word, 3) if stem in self._all}
 
     def lower(self) -> list[str]:
         """All of them, in small letters and in order."""
@@ -95,16 +98,25 @@ class _Words:
             and _covers(self._any_case, word)
         )
 
+    @lru_cache(maxsize=CACHED)  # noqa: B019
+    def stands_beside(self, word: str) -> bool:
+        """Whether `word`, in small letters, is no part of a name that it stands next to."""
+        return word not in INSTITUTIONS and (word in self._beside or any(s in self._beside for s in _stems(word, 3)))
+
 
 def _covers(words: frozenset[str], word: str) -> bool:
     """Whether `word` is one of `words`, or a regular form of one."""
-    if word in words:
-        return True
-    return any(
-        word.endswith(suffix) and len(stem := word[: -len(suffix)] + ending) >= 4 and stem in words
-        for suffix, endings in _SUFFIXES
-        for ending in endings
-    )
+    return word in words or any(stem in words for stem in _stems(word, 4))
+
+
+def _stems(word: str, least: int) -> Iterator[str]:
+    """What `word` may be a regular form of, with at least so many letters."""
+    for suffix, endings in _SUFFIXES:
+        if word.endswith(suffix):
+            for ending in endings:
+                stem = word[: -len(suffix)] + ending
+                if len(stem) >= least:
+                    yield stem
 
 
 @lru_cache(maxsize=1)
@@ -309,6 +321,25 @@ def _judge(pieces: list[_Piece]) -> None:
             first.shown = ENTITY
     if small:
         _judge_without_capitals(pieces)
+    _hide_rest_of_names(pieces, title or shouted, small)
+
+
+def _hide_rest_of_names(pieces: list[_Piece], title: bool, small: bool) -> None:
+    """Hide what may be the rest of a name that was made of ordinary words: a word next to a name, and the next to that,
+    unless it is known to stand beside names. Only where its capital, or that it has none, does not tell."""
+
+    def may_belong(piece: _Piece, gap: str) -> bool:
+        if not piece.is_kept_word or gap not in (" ", "-", " & ") or piece.text in ACRONYMS:
+            return False
+        unclear = small or (piece.is_capitalised and (title or piece.opens))
+        return unclear and not _words().stands_beside(_stem(piece.text).lower())
+
+    for before, piece in pairwise(pieces):
+        if (before.is_coin or before.shown.startswith(ENTITY)) and may_belong(piece, piece.gap):
+            piece.shown = ENTITY + _possessive(piece.text)
+    for piece, after in pairwise(reversed(pieces)):
+        if (piece.is_coin or piece.shown.startswith(ENTITY)) and may_belong(after, piece.gap):
+            after.shown = ENTITY + _possessive(after.text)
 
 
 def _judge_without_capitals(pieces: list[_Piece]) -> None:

@@ -142,7 +142,7 @@ def test_recall_on_headlines_that_were_labelled_by_hand() -> None:
     if folder is None:
         pytest.skip("no recorded news (set CRYPTOSENTINEL_SHARED to the folder that holds market-data)")
     recall = measured(folder)
-    assert (recall.headlines, recall.clean, recall.spans.total(), recall.caught.total()) == (160, 158, 433, 431)
+    assert (recall.headlines, recall.clean, recall.spans.total(), recall.caught.total()) == (160, 156, 433, 429)
     assert (recall.read_later, recall.clean_later) == (HEADLINES, CLEAN), "reports state these figures"
 
 
@@ -161,8 +161,27 @@ def test_recall_on_headlines_that_were_labelled_by_hand() -> None:
         ("The wallet of ln.tips will shut down its services", "tips"),
         ("btc-e operator pleads guilty to a charge of fraud", "-e"),
         ("the wallets hit 1 million1 million of them are new", "1"),
+        ("more than half of the firms use zetazon’s vision pro headset", "pro"),
+        ("dow jones industrial average briefly falls amid hopes for the economy", "industrial"),
+        ("Zetazon Pink Moon Studios Launch A Free Mode For Their Game", "Moon"),
+        ("Voyager Digital Plans to Sell Assets After a Deal Fails", "Digital"),
+        ("Broad Ripple community supports a popular baker", "Broad"),
     ],
 )
 def test_a_name_of_common_words_is_known_by_its_place(text: str, left: str) -> None:
     shown = masked_headline(text).text({})
     assert left not in re.findall(r"[\w-]+", shown.replace("ENTITY-", "ENTITY ").replace("-", " -")), shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Zetazon launches new products for users as price rises",
+        "zetazon users praise new products, says ceo of zetazon",
+        "Zetazon Price Falls As Traders Expect New Rules From Zetazon",
+    ],
+)
+def test_what_is_said_of_a_name_stays(text: str) -> None:
+    """Words that stand beside many names are no part of one, however the text is written."""
+    shown = masked_headline(text).text({})
+    assert shown.lower() == re.sub("zetazon", "entity", text.lower()), shown
