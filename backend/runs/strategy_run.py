@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.builders.strategies import NamedStrategy
@@ -11,6 +11,7 @@ from backend.config.plugins import describe_failure
 from backend.training.curriculum.queries import WARM_UP_BARS
 from simulator.backtest.run import BacktestResult, Window, run_backtest
 from simulator.checks.lookahead import CheckProgress
+from simulator.checks.outside_reads import outside_reads, reads_note
 from simulator.checks.verdict import SKIPPED, LookaheadCheck, LookaheadVerdict, RecordedStrategy
 from simulator.errors import UserError
 from simulator.market.market import Market
@@ -20,7 +21,10 @@ _LEAST_SECONDS = 5.0  # for the history outside the window; more where the backt
 
 @dataclass(frozen=True)
 class PlayedStrategy:
-    """The run of a strategy: its result, what it sent, the market with the indicators that it made, and its seconds."""
+    """The run of a strategy: its result, what it sent, the market with the indicators that it made, its seconds.
+
+    `reads` is what it read beside the market.
+    """
 
     subject: NamedStrategy
     market: Market
@@ -29,6 +33,7 @@ class PlayedStrategy:
     result: BacktestResult
     recorded: RecordedStrategy
     seconds: float
+    reads: frozenset[str] = frozenset()
 
 
 def play_strategy(subject: NamedStrategy, market: Market, window: Window, terms: dict[str, Any]) -> PlayedStrategy:
@@ -36,15 +41,16 @@ def play_strategy(subject: NamedStrategy, market: Market, window: Window, terms:
     own = market.without_indicators()
     begun = time.monotonic()
     try:
-        recorded = RecordedStrategy(subject.make())
-        result = run_backtest(own, recorded, window, **terms)
+        with outside_reads() as reads:
+            recorded = RecordedStrategy(subject.make())
+            result = run_backtest(own, recorded, window, **terms)
     except UserError:
         raise
     except Exception as error:
         if subject.load is None:
             raise
         raise UserError(f"{subject.name} failed: {describe_failure(error)}; mend it first") from error
-    return PlayedStrategy(subject, own, window, terms, result, recorded, time.monotonic() - begun)
+    return PlayedStrategy(subject, own, window, terms, result, recorded, time.monotonic() - begun, frozenset(reads))
 
 
 def lookahead_verdict(
@@ -77,4 +83,7 @@ def lookahead_verdict(
         seconds=float("inf") if whole else max(_LEAST_SECONDS, played.seconds),
         on_progress=on_progress,
     )
-    return check.verdict()
+    with outside_reads() as reads:  # the code is loaded anew for it, so what a module reads is seen here
+        verdict = check.verdict()
+    note = reads_note(played.reads | reads)
+    return verdict if note is None else replace(verdict, notes=(*verdict.notes, note))
