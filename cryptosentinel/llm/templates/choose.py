@@ -16,6 +16,7 @@ from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.templates.check import FormatReport, check_format
 from cryptosentinel.llm.templates.codec import TemplateCodec, TemplateDefinition
 from cryptosentinel.llm.templates.layout import find_layout, written_tokens
+from cryptosentinel.llm.templates.limits import check_program, limited
 from cryptosentinel.llm.templates.pieces import PieceEncoder
 from cryptosentinel.llm.templates.rendering import Renderer
 from simulator.errors import UserError
@@ -89,7 +90,8 @@ def _ends_in(folder: Path) -> frozenset[int]:
 
 
 def writes_qwen3(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether the tokenizer's own template writes a tool call's round trip as `ChatCodec` does."""
+    """Whether the tokenizer's own template writes a tool call's round trip as `ChatCodec` does. Raises `UserError` for
+    one that takes too much."""
     try:
         codec = ChatCodec(tokenizer)
     except UserError:
@@ -110,9 +112,11 @@ def writes_qwen3(tokenizer: PreTrainedTokenizerFast) -> bool:
         {"role": "tool", "content": '{"price": 12.5}'},
     ]
     try:
-        theirs: Any = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
+        check_program(_template_of(tokenizer))
+        with limited():
+            theirs: Any = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
     except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return False
     return bool(ours == theirs)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from jinja2.exceptions import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from cryptosentinel.llm.templates.limits import check_program, limited
 from cryptosentinel.llm.templates.pieces import Piece, PieceEncoder, Slot
 
 TurnMessage = dict[str, Any]
@@ -59,17 +60,20 @@ class Renderer:
     def render(
         self, messages: Sequence[TurnMessage], tools: Sequence[Mapping[str, Any]] | None = None, *, begin: bool = True
     ) -> str:
-        """What the template writes; with `begin` the next answer's beginning too. Raises `CannotRender`."""
+        """What the template writes; with `begin` the next answer's beginning too. Raises `CannotRender`, and
+        `OverLimit` for a template that takes too much."""
         told = [self._styled(message) for message in messages]
         try:
-            rendered: Any = render_jinja_template(
-                [told],
-                tools=None if tools is None else [dict(tool) for tool in tools],
-                chat_template=self.template,
-                add_generation_prompt=begin,
-                strftime_now=_TODAY.strftime,
-                **self.variables,
-            )
+            check_program(self.template)
+            with limited():
+                rendered: Any = render_jinja_template(
+                    [told],
+                    tools=None if tools is None else [dict(tool) for tool in tools],
+                    chat_template=self.template,
+                    add_generation_prompt=begin,
+                    strftime_now=_TODAY.strftime,
+                    **self.variables,
+                )
         except _FAILURES as error:
             raise CannotRender(" ".join(str(error).split())[:200] or type(error).__name__) from error
         return str(rendered[0][0])
