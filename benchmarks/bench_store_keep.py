@@ -16,8 +16,8 @@ from backend.store.maintenance.compaction import compact_if_grown, compact_store
 from benchmarks.bench_store_write import write_step
 from benchmarks.run import Result
 
-ROUNDS, STEPS, KEEP, RUNS_KEPT = 20, 6, 2, 3
-LEAST_BYTES = 50_000_000  # of a database that is compacted, so that it happens several times
+ROUNDS, STEPS, KEEP, RUNS_KEPT = 18, 4, 2, 3
+LEAST_BYTES = 30_000_000  # of a database that is compacted, so that it happens several times
 MOST_GROWTH = 1.25  # of the largest size in the second half of the rounds, in relation to the first half's
 
 
