@@ -12,10 +12,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 _CODE = (".py", ".pyc", ".pyi", ".so", ".nbi", ".nbc")  # and what numba keeps of it
 _SYSTEM = ("/usr/", "/lib", "/proc/", "/sys/", "/dev/", "/etc/")
+_LONGEST = 4096  # characters of a path
 _NAMED = 3  # in a note, at most
 _watching: dict[int, set[str]] = {}  # by thread: what it has read since it began to be watched
 _hooked = False
@@ -23,8 +25,8 @@ _hooked = False
 
 @contextmanager
 def outside_reads() -> Iterator[set[str]]:
-    """Gives a set that fills with what this thread reads through Python; libraries that open files in other languages
-    (pyarrow, polars) are not seen.
+    """Gives a set that fills with what this thread reads through Python. What libraries open in another language
+    (pyarrow, polars) is seen by `files_of_calls`.
 
     Left out are code, the interpreter's own files and the system's.
     """
@@ -43,6 +45,27 @@ def outside_reads() -> Iterator[set[str]]:
         else:
             _watching[thread] = before
             before |= reads
+
+
+@contextmanager
+def files_of_calls(reads: set[str]) -> Iterator[None]:
+    """Adds to `reads` the files that functions are called with inside, whoever opens them then, as the path in
+    `pandas.read_parquet(path)`. It looks at each call, so it is for what is called once."""
+
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        if event != "call" or frame.f_code.co_filename == __file__:
+            return
+        for value in tuple(frame.f_locals.values()):
+            text = os.fspath(value) if isinstance(value, os.PathLike) else value
+            if isinstance(text, str) and "." in text and len(text) < _LONGEST and (name := _file(text, "r", 0)):
+                reads.add(name)
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
 
 
 def reads_note(reads: AbstractSet[str]) -> str | None:
@@ -89,6 +112,8 @@ def _file(path: object, mode: object, flags: object) -> str | None:
     full = os.path.abspath(os.fsdecode(path))
     of_python = (sys.prefix + os.sep, sys.base_prefix + os.sep)
     if full.endswith(_CODE) or full.startswith((*_SYSTEM, *of_python)) or "site-packages" in full:
+        return None
+    if "\0" in full or not os.path.isfile(full):
         return None
     here = os.getcwd() + os.sep
     return full.removeprefix(here)
