@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
@@ -56,7 +57,7 @@ def files_of_calls(reads: set[str]) -> Iterator[None]:
         if event != "call" or frame.f_code.co_filename == __file__:
             return
         for value in tuple(frame.f_locals.values()):
-            text = os.fspath(value) if isinstance(value, os.PathLike) else value
+            text = str(value) if isinstance(value, PurePath) else value
             if isinstance(text, str) and "." in text and len(text) < _LONGEST and (name := _file(text, "r", 0)):
                 reads.add(name)
 
