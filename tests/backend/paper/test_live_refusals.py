@@ -51,6 +51,10 @@ def refused(tmp_path: Path, faults: Faults | None = None, passed: int = 0, **giv
         ({"timeframe": "8h", "overrides": ("market.resample=1d",)}, "market.resample = '1d' is of recorded data"),
         ({"overrides": ("costs.max_leverage=3",)}, "costs.max_leverage = 3 is more than the guard's limit"),
         ({"overrides": ("venue.isolated=BTC/USDT:5",)}, "venue.isolated = BTC/USDT:5 is more than the guard's limit"),
+        (
+            {"symbols": ("BTC/USDT:USDT",), "overrides": ("venue.isolated=BTC/USDT:USDT:5",)},
+            "venue.isolated = BTC/USDT:USDT:5 is more than the guard's limit",
+        ),
         ({"broker": "live"}, "No mode trades real money"),
         ({"start": "2023-01-01"}, "a session on an exchange begins now"),
         ({"end": "2023-01-01"}, "--end 2023-01-01 is over"),
@@ -81,6 +85,7 @@ def test_a_symbol_with_too_short_a_history_is_refused(tmp_path: Path) -> None:
     [
         (Faults(maintenance=ALWAYS), {}, "binance cannot be reached"),
         (None, {"url": "http://127.0.0.1:9"}, "binance cannot be reached"),
+        (None, {"url": "http://no-such-host.invalid"}, "binance cannot be reached"),
         (None, {"timeframe": "5m"}, 'Invalid interval."}; choose another timeframe'),
     ],
 )
