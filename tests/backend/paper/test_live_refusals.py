@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ccxt.pro
 import pytest
 
 from backend.errors import message_and_code
@@ -94,6 +95,27 @@ def test_an_exchange_that_cannot_be_used_ends_the_command(
 ) -> None:
     told, code = refused(tmp_path, faults, **given)
     assert words in told and code == 1
+
+
+@pytest.mark.parametrize(
+    ("lacks", "given", "words"),
+    [
+        ("fetchOHLCV", {}, "binance offers no candles of 1m"),
+        ("fetchFundingRateHistory", {"symbols": ("BTC/USDT:USDT",)}, "offers no funding rates through ccxt; choose"),
+    ],
+)
+def test_an_exchange_without_the_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, given: dict[str, Any], words: str
+) -> None:
+    described = ccxt.pro.binance.describe
+
+    def without(exchange: Any) -> Any:
+        stated = described(exchange)
+        return {**stated, "has": {**stated["has"], lacks: None}}
+
+    monkeypatch.setattr(ccxt.pro.binance, "describe", without)
+    told, code = refused(tmp_path, **given)
+    assert words in told and code == 2
 
 
 class _Usage(NamedTuple):
