@@ -18,7 +18,7 @@ from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, KIND, NEWS_ACCURACY,
 
 _COSTS = Costs()  # its own defaults
 NONE = "none"  # in place of a path: not even what stands beside the bars
-_ISOLATED = re.compile(r"([^:]+):(\d+(?:\.\d+)?)")
+_ISOLATED = re.compile(r"(.+):(\d+(?:\.\d+)?)")  # BTC/USDT:USDT is a symbol, too
 
 
 class MarketConfig(Section):

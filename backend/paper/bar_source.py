@@ -81,8 +81,11 @@ class FeedBars:
                 self._held = event
                 # A clock that jumps from event to event would have stood at the deadline, too.
                 known_at = deadline if self._feed.clock.jumps else moment
-                if self._assembler.missing() and not self._ask_again(known_at - self._grace, asked):
-                    continue
+                if self._assembler.missing():
+                    if not self._ask_again(known_at - self._grace, asked):
+                        continue
+                    if not self._feed.clock.jumps:  # the answer may have taken minutes
+                        known_at = max(known_at, self._feed.clock.now())
                 return self._assembler.finish(known_at)
             if isinstance(event, Notice):
                 self._journal.write("notice", moment, {"kind": event.kind, "detail": event.detail})

@@ -71,9 +71,12 @@ class Journal:
         """Let the database forget what it keeps in memory of all that was written."""
         self._store.connection.release_memory()
 
+    def release_merged(self) -> None:
+        """Let it forget what it has merged since it was opened anew, which is nearly all that was ever written."""
+        self._store.connection.release_merged()
+
     def trim_memory(self) -> None:
-        """Give the machine what the process has freed: what a database needs to merge its tables, which it does when it
-        was opened, is many times what it holds otherwise."""
+        """Give the machine what the process has freed."""
         trim_memory()
 
     def tell(self, listener: Callable[[str, int, dict[str, Any]], None]) -> None:

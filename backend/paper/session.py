@@ -354,7 +354,10 @@ class PaperSession:
             if not self._due and self.bars - self._released >= RELEASE_BARS:
                 self._journal.release_memory()
                 self._released = self.bars
-            elif self.bars % TRIM_BARS == 0:
+            elif not self._due:
+                # It merges beside us, a while after it was opened.
+                self._journal.release_merged()
+            if self.bars % TRIM_BARS == 0:
                 self._journal.trim_memory()
             if account.liquidated:
                 self.ended = "liquidated"

@@ -66,7 +66,7 @@ def test_every_option_of_the_exchange_can_be_set() -> None:
     assert {one.name for one in fields(Venue)} - {"depth"} == set(VenueConfig.model_fields), "depth is heard, not set"
 
 
-@given(st.dictionaries(st.from_regex(r"[A-Z]{2,6}", fullmatch=True), st.floats(0.5, 200.0), max_size=4))
+@given(st.dictionaries(st.from_regex(r"[A-Z]{2,6}(/USDT(:USDT)?)?", fullmatch=True), st.floats(0.5, 200.0), max_size=4))
 def test_isolated_symbols_come_back_with_their_leverage(wanted: dict[str, float]) -> None:
     written = {symbol: round(size, 2) for symbol, size in wanted.items()}
     text = ",".join(f"{symbol}:{size}" for symbol, size in written.items())

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ccxt.pro
 import pytest
 
 from backend.errors import message_and_code
@@ -51,6 +52,10 @@ def refused(tmp_path: Path, faults: Faults | None = None, passed: int = 0, **giv
         ({"timeframe": "8h", "overrides": ("market.resample=1d",)}, "market.resample = '1d' is of recorded data"),
         ({"overrides": ("costs.max_leverage=3",)}, "costs.max_leverage = 3 is more than the guard's limit"),
         ({"overrides": ("venue.isolated=BTC/USDT:5",)}, "venue.isolated = BTC/USDT:5 is more than the guard's limit"),
+        (
+            {"symbols": ("BTC/USDT:USDT",), "overrides": ("venue.isolated=BTC/USDT:USDT:5",)},
+            "venue.isolated = BTC/USDT:USDT:5 is more than the guard's limit",
+        ),
         ({"broker": "live"}, "No mode trades real money"),
         ({"start": "2023-01-01"}, "a session on an exchange begins now"),
         ({"end": "2023-01-01"}, "--end 2023-01-01 is over"),
@@ -81,6 +86,7 @@ def test_a_symbol_with_too_short_a_history_is_refused(tmp_path: Path) -> None:
     [
         (Faults(maintenance=ALWAYS), {}, "binance cannot be reached"),
         (None, {"url": "http://127.0.0.1:9"}, "binance cannot be reached"),
+        (None, {"url": "http://no-such-host.invalid"}, "binance cannot be reached"),
         (None, {"timeframe": "5m"}, 'Invalid interval."}; choose another timeframe'),
     ],
 )
@@ -89,6 +95,27 @@ def test_an_exchange_that_cannot_be_used_ends_the_command(
 ) -> None:
     told, code = refused(tmp_path, faults, **given)
     assert words in told and code == 1
+
+
+@pytest.mark.parametrize(
+    ("lacks", "given", "words"),
+    [
+        ("fetchOHLCV", {}, "binance offers no candles of 1m"),
+        ("fetchFundingRateHistory", {"symbols": ("BTC/USDT:USDT",)}, "offers no funding rates through ccxt; choose"),
+    ],
+)
+def test_an_exchange_without_the_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, given: dict[str, Any], words: str
+) -> None:
+    described = ccxt.pro.binance.describe
+
+    def without(exchange: Any) -> Any:
+        stated = described(exchange)
+        return {**stated, "has": {**stated["has"], lacks: None}}
+
+    monkeypatch.setattr(ccxt.pro.binance, "describe", without)
+    told, code = refused(tmp_path, **given)
+    assert words in told and code == 2
 
 
 class _Usage(NamedTuple):

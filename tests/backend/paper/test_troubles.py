@@ -134,6 +134,26 @@ def test_an_old_bar_that_lacks_a_candle_is_asked_for_after_a_resume_too() -> Non
     assert bar is not None and bar.candles == {"BTC/USDT": (1.0, 1.0, 1.0, 1.0, 5.0)}
 
 
+class SlowFeed(LateFeed):
+    """What it is asked for takes a minute and a half to come."""
+
+    def backfill(self, since: int, until: int) -> Sequence[Candle | Funding]:
+        """The candle of the first bar, later."""
+        assert isinstance(self.clock, SimulatedClock)
+        self.clock.passed(90_000)
+        return super().backfill(since, until)
+
+
+def test_a_bar_that_was_waited_for_is_known_when_the_answer_came() -> None:
+    """Else a decision at its close would count as taken at once, and its orders would fill at prices of then."""
+    feed = SlowFeed()
+    feed.clock = SimulatedClock(101 * MINUTE_MS + 1500, 1.0)
+    assembler = BarAssembler({"BTC/USDT": "spot"}, MINUTE_MS, 100 * MINUTE_MS, 1e-4)
+    with Store.open("mem://") as store:
+        bar = FeedBars(feed, assembler, Journal(store, "paper-1"), 200, None).next_bar(lambda: False)
+    assert bar is not None and bar.candles and bar.known_at >= 101 * MINUTE_MS + 1500 + 90_000
+
+
 def cryptosentinel(folder: Path, *command: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "backend.cli", *command], cwd=folder, capture_output=True, text=True, timeout=120,
