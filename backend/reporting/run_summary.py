@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from backend.config.schema import BASELINES
@@ -18,6 +18,25 @@ from backend.store.records import EvaluationRecord, MetricRecord, RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import role_title
 from simulator.market.timeframes import format_time
+
+
+class _EvidenceByName(Mapping[str, Evidence]):
+    """Each is made when it is asked for, and once: a bootstrap takes long, and a first look needs that of one name."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Evidence]]) -> None:
+        self._makers = makers
+        self._made: dict[str, Evidence] = {}
+
+    def __getitem__(self, name: str) -> Evidence:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
 
 
 @dataclass(frozen=True)
@@ -47,12 +66,12 @@ class WindowResult:
         return self.results.get("hold") if self.main != "hold" else None
 
     @cached_property
-    def evidence(self) -> dict[str, Evidence]:
+    def evidence(self) -> Mapping[str, Evidence]:
         """How sure the numbers of those that were tested are, and of holding, which is one trial."""
-        found = {name: evidence_of(self.results[name], self.hold, self.trials) for name in self.subjects}
+        makers = {name: partial(evidence_of, self.results[name], self.hold, self.trials) for name in self.subjects}
         if self.hold is not None:
-            found.setdefault("hold", evidence_of(self.hold, None, 1))
-        return found
+            makers.setdefault("hold", partial(evidence_of, self.hold, None, 1))
+        return _EvidenceByName(makers)
 
     @property
     def sentence(self) -> str:
