@@ -17,6 +17,7 @@ import numpy as np
 
 from backend.reporting.drawing.figure import PlainFigure, Trace, trace
 from backend.reporting.labels import title_of
+from backend.statistics.path_band import PathBand
 from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
 from simulator.arrays import FloatArray
@@ -45,6 +46,7 @@ _STYLES = {
 }
 _OTHERS = ((ORANGE, "solid"), (SKY, "solid"), (PINK, "dash"), (GREEN, "dot"), (VERMILION, "dashdot"), (INK, "dot"))
 MOST_POINTS = 1_500  # of a line: more cannot be seen on a screen
+_BAND_POINTS, _BAND_COLOUR = 250, "rgba(0,114,178,0.14)"
 
 # Baselines that wait in the legend where nothing else is said: eight lines are too many.
 _IN_THE_LEGEND = ("flat", "always_short", "volatility_target")
@@ -105,13 +107,16 @@ def equity_chart(
     main: str,
     waiting: Collection[str] = _IN_THE_LEGEND,
     shown: slice = _WHOLE,
+    band: PathBand | None = None,
 ) -> PlainFigure:
     """Return since the start of each curve over `x` (of the same length), in percent.
 
     `main` stands out; those of `waiting` are in the legend for a click. Of a part of the curves, `shown`, as many
-    points are drawn as of the whole, so it is finer.
+    points are drawn as of the whole, so it is finer. `band` is drawn behind the lines.
     """
     figure = blank_figure(x_title, "return since the start", "%")
+    if band is not None:
+        _add_band(figure, x, shown, band, band.low, band.high)
     for number, (name, equity) in enumerate(curves.items()):
         if not len(equity) or not equity[0]:
             continue
@@ -164,9 +169,12 @@ def drawdown_chart(
     main: str,
     waiting: Collection[str] = _IN_THE_LEGEND,
     shown: slice = _WHOLE,
+    band: PathBand | None = None,
 ) -> PlainFigure:
-    """How far each curve lies below its own peak so far, in percent; `waiting` and `shown` as in `equity_chart`."""
+    """How far each curve lies below its own peak so far, in percent; the others as in `equity_chart`."""
     figure = blank_figure(x_title, "below the peak", "%")
+    if band is not None:
+        _add_band(figure, x, shown, band, band.deep, band.shallow)
     for number, (name, equity) in enumerate(curves.items()):
         money = np.asarray(equity, np.float64)
         peaks = np.maximum.accumulate(money)
@@ -340,6 +348,24 @@ def thin(x: Sequence[Any], y: Sequence[float] | FloatArray) -> tuple[list[Any], 
         kept.append(whole + np.array([values[whole:].argmin(), values[whole:].argmax()]))
     order = np.unique(np.concatenate(kept)).tolist()
     return [x[index] for index in order], values[order].tolist()
+
+
+def _add_band(
+    figure: PlainFigure, x: Sequence[Any], shown: slice, band: PathBand, low: FloatArray, high: FloatArray
+) -> None:
+    """The ground between `low` and `high`, shares at the bars of `band`, for the part of `x` that is shown."""
+    first, stop, _ = shown.indices(len(x))
+    if stop - first < 2:
+        return
+    places = np.unique(np.linspace(first, stop - 1, min(stop - first, MOST_POINTS, _BAND_POINTS)).round().astype(int))
+    moments_shown = [x[place] for place in places.tolist()]
+    edge = {"mode": "lines", "line": {"width": 0, "color": BLUE}, "hoverinfo": "skip", "legendgroup": "band"}
+    for values, more in (
+        (low, {"showlegend": False}),
+        (high, {"fill": "tonexty", "fillcolor": _BAND_COLOUR, "name": f"{100 * band.level:.0f} % band"}),
+    ):
+        y = _rounded((100.0 * np.interp(places, band.bars, values)).tolist())
+        figure.add_trace(trace("scatter", x=moments_shown, y=y, **edge, **more))
 
 
 def _percent_of(money: Sequence[float], start: float) -> FloatArray:

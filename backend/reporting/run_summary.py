@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
 from backend.config.schema import BASELINES
 from backend.decisions.backtest_document import BacktestDocument, StoredBacktest, read_backtests
 from backend.decisions.checked_documents import check_document
@@ -14,9 +16,11 @@ from backend.decisions.document import EXAMPLE_DECISION, ExampleDecision, Stored
 from backend.evaluation.evidence import Evidence, evidence_of
 from backend.reporting.charts import Event
 from backend.reporting.labels import ABSENT, listed, number_text, title_of
+from backend.statistics.path_band import PathBand, path_band
 from backend.store.records import EvaluationRecord, MetricRecord, RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import role_title
+from simulator.backtest.metrics import returns_of
 from simulator.market.timeframes import format_time
 
 
@@ -72,6 +76,11 @@ class WindowResult:
         if self.hold is not None:
             makers.setdefault("hold", partial(evidence_of, self.hold, None, 1))
         return _EvidenceByName(makers)
+
+    @cached_property
+    def band(self) -> PathBand | None:
+        """Where the main account might have been by the luck of the order; None where nothing can be said."""
+        return path_band(returns_of(np.asarray(self.main_result.equity, np.float64)))
 
     @property
     def sentence(self) -> str:

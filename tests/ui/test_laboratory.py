@@ -80,6 +80,17 @@ def test_variants_are_handed_over_and_their_result_is_shown(queue: JobQueue, pla
     assert words(app).count("What was stated, and what came") == 2
 
 
+def test_a_click_in_a_run_plays_it_again_without_a_part(queue: JobQueue, played: tuple[Path, str]) -> None:
+    """Whoever clicks a second time, here or in another tab, gets the job that waits already."""
+    for _ in range(2):
+        app = open_page(run=played[1])
+        field(app.button, "Without RiskAnalyst").click().run()
+        assert not app.exception and not app.error
+        [job] = queue.jobs()
+        request = asked_of(job)
+        assert (request.like, request.teams, request.variants) == (played[1], ("scripted",), ("without:risk_analyst",))
+
+
 def test_teams_compete_on_a_stored_window(queue: JobQueue, played: tuple[Path, str]) -> None:
     app = open_page(ARENA)
     assert not app.exception

@@ -452,3 +452,16 @@ def test_every_baseline_has_a_name_and_a_meaning() -> None:
         assert not labels.title_of(name).startswith("Team ") and labels.MEANINGS[name]
     assert labels.title_of("mine:Own") == "Strategy mine:Own"
     assert labels.listed("ABCDEFGH", 3) == "A, B, C and 5 more"
+
+
+def test_equity_and_drawdown_have_a_band_behind_the_lines(window: WindowResult) -> None:
+    """It begins at 0, where the account does, and a part of the window shows its part of it."""
+    equity, drawdown, _ = (picture.figure for picture in lines_of_time(window))
+    for figure in (equity, drawdown):
+        low, high = figure.data[:2]
+        assert high["fill"] == "tonexty" and high["name"] == "95 % band" and low["y"][0] == high["y"][0] == 0.0
+        assert all(bottom <= top for bottom, top in zip(low["y"], high["y"], strict=True))
+    times = window.main_result.times
+    part = lines_of_time(window, (times[40], times[60]))[0].figure
+    assert (part.data[0]["x"][0], part.data[0]["x"][-1]) == (charts.moment(times[40]), charts.moment(times[60]))
+    assert part.data[1]["y"][0] > part.data[0]["y"][0]
