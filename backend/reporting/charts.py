@@ -73,14 +73,14 @@ class Event:
 _WHOLE = slice(None)
 
 
-def moment(time: int) -> str:
+def date_of(time: int) -> str:
     """Milliseconds since the epoch as a UTC time that plotly reads as a date."""
     return datetime.fromtimestamp(time / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def moments(times: Sequence[int]) -> list[str]:
-    """`moment` of each."""
-    return [moment(time) for time in times]
+    """`date_of` each."""
+    return [date_of(time) for time in times]
 
 
 class Moments(Sequence[str]):
@@ -97,7 +97,7 @@ class Moments(Sequence[str]):
     @overload
     def __getitem__(self, index: slice) -> Moments: ...
     def __getitem__(self, index: int | slice) -> str | Moments:
-        return Moments(self._times[index]) if isinstance(index, slice) else moment(self._times[index])
+        return Moments(self._times[index]) if isinstance(index, slice) else date_of(self._times[index])
 
 
 def equity_chart(

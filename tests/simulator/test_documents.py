@@ -74,9 +74,9 @@ def test_whatever_is_no_json_is_a_value_error(text: str | bytes) -> None:
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
 def test_what_is_harmful_is_refused_with_a_reason(text: str | bytes, why: str) -> None:
-    for end in ("", " " * 17_000):
+    for length in (0, 17_000):
         with pytest.raises(ValueError, match=why):
-            parse_json(text + (end.encode() if isinstance(text, bytes) else end))  # type: ignore[operator]
+            parse_json(text.ljust(length))
 
 
 def test_a_metric_may_be_no_number() -> None:

@@ -463,5 +463,5 @@ def test_equity_and_drawdown_have_a_band_behind_the_lines(window: WindowResult) 
         assert all(bottom <= top for bottom, top in zip(low["y"], high["y"], strict=True))
     times = window.main_result.times
     part = lines_of_time(window, (times[40], times[60]))[0].figure
-    assert (part.data[0]["x"][0], part.data[0]["x"][-1]) == (charts.moment(times[40]), charts.moment(times[60]))
+    assert (part.data[0]["x"][0], part.data[0]["x"][-1]) == (charts.date_of(times[40]), charts.date_of(times[60]))
     assert part.data[1]["y"][0] > part.data[0]["y"][0]
