@@ -53,29 +53,34 @@ def measure(folder: Path) -> list[Result]:
     """All rows, with the store in `folder`, which is made where it is missing."""
     if not (folder / MADE).exists():
         make_store(folder)
+    size, bars = f"{RUNS} runs with {DECISIONS:,} decisions", f"a backtest of {BARS:,} bars"
+    rows: list[Result] = []
+
+    def note(name: str, seconds: float, limit: float, unit: str) -> None:
+        """Keep a row, and say it at once: a machine that has much else to do may not come to the end."""
+        rows.append(_row(name, seconds, limit, unit))
+        print(f"{rows[-1]['name']}: {seconds:.2f} {unit}", file=sys.stderr, flush=True)
+
     with ExitStack() as stack:
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        size = f"{RUNS} runs with {DECISIONS:,} decisions"
+        stack.callback(browser.close)
         firsts = [_first_visit(browser, folder) for _ in range(VISITS)]
-        with served(folder) as url:
-            page = _visit(browser, f"{url}/")
-            changes = [_change(page, folder, number) for number in range(CHANGES)]
-            again = _timed_visit(browser, f"{url}/")
-            opened = _timed_visit(browser, f"{url}/?run={LONG}")
-            reopened = _timed_visit(browser, f"{url}/?run={LONG}")
-            zooms = _zooms(browser, f"{url}/?run={LONG}")
-        browser.close()
-    bars = f"a backtest of {BARS:,} bars"
-    return [
-        _row("first", max(firsts), FIRST_SECONDS, f"s to the first visit's picture, the slowest of {VISITS}; {size}"),
-        _row("again", again, FIRST_SECONDS, f"s to the picture of a further visit; {size}"),
-        _row("change", max(changes), CHANGE_SECONDS, f"s from a record to the page, the slowest of {CHANGES}; {size}"),
-        _row("long.open", opened, OPEN_SECONDS, f"s to its picture, the first time; {bars}"),
-        _row("long.again", reopened, OPEN_SECONDS, f"s to its picture; {bars}"),
-        _row("long.zoom", statistics.median(zooms), ZOOM_SECONDS,
-             f"s to finer candles, the median of {len(zooms)}; {bars}"),
-    ]  # fmt: skip
+        note("first", max(firsts), FIRST_SECONDS, f"s to the first visit's picture, the slowest of {VISITS}; {size}")
+        url = stack.enter_context(served(folder))
+        again = _timed_visit(browser, f"{url}/")
+        note("again", again, FIRST_SECONDS, f"s to the picture of a further visit; {size}")
+        opened = _timed_visit(browser, f"{url}/?run={LONG}")
+        note("long.open", opened, OPEN_SECONDS, f"s to its picture, the first time; {bars}")
+        reopened = _timed_visit(browser, f"{url}/?run={LONG}")
+        note("long.again", reopened, OPEN_SECONDS, f"s to its picture; {bars}")
+        zooms = _zooms(browser, f"{url}/?run={LONG}")
+        note("long.zoom", statistics.median(zooms), ZOOM_SECONDS,
+             f"s to finer candles, the median of {len(zooms)}; {bars}")  # fmt: skip
+        page = _visit(browser, f"{url}/")
+        changes = [_change(page, folder, number) for number in range(CHANGES)]
+        note("change", max(changes), CHANGE_SECONDS, f"s from a record to the page, the slowest of {CHANGES}; {size}")
+    return rows
 
 
 def make_store(folder: Path) -> None:

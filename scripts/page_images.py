@@ -43,9 +43,11 @@ _POINTER = "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPoi
 _TRAINING, _BACKTEST, _PAPER = "training", "backtest", "paper"  # pictures of what is started for them
 # Name of the picture, path of the page, the tabs that are opened one after the other.
 _PAGES = (
-    ("runs", f"?run={SAMPLE_RUN}", ("Against one another",)),
-    ("decision", f"?run={SAMPLE_RUN}&decision=5", ("Decisions", "Who asked whom")),
-    ("what-if", f"?run={SAMPLE_RUN}&decision=5", ("Decisions", "What if")),
+    ("runs", f"?run={SAMPLE_RUN}", ()),
+    ("run", f"?run={SAMPLE_RUN}", ("Equity",)),
+    ("teams", f"?run={SAMPLE_RUN}", ("Against one another",)),
+    ("decision", f"?run={SAMPLE_RUN}&decision=34", ("Decisions", "Who asked whom")),
+    ("what-if", f"?run={SAMPLE_RUN}&decision=34", ("Decisions", "What if")),
     ("new-backtest", "new_backtest", ()),
     ("laboratory", f"laboratory?run={SAMPLE_RUN}", ()),
     ("arena", f"arena?run={SAMPLE_RUN}", ()),

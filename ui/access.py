@@ -11,6 +11,7 @@ from typing import Any
 
 import streamlit as st
 
+from backend.errors import message_and_code
 from backend.jobs.queue import JobQueue
 from backend.reporting.market_reload import market_of
 from backend.reporting.run_page import RunPage
@@ -46,11 +47,15 @@ def job_queue() -> JobQueue:
 
 @contextmanager
 def mistakes_explained() -> Iterator[None]:
-    """Show a `UserError` as a message, with a way to try again where the store was busy; the page goes on after it."""
+    """Show what a user can understand as a message: a `UserError`, an extra that is not installed, a full disk. There
+    is a way to try again where the store was busy; the page goes on after it."""
     try:
         yield
-    except UserError as error:
-        st.error(escape_markdown(str(error)))
+    except (UserError, ModuleNotFoundError, OSError) as error:
+        known = message_and_code(error)
+        if known is None:
+            raise
+        st.error(escape_markdown(known[0]))
         if isinstance(error, StoreError):
             st.button("Try again", icon=":material/refresh:")
 

@@ -2,8 +2,10 @@
 
 import streamlit as st
 
+from ui.access import mistakes_explained
+
 st.set_page_config(page_title="CryptoSentinel", page_icon="🛰️", layout="wide")
-st.navigation(
+page = st.navigation(
     [
         st.Page("views/runs.py", title="Runs", icon=":material/history:", default=True),
         st.Page("views/new_backtest.py", title="New backtest", icon=":material/play_arrow:"),
@@ -15,4 +17,6 @@ st.navigation(
         st.Page("views/paper.py", title="Paper", icon=":material/monitoring:"),
         st.Page("views/jobs.py", title="Jobs", icon=":material/list_alt:"),
     ]
-).run()
+)
+with mistakes_explained():  # such as a page whose extra is not installed
+    page.run()

@@ -12,7 +12,7 @@ from backend.builders.engines import LoadedEngine, load_engine, served_engine
 from backend.builders.loaded_team import LoadedTeam, scripted_team, team_settings
 from backend.builders.plugins import load_plugins
 from backend.config.engine import EngineConfig
-from backend.config.schema import PROMPTED, SCRIPTED, Config, TeamConfig
+from backend.config.schema import PROMPTED, SCRIPTED, Config, TeamConfig, model_named
 from backend.models.manifest import read_manifest, team_folder, team_name
 from backend.models.registry import base_of_team
 from backend.policies.adapter_shapes import largest_rank
@@ -65,11 +65,16 @@ def team_over(name: str, loaded: LoadedEngine, config: TeamConfig, temperature: 
 
 
 def configured_team(name: str, config: Config, *, trained: bool = True) -> LoadedTeam:
-    """The team called `name`, on the engine and with the budget of `config`: `scripted`, `model`, or a run's folder.
+    """The team called `name`, on the engine and with the budget of `config`: `scripted`, `model`, `model=NAME`, or a
+    run's folder.
 
     Raises `UserError` where there is no such team or the engine cannot run it.
     """
     load_plugins(config)
+    model_of_name = model_named(name)
+    if model_of_name:
+        config = config.model_copy(update={"engine": config.engine.model_copy(update={"model": model_of_name})})
+        name = PROMPTED
     if name == SCRIPTED:
         return scripted_team(config.team)
     loaded, model, price = _on_its_engine(name, config, trained)

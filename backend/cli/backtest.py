@@ -38,7 +38,8 @@ def backtest(
         typer.Option(
             "--team",
             help="Who is tested: 'scripted', the folder of a training run, 'model' (one that was not trained, see "
-            "engine.model), a strategy like ema_cross, or your own as module:Class. Repeatable.",
+            "engine.model; model=NAME, to compare several), a strategy like ema_cross, or your own as module:Class. "
+            "Repeatable.",
         ),
     ] = None,
     baselines: BaselinesOption = "",

@@ -17,6 +17,13 @@ from simulator.market.timeframes import parse_time
 SCRIPTED = "scripted"
 PROMPTED = "model"  # a model that was not trained here: only its prompts say what to do
 
+
+def model_named(team: str) -> str:
+    """The model that a team called `model=NAME` names, so that several of them can be compared; empty for others."""
+    kind, equals, model = team.partition("=")
+    return model.strip() if equals and kind == PROMPTED else ""
+
+
 # What teams can be measured against: the strategies of `simulator.strategies`, by name, and two that are made for the
 # occasion. They are listed so that reading a configuration loads no simulator; a test compares the lists.
 BASELINES = (

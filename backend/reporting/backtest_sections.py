@@ -43,6 +43,10 @@ from simulator.backtest.regimes import UNKNOWN
 _REGIME_TITLES = {"trend": "Trend", "volatility": "Volatility", "truth": "Hidden regime"}
 SECTIONS = ("Equity", "Numbers", "Costs", "Trades", "Regimes")
 NEED_MARKET = ("Trades", "Regimes")
+_BAND = (
+    " Shaded: where 95 of 100 accounts were that drew these bars anew, in blocks: how far the luck of the draw alone "
+    "carries this way of trading."
+)
 _UNFAIR = "oracle"  # it knows what nobody can, so it is no yardstick
 
 
@@ -135,36 +139,37 @@ def section(name: str, window: WindowResult, settings: Mapping[str, Any], reload
     raise ValueError(f"there is no section {name!r}")
 
 
-def result_section(window: WindowResult, span: tuple[int, int] | None = None) -> ReportSection:
-    """Equity, drawdown and rolling Sharpe beside the baselines, and exposure. `span` is the part of the window that
-    equity, drawdown and exposure show (ms)."""
+def result_section(window: WindowResult) -> ReportSection:
+    """Equity, drawdown and rolling Sharpe beside the baselines, and exposure."""
+    equity, drawdown, exposure = lines_of_time(window)
+    blocks = (equity, drawdown, _rolling_block(window), distribution_block(window), exposure)
+    return ReportSection("What it did to the money", blocks)
+
+
+def lines_of_time(window: WindowResult, span: tuple[int, int] | None = None) -> tuple[Picture, Picture, Picture]:
+    """Equity, drawdown and exposure over a part of the window, `span` (ms), or over all of it."""
     own = window.main_result
     curves: dict[str, Sequence[float]] = {name: result.equity for name, result in window.results.items()}
-    x = charts.moments(own.times)
-    waiting = _waiting(window)
+    x = charts.Moments(own.times)
+    waiting, banded = _waiting(window), window.band is not None
     shown = slice(None) if span is None else slice(bisect_left(own.times, span[0]), bisect_right(own.times, span[1]))
-    return ReportSection(
-        "What it did to the money",
-        (
-            Picture(
-                "Equity",
-                "Return since the start, net of all costs, beside the baselines on the same bars. Good: it ends above "
-                "holding, and no single jump carries it. More baselines wait in the legend for a click.",
-                charts.equity_chart(curves, x, "", window.main, waiting, shown),
-            ),
-            Picture(
-                "Drawdown",
-                "How far each lies below its own best moment so far. Good: shallower than holding, and soon back at 0.",
-                charts.drawdown_chart(curves, x, "", window.main, waiting, shown),
-            ),
-            _rolling_block(window),
-            distribution_block(window),
-            Picture(
-                f"Exposure of {title_of(window.main)}",
-                "Value of the positions over the equity: above 0 long, below 0 short. Good: within the limits, and not "
-                "always the same, or holding would have done.",
-                charts.exposure_chart(own.times, own.exposure, own.symbols, shown),
-            ),
+    return (
+        Picture(
+            "Equity",
+            "Return since the start, net of all costs, beside the baselines on the same bars. Good: it ends above "
+            f"holding, and no single jump carries it. More baselines wait in the legend for a click.{_BAND * banded}",
+            charts.equity_chart(curves, x, "", window.main, waiting, shown, window.band),
+        ),
+        Picture(
+            "Drawdown",
+            "How far each lies below its own best moment so far. Good: shallower than holding, and soon back at 0.",
+            charts.drawdown_chart(curves, x, "", window.main, waiting, shown, window.band),
+        ),
+        Picture(
+            f"Exposure of {title_of(window.main)}",
+            "Value of the positions over the equity: above 0 long, below 0 short. Good: within the limits, and not "
+            "always the same, or holding would have done.",
+            charts.exposure_chart(own.times, own.exposure, own.symbols, shown),
         ),
     )
 

@@ -11,12 +11,16 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, overload
+
+import numpy as np
 
 from backend.reporting.drawing.figure import PlainFigure, Trace, trace
 from backend.reporting.labels import title_of
+from backend.statistics.path_band import PathBand
 from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
+from simulator.arrays import FloatArray
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 SKY, PINK, GREY, INK = "#56b4e9", "#cc79a7", "#767676", "#1f2933"
@@ -42,6 +46,7 @@ _STYLES = {
 }
 _OTHERS = ((ORANGE, "solid"), (SKY, "solid"), (PINK, "dash"), (GREEN, "dot"), (VERMILION, "dashdot"), (INK, "dot"))
 MOST_POINTS = 1_500  # of a line: more cannot be seen on a screen
+_BAND_POINTS, _BAND_COLOUR = 250, "rgba(0,114,178,0.14)"
 
 # Baselines that wait in the legend where nothing else is said: eight lines are too many.
 _IN_THE_LEGEND = ("flat", "always_short", "volatility_target")
@@ -68,9 +73,31 @@ class Event:
 _WHOLE = slice(None)
 
 
+def date_of(time: int) -> str:
+    """Milliseconds since the epoch as a UTC time that plotly reads as a date."""
+    return datetime.fromtimestamp(time / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M")
+
+
 def moments(times: Sequence[int]) -> list[str]:
-    """Milliseconds since the epoch as UTC times that plotly reads as dates."""
-    return [datetime.fromtimestamp(time / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M") for time in times]
+    """`date_of` each."""
+    return [date_of(time) for time in times]
+
+
+class Moments(Sequence[str]):
+    """`moments` of many times, each written when it is asked for: of a long window few are drawn."""
+
+    def __init__(self, times: Sequence[int]) -> None:
+        self._times = times
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Moments: ...
+    def __getitem__(self, index: int | slice) -> str | Moments:
+        return Moments(self._times[index]) if isinstance(index, slice) else date_of(self._times[index])
 
 
 def equity_chart(
@@ -80,17 +107,20 @@ def equity_chart(
     main: str,
     waiting: Collection[str] = _IN_THE_LEGEND,
     shown: slice = _WHOLE,
+    band: PathBand | None = None,
 ) -> PlainFigure:
     """Return since the start of each curve over `x` (of the same length), in percent.
 
     `main` stands out; those of `waiting` are in the legend for a click. Of a part of the curves, `shown`, as many
-    points are drawn as of the whole, so it is finer.
+    points are drawn as of the whole, so it is finer. `band` is drawn behind the lines.
     """
     figure = blank_figure(x_title, "return since the start", "%")
+    if band is not None:
+        _add_band(figure, x, shown, band, band.low, band.high)
     for number, (name, equity) in enumerate(curves.items()):
         if not len(equity) or not equity[0]:
             continue
-        xs, ys = thin(x[shown], [100.0 * (value / equity[0] - 1.0) for value in equity[shown]])
+        xs, ys = thin(x[shown], _percent_of(equity[shown], equity[0]))
         figure.add_trace(curve(name, number, xs, ys, name == main, name in waiting))
     figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
     return figure
@@ -104,7 +134,7 @@ def accounts_chart(
     figure.update_layout(height=280, uirevision="kept")
     for number, (name, (times, equity)) in enumerate(curves.items()):
         if equity and equity[0]:
-            xs, ys = thin(moments(times), [100.0 * (value / equity[0] - 1.0) for value in equity])
+            xs, ys = thin(Moments(times), _percent_of(equity, equity[0]))
             figure.add_trace(curve(name, number, xs, ys, number == 0, False))
     figure.add_hline(y=0.0, line={"color": "#c5cdd5", "width": 1})
     return figure
@@ -139,14 +169,16 @@ def drawdown_chart(
     main: str,
     waiting: Collection[str] = _IN_THE_LEGEND,
     shown: slice = _WHOLE,
+    band: PathBand | None = None,
 ) -> PlainFigure:
-    """How far each curve lies below its own peak so far, in percent; `waiting` and `shown` as in `equity_chart`."""
+    """How far each curve lies below its own peak so far, in percent; the others as in `equity_chart`."""
     figure = blank_figure(x_title, "below the peak", "%")
+    if band is not None:
+        _add_band(figure, x, shown, band, band.deep, band.shallow)
     for number, (name, equity) in enumerate(curves.items()):
-        peak, depths = -math.inf, []
-        for value in equity:
-            peak = max(peak, value)
-            depths.append(100.0 * (value / peak - 1.0) if peak > 0 else 0.0)
+        money = np.asarray(equity, np.float64)
+        peaks = np.maximum.accumulate(money)
+        depths = 100.0 * (np.divide(money, peaks, out=np.ones_like(money), where=peaks > 0.0) - 1.0)
         xs, ys = thin(x[shown], depths[shown])
         figure.add_trace(curve(name, number, xs, ys, name == main, name in waiting))
     return figure
@@ -161,17 +193,16 @@ def exposure_chart(
     More symbols than can be distinguished are summed: all that is long, all that is short, and the two together.
     """
     figure = blank_figure("", "exposure", "%")
-    x, exposure = moments(times[shown]), exposure[shown]
-    lines = {symbol: [row[number] for row in exposure] for number, symbol in enumerate(symbols)}
+    x, shares = Moments(times[shown]), np.asarray(exposure[shown], np.float64).reshape(-1, len(symbols))
+    lines = {symbol: shares[:, number] for number, symbol in enumerate(symbols)}
     if len(symbols) > len(_OTHERS) + 1:
-        long = [sum(value for value in row if value > 0.0) for row in exposure]
-        short = [sum(value for value in row if value < 0.0) for row in exposure]
-        lines = {name: values for name, values in (("long", long), ("short", short)) if any(values)}
+        long, short = np.maximum(shares, 0.0).sum(axis=1), np.minimum(shares, 0.0).sum(axis=1)
+        lines = {name: values for name, values in (("long", long), ("short", short)) if values.any()}
         if len(lines) != 1:
-            lines["net"] = [sum(row) for row in exposure]
+            lines["net"] = shares.sum(axis=1)
     for number, (name, values) in enumerate(lines.items()):
         colour, dash = ((BLUE, "solid"), *_OTHERS)[number]
-        xs, ys = thin(x, [100.0 * value for value in values])
+        xs, ys = thin(x, 100.0 * values)
         line = {"color": colour, "dash": dash, "width": 1.5, "shape": "hv"}
         figure.add_trace(
             trace(
@@ -302,18 +333,44 @@ def difference_chart(rows: Mapping[str, Mapping[str, Any]], dot: str = "one wind
     return figure
 
 
-def thin(x: Sequence[Any], y: Sequence[float]) -> tuple[list[Any], list[float]]:
+def thin(x: Sequence[Any], y: Sequence[float] | FloatArray) -> tuple[list[Any], list[float]]:
     """The points of a line that can be seen: its ends, and the lowest and highest of each stretch."""
     count = min(len(x), len(y))
+    values = np.asarray(y[:count], np.float64)
     if count <= MOST_POINTS:
-        return list(x[:count]), list(y[:count])
-    kept = {0, count - 1}
+        return list(x[:count]), values.tolist()
     stretch = math.ceil(2 * count / MOST_POINTS)
-    for start in range(0, count, stretch):
-        span = range(start, min(start + stretch, count))
-        kept |= {min(span, key=y.__getitem__), max(span, key=y.__getitem__)}
-    order = sorted(kept)
-    return [x[index] for index in order], [y[index] for index in order]
+    whole = count // stretch * stretch
+    stretches = values[:whole].reshape(-1, stretch)
+    starts = np.arange(0, whole, stretch)
+    kept = [np.array([0, count - 1]), starts + stretches.argmin(axis=1), starts + stretches.argmax(axis=1)]
+    if whole < count:
+        kept.append(whole + np.array([values[whole:].argmin(), values[whole:].argmax()]))
+    order = np.unique(np.concatenate(kept)).tolist()
+    return [x[index] for index in order], values[order].tolist()
+
+
+def _add_band(
+    figure: PlainFigure, x: Sequence[Any], shown: slice, band: PathBand, low: FloatArray, high: FloatArray
+) -> None:
+    """The ground between `low` and `high`, shares at the bars of `band`, for the part of `x` that is shown."""
+    first, stop, _ = shown.indices(len(x))
+    if stop - first < 2:
+        return
+    places = np.unique(np.linspace(first, stop - 1, min(stop - first, MOST_POINTS, _BAND_POINTS)).round().astype(int))
+    moments_shown = [x[place] for place in places.tolist()]
+    edge = {"mode": "lines", "line": {"width": 0, "color": BLUE}, "hoverinfo": "skip", "legendgroup": "band"}
+    for values, more in (
+        (low, {"showlegend": False}),
+        (high, {"fill": "tonexty", "fillcolor": _BAND_COLOUR, "name": f"{100 * band.level:.0f} % band"}),
+    ):
+        y = _rounded((100.0 * np.interp(places, band.bars, values)).tolist())
+        figure.add_trace(trace("scatter", x=moments_shown, y=y, **edge, **more))
+
+
+def _percent_of(money: Sequence[float], start: float) -> FloatArray:
+    """The return since the start at each value, in percent."""
+    return 100.0 * (np.asarray(money, np.float64) / start - 1.0)
 
 
 _PATTERNS = {"market_analyst": "", "risk_analyst": "/", "trader": "."}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from backend.config.schema import model_named
 from backend.statistics.bootstrap import Interval
 from simulator.market.timeframes import format_time
 
@@ -174,6 +175,8 @@ def title_of(name: str) -> str:
     A name that is not known is that of a user's strategy, module:Class, or of a team's folder.
     """
     base, comma, variant = name.partition(", ")
+    if model_named(base):
+        return f"Model {model_named(base)}{comma}{variant}"
     return (_TITLES.get(base) or (f"Strategy {base}" if ":" in base else f"Team {base}")) + comma + variant
 
 

@@ -7,7 +7,7 @@ of the narrative's lines.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from backend.config.load import as_toml
 from backend.decisions.document import StoredDecision
 from backend.decisions.tree import DecisionTree, decision_tree, traced_tree
 from backend.reporting import charts
-from backend.reporting.backtest_sections import NEED_MARKET, result_section, section, tiles
+from backend.reporting.backtest_sections import NEED_MARKET, SECTIONS, lines_of_time, section, tiles
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow, Tile
 from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, value_section
 from backend.reporting.comparison.single_result import SINGLE_RESULT, blocks_of_result
@@ -28,7 +28,7 @@ from backend.reporting.decision.timeline import timeline
 from backend.reporting.decision_narrative import Line, headline, narrate
 from backend.reporting.decision_views import decision_facts, decision_page
 from backend.reporting.labels import COLUMNS, duration_text, title_of
-from backend.reporting.market_reload import MOST_CANDLES, MarketReload, reload_market
+from backend.reporting.market_reload import MOST_CANDLES, MarketReload, market_of, reload_market
 from backend.reporting.result_stats import traded_notional
 from backend.reporting.run_summary import RunSummary, WindowResult, how_it_was_run, summarise
 from backend.reporting.trade_sections import candles_block
@@ -161,7 +161,7 @@ class RunPage:
 
 @dataclass(frozen=True)
 class WindowPage:
-    """One window of a run: `sections` and `candles` need its market, as `market` gives it."""
+    """One window of a run: some sections and the candles need its market, as `market` gives it."""
 
     result: WindowResult
     run: RunRecord
@@ -208,7 +208,11 @@ class WindowPage:
 
     def equity(self, span: tuple[int, int]) -> ReportSection:
         """The section "Equity" with the lines of a part of the window (ms), as fine as a screen has room for."""
-        return result_section(self.result, span)
+        whole, times = self.section(SECTIONS[0], market_of), self.result.main_result.times  # it needs no market
+        if span == (times[0], times[-1]):
+            return whole
+        finer = {picture.title: picture for picture in lines_of_time(self.result, span)}
+        return replace(whole, blocks=tuple(finer.get(block.title, block) for block in whole.blocks))
 
     def against(self) -> ReportSection | None:
         """Those that were tested against one another; None where there is only one."""

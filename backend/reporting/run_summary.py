@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
+
+import numpy as np
 
 from backend.config.schema import BASELINES
 from backend.decisions.backtest_document import BacktestDocument, StoredBacktest, read_backtests
@@ -14,10 +16,31 @@ from backend.decisions.document import EXAMPLE_DECISION, ExampleDecision, Stored
 from backend.evaluation.evidence import Evidence, evidence_of
 from backend.reporting.charts import Event
 from backend.reporting.labels import ABSENT, listed, number_text, title_of
+from backend.statistics.path_band import PathBand, path_band
 from backend.store.records import EvaluationRecord, MetricRecord, RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import role_title
+from simulator.backtest.metrics import returns_of
 from simulator.market.timeframes import format_time
+
+
+class _EvidenceByName(Mapping[str, Evidence]):
+    """Each is made when it is asked for, and once: a bootstrap takes long, and a first look needs that of one name."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Evidence]]) -> None:
+        self._makers = makers
+        self._made: dict[str, Evidence] = {}
+
+    def __getitem__(self, name: str) -> Evidence:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
 
 
 @dataclass(frozen=True)
@@ -47,12 +70,17 @@ class WindowResult:
         return self.results.get("hold") if self.main != "hold" else None
 
     @cached_property
-    def evidence(self) -> dict[str, Evidence]:
+    def evidence(self) -> Mapping[str, Evidence]:
         """How sure the numbers of those that were tested are, and of holding, which is one trial."""
-        found = {name: evidence_of(self.results[name], self.hold, self.trials) for name in self.subjects}
+        makers = {name: partial(evidence_of, self.results[name], self.hold, self.trials) for name in self.subjects}
         if self.hold is not None:
-            found.setdefault("hold", evidence_of(self.hold, None, 1))
-        return found
+            makers.setdefault("hold", partial(evidence_of, self.hold, None, 1))
+        return _EvidenceByName(makers)
+
+    @cached_property
+    def band(self) -> PathBand | None:
+        """Where the main account might have been by the luck of the order; None where nothing can be said."""
+        return path_band(returns_of(np.asarray(self.main_result.equity, np.float64)))
 
     @property
     def sentence(self) -> str:

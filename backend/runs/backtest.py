@@ -25,7 +25,7 @@ from backend.builders.variants import ALTERED_FUTURE, Variant
 from backend.config.load import load_config
 from backend.config.ownership import signed
 from backend.config.plugins import STRATEGY, installed
-from backend.config.schema import SCRIPTED, Config
+from backend.config.schema import SCRIPTED, Config, model_named
 from backend.decisions.backtest_document import InferenceCost, inference_cost, write_backtest
 from backend.decisions.document import write_decisions
 from backend.decisions.recording import episode_decisions, remarks
@@ -226,13 +226,15 @@ def requested_window(market: Market, request: WindowRequest) -> Window:
 
 def names_strategy(name: str) -> bool:
     """Whether `name` is that of a strategy and not of a team. Nothing is imported for the answer."""
+    if model_named(name):  # which may have a colon, as qwen3:8b has
+        return False
     known = name in named_strategies() or installed(STRATEGY.group, name) is not None
     return known or (":" in name and not Path(name).exists())
 
 
 def subject_of(name: str, config: Config) -> Subject:
-    """The team or strategy called `name`: `scripted`, `model`, a strategy by its name or as module:Class, a cassette,
-    or the folder of a run. Raises `UserError` where there is none."""
+    """The team or strategy called `name`: `scripted`, `model`, `model=NAME`, a strategy by its name or as module:Class,
+    a cassette, or the folder of a run. Raises `UserError` where there is none."""
     check_subject(name)
     if names_strategy(name):
         return named_strategy(name)

@@ -16,7 +16,7 @@ from backend.config.load import config_from_dict, load_config, override
 from backend.config.places import RUNS
 from backend.config.places import STORE as STORE
 from backend.config.plugins import STRATEGY, installed
-from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config
+from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config, model_named
 from backend.models.manifest import MANIFEST, SAMPLE_TEAM, read_manifest, team_folder
 from simulator.errors import UserError
 from simulator.folders import data_folder
@@ -43,15 +43,15 @@ def sample_data() -> Path:
 def check_subject(name: str) -> None:
     """Raise `UserError` where `name` is neither that of a team or strategy nor a folder, nor `module:Class`."""
     known = sorted(set(BASELINES) - {"matched_random", "oracle"})  # these two need arguments
-    if name in (SCRIPTED, PROMPTED, SAMPLE_TEAM, *known) or ":" in name or Path(name).exists():
+    if name in (SCRIPTED, PROMPTED, SAMPLE_TEAM, *known) or model_named(name) or ":" in name or Path(name).exists():
         return
     if installed(STRATEGY.group, name):
         return
     named = [SCRIPTED, PROMPTED, SAMPLE_TEAM, *known]
     raise UserError(
         f"no team '{name}'{suggestion(name, named)}: give 'scripted', 'sample' (a shipped trained team), 'model' (see "
-        f"engine.model), a strategy ({', '.join(known)}), your own as module:Class, a cassette, or the folder of a "
-        f"finished training (one that holds {MANIFEST})"
+        f"engine.model) or 'model=NAME', a strategy ({', '.join(known)}), your own as module:Class, a cassette, or the "
+        f"folder of a finished training (one that holds {MANIFEST})"
     )
 
 

@@ -106,7 +106,7 @@ def stored_setup(store: Store, run_id: str) -> StoredSetup:
         config,
         window,
         (document.times[0], document.times[-1]),
-        {name: source for name in tested if (source := _source(run, name)) is not None},
+        {name: source for name in tested if (source := named_source(run, name)) is not None},
         how_to_trust(run, withheld) if withheld else "",
     )
 
@@ -124,8 +124,11 @@ def source_of(setup: StoredSetup, name: str, team: str = "") -> TeamSource:
     return known
 
 
-def _source(run: RunRecord, name: str) -> TeamSource | None:
-    """A run that this user did not make may name nothing that is loaded but what the program has itself."""
+def named_source(run: RunRecord, name: str) -> TeamSource | None:
+    """How the subject `name` of a run was named, as its record says; None where that is not known.
+
+    A run that this user did not make may name nothing that is loaded but what the program has itself.
+    """
     document = run.config.get(_SOURCES)
     if isinstance(document, dict) and name in document:
         try:

@@ -32,6 +32,29 @@ def test_json_is_read_as_it_was_written(value: object) -> None:
     assert parse_json(json.dumps(value).encode()) == value
 
 
+@given(VALUES | st.sampled_from(["\ud800", {"a": "\udfff[[{"}, '"\\"[', 10**400, -0.0, 5e-324, 1.7976931348623157e308]))
+def test_a_long_document_is_read_to_the_bit_as_the_standard_reader_does(value: object) -> None:
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
+        read = parse_json(text + " " * 17_000)
+        assert repr(read) == repr(json.loads(text)) and depth_of(read) == depth_of(value)
+
+
+@pytest.mark.parametrize("text", ["-0", "1e5", "[1.0, 2E-3, 0.1e+2]", '{"a": 1, "a": 2}', '"\\u0000\\/"'])
+def test_what_can_be_written_in_several_ways_is_read_alike_in_a_long_document(text: str) -> None:
+    assert repr(parse_json(text + " " * 17_000)) == repr(json.loads(text))
+
+
+@given(st.integers(MOST_DEPTH - 3, MOST_DEPTH + 3), st.booleans())
+def test_a_long_document_may_be_as_deep_as_a_short_one(depth: int, words: bool) -> None:
+    text = '{"]}":[' * (depth // 2) + "[" * (depth % 2) + ('"[[{{"' if words else "") + "]" * (depth % 2)
+    text += "]}" * (depth // 2) + " " * 17_000
+    if depth > MOST_DEPTH:
+        with pytest.raises(ValueError, match="nested deeper"):
+            parse_json(text)
+    else:
+        assert depth_of(parse_json(text)) == depth
+
+
 @given(st.text() | st.binary(max_size=200))
 def test_whatever_is_no_json_is_a_value_error(text: str | bytes) -> None:
     try:
@@ -51,8 +74,9 @@ def test_whatever_is_no_json_is_a_value_error(text: str | bytes) -> None:
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
 def test_what_is_harmful_is_refused_with_a_reason(text: str | bytes, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        parse_json(text)
+    for length in (0, 17_000):
+        with pytest.raises(ValueError, match=why):
+            parse_json(text.ljust(length))
 
 
 def test_a_metric_may_be_no_number() -> None:

@@ -15,7 +15,8 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import TimeoutError as NothingCame
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -81,6 +82,20 @@ def watched(browser: Browser, width: int, home: str) -> tuple[Page, list[str]]:
     page.on("console", lambda said: faults.append(said.text) if said.type == "error" and _is_fault(said.text) else None)
     page.on("request", lambda request: None if _local(request.url, home) else faults.append(request.url))
     return page, faults
+
+
+def go_to(page: Page, name: str) -> None:
+    """Another page of the menu. A page that asks to be drawn anew while the click comes takes Streamlit back to
+    itself, so whoever sees nothing clicks again, as a user does."""
+    heading = page.get_by_role("heading", name=name, exact=True, level=1)
+    for _ in range(3):
+        page.get_by_role("link", name=name, exact=True).click()
+        try:
+            heading.wait_for(timeout=PATIENCE / 4)
+            return
+        except NothingCame:
+            continue
+    expect(heading).to_be_visible()
 
 
 def _is_fault(text: str) -> bool:

@@ -22,7 +22,7 @@ from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.hostile_runs import HOSTILE, RUN, hostile_store
 from tests.stored_runs import SYMBOLS, add_backtest_run, add_demo_run, small_market
-from tests.ui.browsing import PATIENCE, ROOT, needs_chromium, served, watched
+from tests.ui.browsing import PATIENCE, ROOT, go_to, needs_chromium, served, watched
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -92,8 +92,7 @@ def test_a_backtest_goes_on_whatever_becomes_of_the_page(browser: Browser, tmp_p
         [job] = JobQueue(tmp_path / "runs").jobs()
         page.reload()
         expect(page.get_by_text("runs for")).to_be_visible(timeout=PATIENCE)
-        page.get_by_role("link", name="Runs").click()
-        expect(page.get_by_role("heading", name="Runs")).to_be_visible(timeout=PATIENCE)
+        go_to(page, "Runs")
         other, _ = watched(browser, 1366, url)
         other.goto(f"{url}/new_backtest?job={job.name}")
         expect(other.get_by_text(job.name).first).to_be_visible(timeout=PATIENCE)
@@ -106,8 +105,7 @@ def test_a_backtest_goes_on_whatever_becomes_of_the_page(browser: Browser, tmp_p
         page, faults = watched(browser, 1366, url)
         page.goto(f"{url}/new_backtest?job={job.name}")
         expect(page.get_by_text("Scripted team made")).to_be_visible(timeout=5 * PATIENCE)
-        page.get_by_role("link", name="Jobs").click()
-        expect(page.get_by_role("heading", name="Jobs")).to_be_visible(timeout=PATIENCE)
+        go_to(page, "Jobs")
         assert not faults
     deadline = time.monotonic() + 5 * PATIENCE / 1000
     while JobQueue(tmp_path / "runs").active() and time.monotonic() < deadline:

@@ -11,6 +11,7 @@ from backend.config.ownership import is_own
 from backend.jobs import queue as jobs_queue
 from backend.jobs.files import JobOutcome, JobProcess, JobProgress, write_part
 from backend.jobs.queue import JobQueue
+from backend.reporting import labels
 from backend.runs import sample_run
 from backend.runs.backtest import backtest_teams
 from backend.runs.requests import BacktestRequest
@@ -80,6 +81,17 @@ def test_variants_are_handed_over_and_their_result_is_shown(queue: JobQueue, pla
     assert words(app).count("What was stated, and what came") == 2
 
 
+def test_a_click_in_a_run_plays_it_again_without_a_part(queue: JobQueue, played: tuple[Path, str]) -> None:
+    """Whoever clicks a second time, here or in another tab, gets the job that waits already."""
+    for _ in range(2):
+        app = open_page(run=played[1])
+        field(app.button, "Without RiskAnalyst").click().run()
+        assert not app.exception and not app.error
+        [job] = queue.jobs()
+        request = asked_of(job)
+        assert (request.like, request.teams, request.variants) == (played[1], ("scripted",), ("without:risk_analyst",))
+
+
 def test_teams_compete_on_a_stored_window(queue: JobQueue, played: tuple[Path, str]) -> None:
     app = open_page(ARENA)
     assert not app.exception
@@ -91,6 +103,22 @@ def test_teams_compete_on_a_stored_window(queue: JobQueue, played: tuple[Path, s
     assert not app.exception and not app.error
     request = asked_of(queue.jobs()[0])
     assert (request.like, request.teams, request.variants) == (played[1], ("ema_cross", "scripted"), ())
+    assert not request.overrides, "the engine is that of the run"
+
+
+def test_models_compete_where_the_page_says_that_they_answer(
+    queue: JobQueue, played: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(labels, "title_of", str)  # the test client writes a new option as its title, a browser does not
+    app = open_page(ARENA)
+    field(app.multiselect, "Who competes").set_value(["scripted", "model=small", "model=large:70b"])
+    field(app.selectbox, "Where models answer").set_value("OpenAI")
+    field(app.number_input, "Spend at most").set_value(2.0)
+    field(app.button, "Run").click().run()
+    assert not app.exception and not [error.value for error in app.error]
+    request = asked_of(queue.jobs()[0])
+    assert request.teams == ("scripted", "model=small", "model=large:70b")
+    assert sorted(request.overrides) == ["budget.max_cost=2.0", 'engine.provider="openai"']
 
 
 @pytest.mark.parametrize("page", [LABORATORY, ARENA])

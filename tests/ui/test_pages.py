@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 import pytest
@@ -184,6 +186,22 @@ def test_a_store_that_cannot_be_opened_is_explained_and_can_be_tried_again(here:
     app.button[0].click().run()
     assert not app.error
     assert "There are no runs yet" in words(app)
+
+
+class _WithoutItsExtra(ModuleType):
+    """A module of ours whose import meets a package that is not installed."""
+
+    def __getattr__(self, name: str) -> None:
+        raise ModuleNotFoundError("No module named 'ccxt'", name="ccxt")
+
+
+def test_a_page_whose_extra_is_not_installed_says_what_to_install(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = "backend.paper.overview.session_overview"
+    monkeypatch.setitem(sys.modules, needed, _WithoutItsExtra(needed))
+    app = open_page("views/paper.py")
+    assert not app.exception
+    [error] = [error.value.replace("\\", "") for error in app.error]
+    assert error == "this needs ccxt, which is not installed: pip install 'cryptosentinel[paper]'"
 
 
 def test_a_store_that_others_use_is_shown(here: Path) -> None:

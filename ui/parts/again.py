@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import streamlit as st
 
 from backend.builders.strategies import named_strategies
+from backend.builders.variants import ABLATIONS, Variant
 from backend.config.schema import SCRIPTED
 from backend.jobs.commands import backtest_command
 from backend.jobs.queue import Submission
 from backend.models.manifest import MANIFEST, SAMPLE_TEAM
 from backend.runs.requests import RUNS, BacktestRequest
-from backend.runs.stored_setup import StoredSetup, stored_setup
+from backend.runs.stored_setup import StoredSetup, named_source, stored_setup
+from backend.store.records import RunRecord
 from ui.access import (
     asked_for,
     escape_markdown,
@@ -25,7 +27,60 @@ from ui.access import (
     store_name,
 )
 from ui.parts.drawing import draw_blocks
-from ui.parts.job import job_label, open_job, show_job
+from ui.parts.job import job_label, note_job, open_job, show_job
+
+_MEANINGS = {
+    "without": "It is not there; the manager has its tools itself. Worse without it: it was worth something.",
+    "scripted": "Rules answer in its place. As good with rules: the model has learnt no more than they say.",
+    "no_veto": "RiskAnalyst is asked, and its verdict caps nothing. Better so: the verdicts cost money here.",
+    "unmasked": "The team reads the real names and dates. Better so: it may remember what happened.",
+    "shuffled_news": "Each headline's words at another headline's time. As good so: it did not read the news.",
+    "shuffled_days": "The window's days in another order, with their news. As good on the real days only: it may "
+    "remember them, or trade trends of several days.",
+    "altered_future": "At each decision everything later is other data; orders fill at the real prices. Other than "
+    "before: something of it reads the future. Rules do the same to the bit; a sampled model of a provider does not.",
+}
+_COLUMNS = 4  # of buttons
+
+
+def variant_label(text: str) -> str:
+    """A variant in words, for a place that reads Markdown."""
+    words = Variant.parse(text).suffix.removeprefix(", ")
+    return escape_markdown(words[:1].upper() + words[1:])
+
+
+def variant_meaning(text: str) -> str:
+    """What a variant answers."""
+    return _MEANINGS[Variant.parse(text).kind]
+
+
+def offer_again(run: RunRecord, team: str) -> None:
+    """A click for each part of a team: the run is played again without it, beside the team as it was."""
+    source = named_source(run, team)
+    if source is None or source.variant:
+        return
+    with st.expander("What is each part of the team worth?", icon=":material/science:"):
+        st.caption(
+            "A click plays this run again beside the same team with that part changed: on the same bars, at the same "
+            "costs, with the difference and its interval. The page Laboratory offers several at once, and checks "
+            "whether the team knew more than it was shown."
+        )
+        columns = st.columns(_COLUMNS)
+        for number, variant in enumerate(ABLATIONS):
+            button = columns[number % _COLUMNS].button(
+                variant_label(variant), key=f"again {variant} {run.run}", help=variant_meaning(variant), width="stretch"
+            )
+            if button:
+                request = BacktestRequest(like=run.run, teams=(source.team,), variants=(variant,))
+                request.check()
+                queue = job_queue()
+                submission = queue.submit(backtest_command(request, store_name(), str(RUNS)), once=True)
+                note_job(submission)
+                st.switch_page("views/laboratory.py", query_params={"run": run.run, "job": submission.job.name})
+        st.page_link(
+            "views/arena.py", label="Let other teams play this window", icon=":material/trophy:",
+            query_params={"run": run.run},
+        )  # fmt: skip
 
 
 def choose_backtest(key: str) -> StoredSetup | None:

@@ -47,10 +47,15 @@ def show_job(job: Job) -> None:
 def open_job(submission: Submission) -> None:
     """Show a job that was just handed in: the address names it."""
     st.session_state["job"] = submission.job.name
-    if not submission.new:
-        st.session_state["told of job"] = "The same command waits or runs already: this is that job."
+    note_job(submission)
     set_address("job", [submission.job.name])
     st.rerun()
+
+
+def note_job(submission: Submission) -> None:
+    """Let the page that shows the job say so where the same work waited or ran already."""
+    if not submission.new:
+        st.session_state["told of job"] = "The same command waits or runs already: this is that job."
 
 
 def job_label(job: Job) -> str:

@@ -32,6 +32,7 @@ class EngineChoice:
 
     model: str
     overrides: list[str]
+    changed: bool  # whether the model is another than the preset's
 
     def check(self, teams: Sequence[str]) -> None:
         """Raise `UserError` where the team 'model' has no model, or a model has no team that asks it."""
@@ -39,7 +40,7 @@ class EngineChoice:
             raise UserError(
                 f"the team '{PROMPTED}' has no model: write its name, or the folder that holds it, under Engine"
             )
-        if self.model and PROMPTED not in teams:
+        if self.model and self.changed and PROMPTED not in teams:
             raise UserError(
                 f"no team asks the model '{self.model}': choose the team '{PROMPTED}' too, or empty the field Model"
             )
@@ -48,10 +49,13 @@ class EngineChoice:
 def engine_fields(preset: Config) -> EngineChoice:
     """Ask where models answer, which one, and what it may cost. Keys come from the environment, never from a page."""
     with st.expander("Engine: which model answers, and where"):
-        st.caption("Only for trained teams and for the team 'model', whose model was not trained here.")
+        st.caption(
+            "Only for trained teams and for models that were not trained here: the team 'model', or model=NAME."
+        )
         left, right = st.columns(2)
+        begun = _place_of(preset)
         place = left.selectbox(
-            "Where models answer", list(_PLACES),
+            "Where models answer", list(_PLACES), index=list(_PLACES).index(begun),
             help="A provider's key is read from the environment variable where it usually is, such as OPENAI_API_KEY.",
         )  # fmt: skip
         model = right.text_input(
@@ -66,14 +70,22 @@ def engine_fields(preset: Config) -> EngineChoice:
             help="For a provider's answers, in all. A request that could pass it is not sent. 0: any amount.",
         )  # fmt: skip
     key, where = _PLACES[place]
-    former = {"engine.kind": preset.engine.kind, "engine.provider": preset.engine.provider}
-    changed = [
-        (key, where, former[key]),
+    changed: list[SettingChange] = [
+        (key, where, where if place == begun else None),
         ("engine.model", model, preset.engine.model),
         ("engine.url", url, preset.engine.url),
         ("budget.max_cost", money, preset.budget.max_cost),
     ]
-    return EngineChoice(model, changed_settings(changed))
+    return EngineChoice(model, changed_settings(changed), model != preset.engine.model)
+
+
+def _place_of(preset: Config) -> str:
+    """Where models answer by a preset or by the settings of a stored run; the first place where it is none of these,
+    such as an engine of the user's own, which stays as it is unless another place is chosen."""
+    said = {"engine.kind": preset.engine.kind, "engine.provider": preset.engine.provider}
+    # A provider says more than the kind of its endpoint.
+    named = [label for label, (key, value) in _PLACES.items() if said[key] == value]
+    return max(named, key=lambda label: _PLACES[label][0] == "engine.provider", default=next(iter(_PLACES)))
 
 
 def percent_field(place: Any, label: str, share: float, explained: str) -> float:

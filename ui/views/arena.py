@@ -1,4 +1,4 @@
-"""The arena: several teams and strategies on the same window at the same costs, with the price of their thinking."""
+"""The arena: teams, models and strategies on the same window at the same costs, with the price of their thinking."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from backend.runs.stored_setup import StoredSetup
 from simulator.errors import UserError
 from ui.access import mistakes_explained
 from ui.parts.again import choose_backtest, hand_over, known_teams, show_again
+from ui.parts.setting_fields import engine_fields
 
 _MOST = 8
 
 
 def _page() -> None:
     st.title("Arena")
-    st.caption("Teams and strategies on the same bars at the same costs. Each is compared with the first.")
+    st.caption("Teams, models and strategies on the same bars at the same costs. Each is compared with the first.")
     with mistakes_explained():
         setup = choose_backtest("arena run")
         if setup is not None:
@@ -29,13 +30,16 @@ def _ask(setup: StoredSetup) -> None:
     with st.form("arena"):
         teams = st.multiselect(
             "Who competes", offered, default=offered[:2], format_func=title_of, accept_new_options=True,
-            max_selections=_MOST, help="The folder of a team, a cassette, a strategy, or your own as module:Class.",
+            max_selections=_MOST, help="Write another: the folder of a team, a cassette, your own strategy as "
+            "module:Class, or model=NAME for a model that was not trained here, such as model=gpt-5-mini.",
         )  # fmt: skip
+        engine = engine_fields(setup.config)
         submitted = st.form_submit_button("Run", type="primary", icon=":material/trophy:")
     if submitted:
         if len(teams) < 2:
             raise UserError("a comparison needs two: choose another team or strategy")
-        hand_over(BacktestRequest(like=setup.run.run, teams=tuple(teams)))
+        engine.check(teams)
+        hand_over(BacktestRequest(like=setup.run.run, teams=tuple(teams), overrides=tuple(engine.overrides)))
 
 
 _page()

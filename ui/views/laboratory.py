@@ -6,26 +6,14 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from backend.builders.variants import ABLATIONS, LEAKAGE, Variant
+from backend.builders.variants import ABLATIONS, LEAKAGE
 from backend.reporting.labels import title_of
 from backend.runs.requests import BacktestRequest
 from backend.runs.stored_setup import StoredSetup
 from simulator.errors import UserError
-from ui.access import escape_markdown, market_kept, mistakes_explained, read_run
-from ui.parts.again import choose_backtest, hand_over, show_again
+from ui.access import market_kept, mistakes_explained, read_run
+from ui.parts.again import choose_backtest, hand_over, show_again, variant_label, variant_meaning
 from ui.parts.drawing import draw_blocks
-
-_MEANINGS = {
-    "without": "It is not there; the manager has its tools itself. Worse without it: it was worth something.",
-    "scripted": "Rules answer in its place. As good with rules: the model has learnt no more than they say.",
-    "no_veto": "RiskAnalyst is asked, and its verdict caps nothing. Better so: the verdicts cost money here.",
-    "unmasked": "The team reads the real names and dates. Better so: it may remember what happened.",
-    "shuffled_news": "Each headline's words at another headline's time. As good so: it did not read the news.",
-    "shuffled_days": "The window's days in another order, with their news. As good on the real days only: it may "
-    "remember them, or trade trends of several days.",
-    "altered_future": "At each decision everything later is other data; orders fill at the real prices. Other than "
-    "before: something of it reads the future. Rules do the same to the bit; a sampled model of a provider does not.",
-}
 
 
 def _page() -> None:
@@ -62,16 +50,11 @@ def _ask(setup: StoredSetup) -> None:
 
 
 def _ticked(place: st.delta_generator.DeltaGenerator, variants: Sequence[str]) -> list[str]:
-    return [text for text in variants if place.checkbox(_label(text), key=f"variant {text}", help=_meaning(text))]
-
-
-def _label(text: str) -> str:
-    words = Variant.parse(text).suffix.removeprefix(", ")
-    return escape_markdown(words[:1].upper() + words[1:])
-
-
-def _meaning(text: str) -> str:
-    return _MEANINGS[Variant.parse(text).kind]
+    return [
+        text
+        for text in variants
+        if place.checkbox(variant_label(text), key=f"variant {text}", help=variant_meaning(text))
+    ]
 
 
 _page()

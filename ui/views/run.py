@@ -13,6 +13,7 @@ from backend.reporting.run_page import RunPage, WindowPage
 from backend.store.records import PAPER
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown, market_kept, mistakes_explained
+from ui.parts.again import offer_again
 from ui.parts.candles import show_candles
 from ui.parts.decision import choose_decision, part_key
 from ui.parts.download import offer_downloads
@@ -39,6 +40,9 @@ def show_run(page: RunPage) -> None:
             st.subheader(escape_markdown(f"The first window of the evaluation {window.name}"))
         _window(window)
     if page.run.kind == "backtest" and page.windows:
+        if page.run.status == "finished" and page.windows[0].result.decisions:
+            with mistakes_explained():
+                offer_again(page.run, page.windows[0].result.main)
         offer_downloads(page)
     with st.expander("How it was run"):
         for label, value in page.facts:

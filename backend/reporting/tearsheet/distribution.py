@@ -26,12 +26,13 @@ def daily_returns(times: Sequence[int], equity: Sequence[float]) -> dict[int, fl
     A return belongs to the day in which its bar ran, so a close at midnight ends the day before; a bar longer than a
     day counts as the day on which it ended. The days multiply up to the total return.
     """
-    grown: dict[int, float] = {}
     returns = metrics.returns_of(np.asarray(equity, np.float64))
-    for close, value in zip(times[1:], returns.tolist(), strict=True):
-        day = (close - 1) // DAY_MS * DAY_MS
-        grown[day] = grown.get(day, 1.0) * (1.0 + value)
-    return {day: growth - 1.0 for day, growth in grown.items()}
+    if not len(returns):
+        return {}
+    days = (np.asarray(times[1:], np.int64) - 1) // DAY_MS * DAY_MS
+    starts = np.flatnonzero(np.diff(days, prepend=-1))
+    growth = np.multiply.reduceat(1.0 + returns, starts) - 1.0
+    return dict(zip(days[starts].tolist(), growth.tolist(), strict=True))
 
 
 def distribution_block(window: WindowResult) -> Picture | Missing:

@@ -19,7 +19,7 @@ from backend.config import load, schema
 from backend.decisions.backtest_document import StoredBacktest
 from backend.decisions.document import GuardClamp, LaterClamp
 from backend.reporting import charts, labels, trade_charts
-from backend.reporting.backtest_sections import result_section, sections, tiles
+from backend.reporting.backtest_sections import lines_of_time, sections, tiles
 from backend.reporting.blocks import Missing, Picture, Table
 from backend.reporting.market_reload import MarketReload, candles, market_of, reload_market
 from backend.reporting.report import all_facts, render, write_report
@@ -81,8 +81,8 @@ def test_a_part_of_a_long_window_shows_every_bar_of_it(window: WindowResult, mon
     for _ in range(20):
         first = rng.randrange(len(own.times) - 12)
         last = first + rng.randrange(1, 12)
-        part = result_section(window, (own.times[first], own.times[last])).blocks
-        figures = {block.title: block.light for block in part if isinstance(block, Picture)}
+        part = lines_of_time(window, (own.times[first], own.times[last]))
+        figures = {picture.title: picture.light for picture in part}
         moments = charts.moments(own.times[first : last + 1])
         equity, drawdown = (
             next(line for line in figures[title].data if line.name == "Scripted team")
@@ -95,8 +95,8 @@ def test_a_part_of_a_long_window_shows_every_bar_of_it(window: WindowResult, mon
         np.testing.assert_allclose(drawdown.y, 100 * (shown / peaks - 1), atol=1e-3)
         for line in figures["Exposure of Scripted team"].data:
             assert list(line.x) == moments
-    whole = result_section(window).blocks[0]
-    assert isinstance(whole, Picture) and len(whole.light.data[0].x) <= 12 + 2 < len(own.times)  # and its ends
+    whole = lines_of_time(window)[0]
+    assert len(whole.light.data[0].x) <= 12 + 2 < len(own.times)  # and its ends
 
 
 def trades_first(window: WindowResult) -> list[str]:
@@ -452,3 +452,16 @@ def test_every_baseline_has_a_name_and_a_meaning() -> None:
         assert not labels.title_of(name).startswith("Team ") and labels.MEANINGS[name]
     assert labels.title_of("mine:Own") == "Strategy mine:Own"
     assert labels.listed("ABCDEFGH", 3) == "A, B, C and 5 more"
+
+
+def test_equity_and_drawdown_have_a_band_behind_the_lines(window: WindowResult) -> None:
+    """It begins at 0, where the account does, and a part of the window shows its part of it."""
+    equity, drawdown, _ = (picture.figure for picture in lines_of_time(window))
+    for figure in (equity, drawdown):
+        low, high = figure.data[:2]
+        assert high["fill"] == "tonexty" and high["name"] == "95 % band" and low["y"][0] == high["y"][0] == 0.0
+        assert all(bottom <= top for bottom, top in zip(low["y"], high["y"], strict=True))
+    times = window.main_result.times
+    part = lines_of_time(window, (times[40], times[60]))[0].figure
+    assert (part.data[0]["x"][0], part.data[0]["x"][-1]) == (charts.date_of(times[40]), charts.date_of(times[60]))
+    assert part.data[1]["y"][0] > part.data[0]["y"][0]

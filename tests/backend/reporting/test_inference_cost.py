@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -197,6 +198,20 @@ def results_of(folder: Path) -> str:
         [run] = [one.run for one in store.runs()]
         results = {one.name: one.result for one in store.backtests(run)}
         return json.dumps([results, [one.document for one in store.decisions(run)]], sort_keys=True)
+
+
+def test_several_models_play_one_window_beside_one_another(command: Run, nano: Path, tmp_path: Path) -> None:
+    """A name may have a colon, as that of a tagged model: it is no strategy of the user's own."""
+    other = tmp_path / "nano:7b"
+    shutil.copytree(nano, other)
+    played = command("backtest", "--team", f"model={nano}", "--team", f"model={other}", *SHORT)
+    assert played.code == 0, played.err
+    run, results, _ = only_run(tmp_path)
+    assert run.config["teams"] == [f"model {nano.name}", "model nano:7b"]
+    first, second = (results[name] for name in run.config["teams"])
+    assert first.equity == second.equity and first.inference is not None
+    refused = command("backtest", "--team", "model=nowhere", *SHORT)
+    assert refused.code == 2 and "there is no model folder nowhere" in refused.err
 
 
 def test_a_recorded_run_is_played_again_without_its_model(command: Run, nano: Path, tmp_path: Path) -> None:
