@@ -103,7 +103,7 @@ def test_the_whole_page_runs_as_it_is_written(here: Path) -> None:
 
 def test_a_training_and_its_evaluation(here: Path, nano: Path) -> None:
     seen: list[tuple[str, int, int]] = []
-    overrides = [*SMALL, "training.shards=2", f"training.base_model={str(nano)!r}"]  # with a helper, where two cores are
+    overrides = [*SMALL, "training.shards=2", f"training.base_model={str(nano)!r}"]  # a helper, on two cores
     training = cs.train(overrides=overrides, on_progress=lambda *news: seen.append(news))
     assert ("M-GRPO", 3, 3) in seen
     assert list(training.metrics.index) == [0, 1, 2, 3] and "manager/reward/mean" in training.metrics
