@@ -17,11 +17,6 @@ import pytest
 from tests.wheels import LAYERS, ROOT, build_wheel, install_wheel
 
 HOME = "cryptosentinel/"
-LESS = (
-    "market.bars=700", "nano.decisions=60", "nano.steps=40", "training.rollouts_per_query=2",
-    "training.scenario_paths=2", "training.validation_queries=2", "evaluation.windows=2",
-    "evaluation.decisions_per_window=2", "evaluation.states=8", "evaluation.scenario_paths=4",
-)  # fmt: skip
 # What a folder may hold in which somebody works: modules with the names of our layers, and a strategy with them.
 OWN_MODULES = {
     "backend.py": "EXPOSURE = 0.5\n",
@@ -207,6 +202,7 @@ def test_ones_own_strategy_uses_ones_own_modules_of_these_names(installed: Path,
     assert "mine:EveryOtherDay: no look-ahead found" in said
 
 
+@pytest.mark.slow
 def test_a_strategy_is_tested_on_the_sample(installed: Path, empty: Path) -> None:
     said = run(installed, empty, "backtest", "--team", "ema_cross", "--start", "2021-06-01", "--baselines", "hold")
     assert "ema_cross" in said and "hold" in said
@@ -215,11 +211,9 @@ def test_a_strategy_is_tested_on_the_sample(installed: Path, empty: Path) -> Non
     assert len(list(empty.glob("runs/backtest-*/report.html"))) == 1
 
 
-@pytest.mark.parametrize("size", [pytest.param((), marks=pytest.mark.slow, id="whole"), pytest.param(LESS, id="less")])
-def test_the_quick_demo_runs(size: tuple[str, ...], installed: Path, empty: Path) -> None:
-    """Every stage of it; whole, or with less of everything, so that each change can be tested with it."""
-    settings = [part for setting in size for part in ("--set", setting)]
-    said = run(installed, empty, "demo", "--config", "quick", *settings)
+@pytest.mark.slow
+def test_the_quick_demo_runs(installed: Path, empty: Path) -> None:
+    said = run(installed, empty, "demo", "--config", "quick")
     assert "report: runs/" in said and "With its likeliest answers" in said
     facts = json.loads((empty / "runs" / "demo" / "report.json").read_text(encoding="utf-8"))
     assert facts["held_out_value"] and (empty / "runs" / "demo" / "adapters").is_dir()
@@ -238,6 +232,7 @@ def page(installed: Path, empty: Path) -> Iterator[str]:
     process.wait(30)
 
 
+@pytest.mark.slow
 def test_the_page_answers(page: str) -> None:
     until = time.monotonic() + 120
     while True:
