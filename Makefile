@@ -33,7 +33,7 @@ test-all: $(STAMP) .venv-vllm .venv-site ## the same with the slow tests
 	@$(RUN)ruff format --check .
 	@$(RUN)mypy -n 2
 	@$(RUN)lint-imports
-	@$(RUN)pytest -n 2
+	@EVERY_EXAMPLE=1 $(RUN)pytest -n 2
 
 bench: $(STAMP) .venv-peers ## benchmarks; one of them with `make bench ONLY=name`
 	@$(RUN)python -m benchmarks.run $(ONLY)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.pace import within
 from benchmarks.run import HERE, Result
 
 ROUNDS = 3
@@ -43,13 +44,7 @@ def run() -> list[Result]:
             "backtest": _median(BACKTEST, 0, place),
         }
     limits = {"help": 0.7, "refusal": 0.7, "runs": 0.7, "backtest": 3.0}
-    return [
-        Result(
-            name=f"cli.{name}", value=seconds[name], unit="s of processor", against=f"{limit:g} s",
-            ratio=seconds[name] / limit, target="<= 1.0", met=seconds[name] <= limit,
-        )
-        for name, limit in limits.items()
-    ]  # fmt: skip
+    return [within(f"cli.{name}", seconds[name], "s of processor", limit) for name, limit in limits.items()]
 
 
 def _median(arguments: list[str], code: int, folder: Path) -> float:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pace import within
 from benchmarks.run import HERE, Result
 
 BY_NAME_ONLY = True
@@ -28,12 +29,7 @@ def run() -> list[Result]:
     results = []
     for preset, limit in SECONDS.items():
         seconds, facts = timed(preset)
-        results.append(
-            Result(
-                name=f"demo.{preset}", value=seconds, unit="s", against=f"{limit:g} s", ratio=seconds / limit,
-                target="<= 1.0", met=seconds <= limit,
-            )
-        )  # fmt: skip
+        results.append(within(f"demo.{preset}", seconds, "s", limit))
     memory = facts["peak_memory_mb"]  # of the demo, which is the last
     results.append(
         Result(

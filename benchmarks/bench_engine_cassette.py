@@ -15,6 +15,7 @@ from pathlib import Path
 
 from backend.builders.loaded_team import scripted_team
 from backend.config.schema import Config
+from benchmarks.pace import at_least
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import EpisodeResult, play
@@ -64,9 +65,4 @@ def run() -> list[Result]:
         count = len(recorded.decisions)
         raise RuntimeError(f"engine.cassette: {count} decisions and {len(recorded.result.trades)} trades; expected all")
     rate = statistics.median(rates[1:])  # the first run warms up
-    return [
-        Result(
-            name="engine.cassette", value=rate, unit="decisions/s", against=f"{LEAST_DECISIONS:g} decisions/s",
-            ratio=rate / LEAST_DECISIONS, target=1.0, met=rate >= LEAST_DECISIONS,
-        )
-    ]  # fmt: skip
+    return [at_least("engine.cassette", rate, "decisions/s", LEAST_DECISIONS)]

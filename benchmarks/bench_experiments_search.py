@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from backend.experiments.search import SearchRequest, search_parameters
+from benchmarks.pace import within
 from benchmarks.run import Result
 from simulator.data.archive import write_market
 from simulator.synthetic.config import SyntheticConfig
@@ -31,10 +32,4 @@ def run() -> list[Result]:
         start = time.perf_counter()
         search_parameters(request, Path(folder) / "store")
         seconds = time.perf_counter() - start
-    return [
-        Result(
-            name="experiments.search", value=seconds, unit="s",
-            against=f"the limit of {MOST_SECONDS:g} s for {SETS:,} sets on {BARS:,} bars",
-            ratio=seconds / MOST_SECONDS, target="<= 1", met=seconds <= MOST_SECONDS,
-        )
-    ]  # fmt: skip
+    return [within("experiments.search", seconds, "s", MOST_SECONDS, f"{SETS:,} sets on {BARS:,} bars")]

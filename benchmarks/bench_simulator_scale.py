@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.pace import within
 from benchmarks.run import Result
 from benchmarks.sma_cross import ONE_THREAD, ROOT, market_of, year
 from simulator.data.archive import write_market
@@ -51,16 +52,12 @@ def run() -> list[Result]:
     seconds = statistics.median(_orders(seed) for seed in range(REPETITIONS))
     megabytes = _memory()
     return [
-        _row("orders", seconds, "s", MOST_SECONDS),
-        _row("memory", megabytes, "MB", MOST_MEGABYTES),
-    ]
-
-
-def _row(name: str, value: float, unit: str, most: float) -> Result:
-    return Result(
-        name=f"simulator.scale.{name}", value=value, unit=unit, against=f"{most:g} {unit}", ratio=value / most,
-        target="<= 1.0", met=value <= most,
-    )  # fmt: skip
+        within("simulator.scale.orders", seconds, "s", MOST_SECONDS),
+        Result(
+            name="simulator.scale.memory", value=megabytes, unit="MB", against=f"{MOST_MEGABYTES:g} MB",
+            ratio=megabytes / MOST_MEGABYTES, target="<= 1.0", met=megabytes <= MOST_MEGABYTES,
+        ),
+    ]  # fmt: skip
 
 
 def _orders(seed: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
+from benchmarks.pace import within
 from benchmarks.run import Result
 from simulator.backtest.run import BacktestRun, Window
 from simulator.backtest.scenarios import simulate_scenarios
@@ -31,10 +32,4 @@ def run() -> list[Result]:
         began = time.perf_counter()
         simulate_scenarios(paths, account, orders, market.symbols)
         times.append(1e3 * (time.perf_counter() - began))
-    value = statistics.median(times)
-    return [
-        Result(
-            name="simulator.scenarios", value=value, unit="ms", against=f"{LIMIT_MS:g} ms", ratio=value / LIMIT_MS,
-            target="<= 1.0", met=value <= LIMIT_MS,
-        )
-    ]  # fmt: skip
+    return [within("simulator.scenarios", statistics.median(times), "ms", LIMIT_MS)]

@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 from backend.statistics.bootstrap import window_intervals
+from benchmarks.pace import within
 from benchmarks.run import Result
 
 BARS, SAMPLES, MOST_SECONDS = 3_000, 10_000, 2.0
@@ -26,11 +27,5 @@ def run() -> list[Result]:
         start = time.perf_counter()
         window_intervals(ours, 365.0, theirs, samples=SAMPLES, seed=number)
         taken.append(time.perf_counter() - start)
-    seconds = min(taken)
-    return [
-        Result(
-            name="statistics.bootstrap", value=seconds, unit="s",
-            against=f"the limit of {MOST_SECONDS:g} s for {SAMPLES:,} resamples of {BARS:,} bars",
-            ratio=seconds / MOST_SECONDS, target="<= 1", met=seconds <= MOST_SECONDS,
-        )
-    ]  # fmt: skip
+    said = f"{SAMPLES:,} resamples of {BARS:,} bars"
+    return [within("statistics.bootstrap", min(taken), "s", MOST_SECONDS, said)]

@@ -11,6 +11,7 @@ import time
 
 from backend.store import Store
 from benchmarks.bench_store_write import ROUNDS, write_step
+from benchmarks.pace import at_least, within
 from benchmarks.run import Result
 
 SERVE = "from backend.cli.serve import serve_app; serve_app()"
@@ -46,25 +47,10 @@ def run() -> list[Result]:
         finally:
             gateway.terminate()
             gateway.communicate()
+    together = f"records/s of one client; {four:.0f} of {CLIENTS} together"
     return [
-        {
-            "name": "store.gateway.writes",
-            "value": one,
-            "unit": f"records/s of one client; {four:.0f} of {CLIENTS} together",
-            "against": f"{TARGET_WRITES:.0f} records/s",
-            "ratio": one / TARGET_WRITES,
-            "target": 1.0,
-            "met": one >= TARGET_WRITES,
-        },
-        {
-            "name": "store.gateway.step",
-            "value": step,
-            "unit": "s a step",
-            "against": f"{TARGET_STEP} s",
-            "ratio": step / TARGET_STEP,
-            "target": "<= 1.0",
-            "met": step <= TARGET_STEP,
-        },
+        at_least("store.gateway.writes", one, together, TARGET_WRITES),
+        within("store.gateway.step", step, "s a step", TARGET_STEP),
     ]
 
 

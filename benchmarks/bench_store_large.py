@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backend.store.folder_swap import size_of
-from benchmarks.bench_store_open import MOST_MEGABYTES, MOST_SECONDS, TOKENS, make_store, open_once
+from benchmarks.bench_store_open import MOST_MEGABYTES, MOST_SECONDS, TOKENS, make_store, memory_row, open_once
+from benchmarks.pace import within
 from benchmarks.run import Result, table, write
 
 BY_NAME_ONLY = True
@@ -64,8 +65,8 @@ def measure(store: Path, names: Sequence[str], size: str) -> list[Result]:
         what = f"{size}, {before / 1e6:,.0f} MB on the disk"
         if name in ("delete", "compact"):
             what += f", {size_of(store / 'db') / 1e6:,.0f} MB after it"
-        results.append(_row(f"store.large.{name}.seconds", seconds, most_seconds, "s", what))
-        results.append(_row(f"store.large.{name}.memory", megabytes, most_megabytes, "MB", what))
+        results.append(within(f"store.large.{name}.seconds", seconds, f"s, {what}", most_seconds))
+        results.append(memory_row(f"store.large.{name}.memory", megabytes, most_megabytes, what))
     return results
 
 
@@ -80,8 +81,8 @@ def _openings(store: Path, size: str) -> list[Result]:
             runs.append(open_once(store))
         what = f"{size}, the slowest of {OPENINGS}, {state}"
         memory, seconds = max(one[0] for one in runs), max(one[1] for one in runs)
-        results.append(_row(f"store.large.open.{state}.seconds", seconds, MOST_SECONDS, "s", what))
-        results.append(_row(f"store.large.open.{state}.memory", memory, MOST_MEGABYTES, "MB", what))
+        results.append(within(f"store.large.open.{state}.seconds", seconds, f"s, {what}", MOST_SECONDS))
+        results.append(memory_row(f"store.large.open.{state}.memory", memory, MOST_MEGABYTES, what))
     return results
 
 
@@ -132,18 +133,6 @@ def _megabytes(process: int) -> float:
         return 0.0
     found = re.search(r"VmHWM:\s+(\d+)", status)
     return (int(found[1]) / 1024 if found else 0.0) + sum(_megabytes(int(child)) for child in begun)
-
-
-def _row(name: str, value: float, most: float, unit: str, what: str) -> Result:
-    return {
-        "name": name,
-        "value": value,
-        "unit": f"{unit}, {what}",
-        "against": f"{most:g} {unit}",
-        "ratio": value / most,
-        "target": "<= 1.0",
-        "met": value <= most,
-    }
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import numpy as np
 from backend.store.folder_swap import DATABASE_FOLDER, size_of
 from backend.store.records import RunRecord, TrajectoryRecord
 from backend.store.store import Store
+from benchmarks.pace import within
 from benchmarks.run import Result
 
 TOKENS, CONVERSATIONS = 4_000, 1_400  # of 9 bytes a token: 50.4 MB
@@ -56,27 +57,21 @@ def run() -> list[Result]:
     """The rows `store.tensors`, the seconds of a reading, and `store.tensors.stall`."""
     files, rows = _measured(0), _measured(None)
     return [
-        {
-            "name": "store.tensors",
-            "value": files.read,
-            "unit": "s",
-            "against": f"{MOST_SECONDS:g} s; as rows {rows.read:.2f} s; to write a conversation of {TOKENS} tokens: "
-            f"{1e3 * files.write:.2f} ms, as rows {1e3 * rows.write:.2f} ms; in the database {files.size:.0f} bytes, "
-            f"as rows {rows.size:.0f}",
-            "ratio": MOST_SECONDS / files.read,
-            "target": 1.0,
-            "met": files.read <= MOST_SECONDS,
-        },
-        {
-            "name": "store.tensors.stall",
-            "value": 1e3 * files.stall,
-            "unit": "ms",
-            "against": f"{1e3 * MOST_STALL:.0f} ms; as rows {1e3 * rows.stall:.0f} ms; while nobody reads "
-            f"{1e3 * files.undisturbed:.0f} ms",
-            "ratio": MOST_STALL / files.stall,
-            "target": 1.0,
-            "met": files.stall <= MOST_STALL,
-        },
+        within(
+            "store.tensors",
+            files.read,
+            "s",
+            MOST_SECONDS,
+            f"as rows {rows.read:.2f} s; to write a conversation of {TOKENS} tokens: {1e3 * files.write:.2f} ms, as "
+            f"rows {1e3 * rows.write:.2f} ms; in the database {files.size:.0f} bytes, as rows {rows.size:.0f}",
+        ),
+        within(
+            "store.tensors.stall",
+            1e3 * files.stall,
+            "ms",
+            1e3 * MOST_STALL,
+            f"as rows {1e3 * rows.stall:.0f} ms; while nobody reads {1e3 * files.undisturbed:.0f} ms",
+        ),
     ]
 
 

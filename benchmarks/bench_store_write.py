@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from backend.store import RewardRecord, RolloutRecord, Store, TrajectoryRecord
+from benchmarks.pace import within
 from benchmarks.run import Result
 
 ROLLOUTS = 128
@@ -20,18 +21,7 @@ def run() -> list[Result]:
     """Median seconds of a step's writes, against the target itself."""
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder)) as store:
         seconds = [write_step(store, step) for step in range(ROUNDS)]
-    median = statistics.median(seconds)
-    return [
-        {
-            "name": "store.write",
-            "value": median,
-            "unit": "s a step",
-            "against": f"{TARGET_SECONDS} s",
-            "ratio": median / TARGET_SECONDS,
-            "target": "<= 1.0",
-            "met": median <= TARGET_SECONDS,
-        }
-    ]
+    return [within("store.write", statistics.median(seconds), "s a step", TARGET_SECONDS)]
 
 
 def write_step(store: Store, step: int, run: str = "run") -> float:

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 
+from benchmarks.pace import within
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import MANAGER
 from cryptosentinel.conversation.masking import Mask
@@ -26,9 +27,13 @@ def run() -> list[Result]:
     texts = [text for text in PAYLOADS.values() if len(text) > 100_000]
     mask = Mask(("AAAUSDT", "BBBUSDT"), True)
     return [
-        _row("answer", _slowest([text for text, _ in MALFORMED], lambda text: parse(text, TOOLS)), PARSE_LIMIT_MS),
-        _row("text", _slowest(texts, mask.text), MASK_LIMIT_MS),
+        within("team.untrusted.answer", _slowest([text for text, _ in MALFORMED], _parsed), "ms", PARSE_LIMIT_MS),
+        within("team.untrusted.text", _slowest(texts, mask.text), "ms", MASK_LIMIT_MS),
     ]
+
+
+def _parsed(text: str) -> object:
+    return parse(text, TOOLS)
 
 
 def _slowest(texts: list[str], read: Callable[[str], object]) -> float:
@@ -40,10 +45,3 @@ def _milliseconds(read: Callable[[str], object], text: str) -> float:
     began = time.perf_counter()
     read(text)
     return 1e3 * (time.perf_counter() - began)
-
-
-def _row(name: str, value: float, most: float) -> Result:
-    return Result(
-        name=f"team.untrusted.{name}", value=value, unit="ms", against=f"{most:g} ms", ratio=value / most,
-        target="<= 1.0", met=value <= most,
-    )  # fmt: skip

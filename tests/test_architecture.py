@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,12 +53,23 @@ def texts() -> Iterator[Path]:
                 yield path
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    """Top-level names of all imports, also of those inside functions and under TYPE_CHECKING."""
-    for node in ast.walk(tree):
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports_in(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """All imports of a module, also those inside functions and under TYPE_CHECKING."""
+    return tuple(node for node in ast.walk(parsed(path)) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Their top-level names."""
+    for node in imports_in(path):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, "relative import"
             yield (node.module or "").partition(".")[0]
 
@@ -68,7 +80,7 @@ def test_a_layer_imports_only_layers_below_it(layer: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in sources(layer)
-        for name in imported(ast.parse(path.read_text(encoding="utf-8")))
+        for name in imported(path)
         if name in above
     ]
     assert not wrong
@@ -80,24 +92,27 @@ def test_a_folder_is_small_and_not_deep() -> None:
     assert [str(folder) for folder in counted if len(folder.parts) - 1 > MOST_LEVELS] == []
 
 
-def modules() -> dict[str, ast.Module]:
-    """The syntax tree of every module of the product, by dotted name; a package goes by its own name."""
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the product by dotted name; a package goes by its own name."""
     return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text())
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in sources(*LAYERS)
     }
 
 
-def import_graph(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+def import_graph() -> dict[str, set[str]]:
     """Which modules each module imports, wherever it does: at the top, in functions, under TYPE_CHECKING."""
     graph: dict[str, set[str]] = {}
-    for module, tree in trees.items():
-        named = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module:
+    for module, path in modules().items():
+        named: set[str] = set()
+        for node in imports_in(path):
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            elif node.module:
                 inside = {f"{node.module}.{alias.name}" for alias in node.names}
-                named |= {name if name in trees else node.module for name in inside}
-        graph[module] = {name for name in named if name in trees and name != module}
+                named |= {name if name in modules() else node.module for name in inside}
+        graph[module] = {name for name in named if name in modules() and name != module}
     return graph
 
 
@@ -119,7 +134,7 @@ def test_a_circle_is_found() -> None:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    assert circles(import_graph(modules())) == []
+    assert circles(import_graph()) == []
 
 
 def public_names(tree: ast.Module) -> Iterator[str]:
@@ -137,9 +152,9 @@ def test_a_public_name_is_defined_once() -> None:
     # A command and a page are named after what they call, and nothing imports them.
     named_after = ("backend.cli.", "ui.", "backend.api")
     where = defaultdict(list)
-    for module, tree in modules().items():
+    for module, path in modules().items():
         if not module.startswith(named_after):
-            for name in dict.fromkeys(public_names(tree)):  # overloads of one function are one
+            for name in dict.fromkeys(public_names(parsed(path))):  # overloads of one function are one
                 if not name.startswith("_") and name not in REPEATED:
                     where[name].append(module)
     assert {name: found for name, found in where.items() if len(found) > 1} == {}
@@ -147,18 +162,12 @@ def test_a_public_name_is_defined_once() -> None:
 
 def test_the_simulator_knows_no_model_and_no_database() -> None:
     for path in sources("simulator"):
-        assert not {"torch", "transformers", "peft", "tokenizers", "surrealdb"} & set(
-            imported(ast.parse(path.read_text()))
-        )
+        assert not {"torch", "transformers", "peft", "tokenizers", "surrealdb"} & set(imported(path))
 
 
 def test_only_one_module_compiles() -> None:
     """What is compiled past `jit.py` has no stamp of the whole simulator, and old code of it would be used."""
-    users = {
-        str(path.relative_to(ROOT))
-        for path in sources(*LAYERS)
-        if "numba" in set(imported(ast.parse(path.read_text(encoding="utf-8"))))
-    }
+    users = {str(path.relative_to(ROOT)) for path in sources(*LAYERS) if "numba" in set(imported(path))}
     assert users == {"simulator/kernel/jit.py"}
 
 
@@ -176,7 +185,7 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None
     extras = project["optional-dependencies"]
     declared = distributions([*project["dependencies"], *(one for name in EXTRAS for one in extras[name])])
     asked_for = distributions(one for name, extra in extras.items() if name not in EXTRAS for one in extra)
-    used = {name for path in sources(*LAYERS) for name in imported(ast.parse(path.read_text()))}
+    used = {name for path in sources(*LAYERS) for name in imported(path)}
     declared = declared - {"ta_lib"} | {"talib"}  # imported by another name
     assert declared - used - {"tensorboard"} == set()  # that one is imported by torch.utils.tensorboard
     assert used - declared - asked_for - WHERE_INSTALLED - set(sys.stdlib_module_names) - set(LAYERS) == set()
@@ -188,7 +197,7 @@ def test_no_module_is_too_long() -> None:
 
 
 def test_a_short_module_has_two_that_use_it() -> None:
-    users = Counter(imported for imports in import_graph(modules()).values() for imported in imports)
+    users = Counter(imported for imports in import_graph().values() for imported in imports)
     for path in sources(*LAYERS):
         name, length = str(path.relative_to(ROOT)), len(path.read_text().splitlines())
         if length < SHORT and path.name != "__init__.py" and name not in STARTED:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from benchmarks import pace
 from benchmarks import run as runner
 from benchmarks.bench_learning_oracle_share import share_interval
 from benchmarks.bench_learning_surpass import AGAINST, config_of, count_configuration, surpass_row
@@ -49,6 +50,37 @@ def test_results_replace_their_namesakes_only(tmp_path: Path) -> None:
 def test_every_stored_result_says_when_and_of_which_commit_it_is() -> None:
     stored = json.loads(runner.RESULTS.read_text())
     assert [one["name"] for one in stored if not (one.get("date") and one.get("commit") and one.get("machine"))] == []
+
+
+@given(st.floats(0.1, 10.0), st.floats(0.01, 100.0), st.floats(0.01, 100.0))
+def test_a_limit_of_time_is_as_hard_on_a_slow_machine_as_on_a_fast_one(
+    slower: float, limit: float, taken: float
+) -> None:
+    """Work that takes `taken` on the machine of the limits takes `slower` times as long on this one, and so does the
+    piece of work that says how fast it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pace, "pace", lambda: slower)
+        time, rate = (
+            pace.within("a", taken * slower, "s a step", limit),
+            pace.at_least("b", 1 / (taken * slower), "/s", 1 / limit),
+        )
+    assert time["ratio"] == pytest.approx(taken / limit) and rate["ratio"] == pytest.approx(limit / taken)
+    assert time["ratio"] is not None and rate["ratio"] is not None
+    assert time["met"] == (time["ratio"] <= 1.0) and rate["met"] == (rate["ratio"] >= 1.0)
+    assert f"{limit:g} s at pace 1; this machine's is {slower:.2f}" in time["against"]
+
+
+def test_the_pace_is_the_time_of_a_piece_of_work_beside_that_of_the_machine_of_the_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = {pace._interpreter: 3.0 * pace.REFERENCE["interpreter"], pace._arrays: 12.0 * pace.REFERENCE["arrays"]}
+    monkeypatch.setattr(pace, "_seconds", lambda work: taken[work])
+    pace.pace.cache_clear()
+    try:
+        assert pace.pace() == pytest.approx(6.0)
+    finally:
+        pace.pace.cache_clear()
+    assert pace._interpreter() > 0 and np.isfinite(pace._arrays())
 
 
 def test_an_unknown_name_is_told_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:

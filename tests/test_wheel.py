@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 import zipfile
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheels import LAYERS, ROOT, build_wheel
+from tests.wheels import LAYERS, ROOT, build_wheel, install_wheel
 
 HOME = "cryptosentinel/"
 # What a folder may hold in which somebody works: modules with the names of our layers, and a strategy with them.
@@ -56,10 +55,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the wheel was installed into."""
-    folder = tmp_path_factory.mktemp("installed")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps", "--no-index"]
-    subprocess.run([*pip, "--no-compile", "--target", str(folder), str(wheel)], check=True)
+    """A new environment with the wheel."""
+    folder = tmp_path_factory.mktemp("installed") / "an environment"
+    packages = install_wheel(wheel, folder)
+    assert {path.name.partition("-")[0] for path in packages.iterdir() if path.suffix != ".pth"} == {"cryptosentinel"}
     return folder
 
 
@@ -82,14 +81,16 @@ def empty(tmp_path: Path) -> Path:
     return folder
 
 
-def environment(installed: Path) -> dict[str, str]:
-    """Where the installed wheel comes before everything, the repository is not on the path."""
-    return {**os.environ, "PYTHONPATH": str(installed), "TERM": "dumb", "COLUMNS": "200"}
+def variables() -> dict[str, str]:
+    """Without the repository on the path."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "TERM": "dumb", "COLUMNS": "200"
+    }  # fmt: skip
 
 
 def run(installed: Path, folder: Path, *arguments: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "cryptosentinel", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment(installed), capture_output=True, text=True)
+    command = [str(installed / "bin" / "cryptosentinel"), *arguments]
+    done = subprocess.run(command, cwd=folder, env=variables(), capture_output=True, text=True)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -117,8 +118,9 @@ def test_it_holds_what_the_program_reads_and_one_package_at_the_top(wheel: Path)
 def test_no_module_of_it_imports_what_it_does_not_have(installed: Path) -> None:
     """Nor names in a string, as for `python -m`, a module that lies elsewhere in the wheel."""
     moved = ("backend", "simulator", "ui")
-    modules = sorted(installed.rglob("*.py"))
-    inside = {".".join(path.relative_to(installed / HOME).with_suffix("").parts) for path in modules}
+    [packages] = installed.glob("lib/python*/site-packages")
+    modules = sorted(packages.rglob("*.py"))
+    inside = {".".join(path.relative_to(packages / HOME).with_suffix("").parts) for path in modules}
     assert {"backend.cli.main", "simulator.env.trading_env"} <= inside
     left = []
     for path in modules:
@@ -142,14 +144,8 @@ def test_it_works_in_a_folder_with_modules_of_these_names(installed: Path, other
         "import json, sys, backend, simulator, cryptosentinel.backend.config.load as load; print(json.dumps("
         "[backend.__file__, simulator.__file__, load.__file__]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", asked],
-        cwd=others,
-        env=environment(installed),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [str(installed / "bin" / "python"), "-c", asked]
+    done = subprocess.run(command, cwd=others, env=variables(), capture_output=True, text=True, check=True)
     backend, simulator, load = (Path(name) for name in json.loads(done.stdout))
     assert {backend, simulator} == {others / "backend.py", others / "simulator" / "__init__.py"}
     assert load.is_relative_to(installed), "the repository was imported"
@@ -217,7 +213,10 @@ def test_a_strategy_is_tested_on_the_sample(installed: Path, empty: Path) -> Non
 
 @pytest.mark.slow
 def test_the_quick_demo_runs(installed: Path, empty: Path) -> None:
-    assert "report: runs/" in run(installed, empty, "demo", "--config", "quick")
+    said = run(installed, empty, "demo", "--config", "quick")
+    assert "report: runs/" in said and "With its likeliest answers" in said
+    facts = json.loads((empty / "runs" / "demo" / "report.json").read_text(encoding="utf-8"))
+    assert facts["held_out_value"] and (empty / "runs" / "demo" / "adapters").is_dir()
 
 
 @pytest.fixture
@@ -225,8 +224,8 @@ def page(installed: Path, empty: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "cryptosentinel", "ui", "--port", str(port)]
-    headless = {**environment(installed), "STREAMLIT_SERVER_HEADLESS": "true"}
+    command = [str(installed / "bin" / "python"), "-m", "cryptosentinel", "ui", "--port", str(port)]
+    headless = {**variables(), "STREAMLIT_SERVER_HEADLESS": "true"}
     process = subprocess.Popen(command, cwd=empty, env=headless, stdout=subprocess.DEVNULL)
     yield f"http://localhost:{port}"
     process.terminate()

@@ -75,6 +75,8 @@ class Market:
     def __post_init__(self) -> None:
         shape = (len(self.open_time), len(self.symbols))
         for name in BAR_COLUMNS:
+            # Whole numbers would be other content than the same floats, and the kernel would be compiled for them anew.
+            object.__setattr__(self, name, np.asarray(getattr(self, name), np.float64))
             if getattr(self, name).shape != shape:
                 raise DataError(f"{self.source}: {name} has shape {getattr(self, name).shape}, expected {shape}")
         if len(set(self.symbols)) != len(self.symbols) or not self.symbols:

@@ -134,11 +134,13 @@ def draw(
     """
     paths, bars, symbols = shape
     shocks, mixing, regimes, own_regimes, signals, own_signals, storms, fundings, spreads, spikes = streams
+    # Both are handed on as arrays of their own: of one bar of one path a part lies in memory without gaps, of more it
+    # does not, and numba would compile `evolve` for each.
     steps_of_all = shocks.standard_normal((paths, bars, symbols + 1, steps))
     scale = np.sqrt((tail_freedom - 2) / mixing.chisquare(tail_freedom, (paths, bars)))
     return Draws(
-        market_steps=steps_of_all[:, :, 0],
-        own_steps=steps_of_all[:, :, 1:],
+        market_steps=np.ascontiguousarray(steps_of_all[:, :, 0]),
+        own_steps=np.ascontiguousarray(steps_of_all[:, :, 1:]),
         scale=np.minimum(scale, scale_cap) / _capped_deviation(tail_freedom, scale_cap),
         market_regime=regimes.random((paths, bars, 2)),
         own_regime=own_regimes.random((paths, bars, symbols, 2)),

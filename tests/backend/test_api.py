@@ -30,7 +30,8 @@ SMALL = (
     "training.stage1_max_steps=1", "training.stage2_steps=2", "training.queries_per_step=2",
     "training.rollouts_per_query=4", "training.scenario_paths=4", "training.lora_rank=2", "training.validation_every=1",
     "training.validation_queries=2", "training.gate_format=0", "training.rollback_format=0", "evaluation.windows=2",
-    "evaluation.decisions_per_window=3", "evaluation.bootstrap_samples=200",
+    "evaluation.decisions_per_window=3", "evaluation.bootstrap_samples=200", "evaluation.states=8",
+    "evaluation.scenario_paths=4", "training.shards=1",
 )  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def test_the_whole_page_runs_as_it_is_written(here: Path) -> None:
 
 def test_a_training_and_its_evaluation(here: Path, nano: Path) -> None:
     seen: list[tuple[str, int, int]] = []
-    overrides = [*SMALL, f"training.base_model={str(nano)!r}"]
+    overrides = [*SMALL, "training.shards=2", f"training.base_model={str(nano)!r}"]  # a helper, on two cores
     training = cs.train(overrides=overrides, on_progress=lambda *news: seen.append(news))
     assert ("M-GRPO", 3, 3) in seen
     assert list(training.metrics.index) == [0, 1, 2, 3] and "manager/reward/mean" in training.metrics

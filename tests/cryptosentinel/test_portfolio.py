@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cryptosentinel.agents.manager import AskAnalyst, Decision
@@ -28,6 +28,7 @@ from simulator.backtest.run import BacktestRun, Window
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.examples import tried
 from tests.standard_limits import guard_limits
 from tests.team_scenes import COINS, SayingEngine, ask, codec, hand_made_account, hold, make_team, submit, synthetic
 
@@ -189,7 +190,7 @@ def test_every_turn_of_the_scripted_manager_is_valid_protocol(who: str, roles: t
     make = expert_policies if who == "expert" else novice_policies
     policy, role = make(roles, portfolio=True)["manager"], team_of(roles, portfolio=True)[0]
 
-    @settings(max_examples=80, deadline=None)
+    @tried(80)
     @given(messages=situations(role), seed=st.integers(0, 2**63 - 1))
     def check(messages: list[dict[str, str]], seed: int) -> None:
         said = policy(messages, seed)

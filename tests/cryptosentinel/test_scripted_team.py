@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cryptosentinel.added_roles import exchanges
@@ -29,6 +29,7 @@ from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
+from tests.examples import tried
 from tests.standard_limits import guard_limits
 from tests.team_scenes import codec, hand_made_account, make_team, synthetic
 
@@ -80,7 +81,7 @@ def situations(draw: st.DrawFn, role: str) -> list[dict[str, str]]:
 def test_every_answer_is_valid_protocol(who: str, role: str) -> None:
     policy = POLICIES[who]()[role]
 
-    @settings(max_examples=60, deadline=None)
+    @tried(60)
     @given(messages=situations(role), seed=st.integers(0, 2**63 - 1))
     def check(messages: list[dict[str, str]], seed: int) -> None:
         said = policy(messages, seed)

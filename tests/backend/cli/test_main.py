@@ -33,7 +33,7 @@ SMALL = (
     "team.horizon_bars=6", "team.max_tokens=24", "market.coins=1", "market.bars=400", "training.stage1_steps=1",
     "training.stage1_max_steps=1", "training.stage2_steps=1", "training.queries_per_step=1",
     "training.rollouts_per_query=2", "training.scenario_paths=2", "training.lora_rank=2", "training.validation_every=1",
-    "training.validation_queries=1", "training.gate_format=0", "training.rollback_format=0",
+    "training.validation_queries=1", "training.gate_format=0", "training.rollback_format=0", "training.shards=1",
 )  # fmt: skip
 SMALL_OPTIONS = [part for override in SMALL for part in ("--set", override)]
 

@@ -31,7 +31,16 @@ from backend.training.trainer import Progress
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import Interrupted, UserError
 from tests.backend.distributed import process_threads
-from tests.small_world import RUN, disturb, one_process_trainer, small_config, small_market, team_in, tree
+from tests.small_world import (
+    RUN,
+    disturb,
+    one_process_trainer,
+    small_config,
+    small_market,
+    smaller_config,
+    team_in,
+    tree,
+)
 
 KL = 0.5
 
@@ -106,7 +115,7 @@ def test_without_a_kl_no_second_copy_is_kept(team: Path) -> None:
 def test_a_run_goes_on_from_a_team_and_needs_it_no_longer(team: Path, tmp_path: Path, store: Store) -> None:
     """The first step is sampled by the team's weights, whose KL to themselves is 0; resumed, all is equal to the bit,
     though the team has gone meanwhile."""
-    config = small_config(start_from=str(team), kl=KL, minibatches=1)
+    config = smaller_config(start_from=str(team), kl=KL, minibatches=1, stage1_max_steps=1, stage2_steps=2)
     first = versions(team)
     run(config, tmp_path / "whole", store)
     assert {one.policy_version for one in store.trajectories(RUN, 0)} == set(first.values())

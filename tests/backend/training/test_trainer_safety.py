@@ -22,7 +22,7 @@ from backend.training.learning.step_data import StepData
 from backend.training.trainer import Trainer
 from backend.training.validation import Validation
 from simulator.errors import RunFailed
-from tests.small_world import RUN, SmallTraining, open_trainer, small_config, tree
+from tests.small_world import RUN, SmallTraining, open_trainer, small_config, smaller_config, tree
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_collapse_puts_the_best_version_of_all_roles_back(
 def test_after_a_collapse_a_resumed_run_is_the_undisturbed_one(
     nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = small_config(collapse_margin=0.05, stage2_steps=2, stage1_max_steps=1, schedule="linear")
+    config = smaller_config(collapse_margin=0.05, stage2_steps=2, stage1_max_steps=1, schedule="linear")
     outcomes = [(0.6, 1.0), (0.5, 1.0), (0.58, 1.0), (0.4, 1.0)]  # of steps 0 to 3
     files = []
     for name, lives in (("straight", [3]), ("resumed", [1, 1, 1])):

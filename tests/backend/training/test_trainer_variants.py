@@ -55,7 +55,9 @@ def in_stage_2(nano: Path, folder: Path, store: Store, **training: Any) -> Small
     return trainer
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name", [name if name.startswith("D") else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+)
 def test_a_step_with_variants_learns_and_repeats(name: str, nano: Path, tmp_path: Path, store: Store) -> None:
     options = {"validation_every": 100, "queries_per_step": 4, **VARIANTS[name]}
     metrics = in_stage_2(nano, tmp_path / "a", store, **options).step()

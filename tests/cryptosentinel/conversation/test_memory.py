@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cryptosentinel.conversation.masking import Mask
@@ -32,6 +32,7 @@ from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import DataError
 from simulator.market.market import Market
 from tests.cryptosentinel.test_lookahead import perturbed_market
+from tests.examples import tried
 from tests.standard_limits import guard_limits
 from tests.team_scenes import codec, make_team, synthetic
 
@@ -321,7 +322,7 @@ def test_a_memory_goes_on_in_another_backtest_without_what_was_open() -> None:
     assert "lesson, " not in briefs(earlier)[0] and "leans" not in briefs(earlier)[0]
 
 
-@settings(max_examples=8, deadline=None)
+@tried(8)
 @given(bar=st.integers(190, 236), seed=st.integers(0, 10**6), masked=st.booleans())
 def test_another_future_never_changes_what_memory_says(bar: int, seed: int, masked: bool) -> None:
     market = synthetic(coins=2)

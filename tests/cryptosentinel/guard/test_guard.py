@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cryptosentinel.guard.guard import Guard
@@ -19,6 +19,7 @@ from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, on_step
 from simulator.exchange.rules import SymbolRules
 from simulator.market.market import Market, MarketView
+from tests.examples import tried
 from tests.standard_limits import guard_limits
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
@@ -80,7 +81,7 @@ def gross(held: dict[str, float]) -> float:
     return sum(map(abs, held.values()))
 
 
-@settings(max_examples=300, deadline=None)
+@tried(300)
 @given(asked=ORDERS, held=HELD, waiting=ORDERS)
 def test_no_orders_lead_past_the_limits(
     asked: list[tuple[str, float, int, bool]],
@@ -120,7 +121,7 @@ def test_no_orders_lead_past_the_limits(
         assert clamp.allowed == 0.0 or clamp.allowed in {order.quantity for order in passed}
 
 
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(size=st.floats(-3.0, 3.0), held=HELD, lot=st.sampled_from([0.001, 0.1, 1.0]))
 def test_what_is_lessened_is_whole_lots_or_closes(size: float, held: dict[str, float], lot: float) -> None:
     view = view_at()
@@ -134,7 +135,7 @@ def test_what_is_lessened_is_whole_lots_or_closes(size: float, held: dict[str, f
         assert abs(one.quantity) <= abs(order.quantity) * (1.0 + 1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@tried(100)
 @given(size=st.floats(-0.6, 0.6), held=HELD, dust=st.floats(0.0, 1e-12))
 def test_what_rounding_leaves_of_a_limit_is_no_room(size: float, held: dict[str, float], dust: float) -> None:
     assume(gross(held) > 0.0)
@@ -146,7 +147,7 @@ def test_what_rounding_leaves_of_a_limit_is_no_room(size: float, held: dict[str,
     assert all(reduces or one == order or abs(one.quantity) > 1e-12 * unit for one in passed)
 
 
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(
     asked=ORDERS,
     held=HELD,
@@ -328,7 +329,7 @@ def test_on_stale_data_positions_only_shrink() -> None:
     assert passed == orders[1:] and [clamp.rule for clamp in clamps] == ["stale_data"]
 
 
-@settings(max_examples=40, deadline=None)
+@tried(40)
 @given(asked=ORDERS, seed=st.integers(0, 50))
 def test_an_exchange_that_would_lend_more_never_gets_there(
     asked: list[tuple[str, float, int, bool]], seed: int

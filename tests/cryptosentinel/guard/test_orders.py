@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cryptosentinel.guard.guard import Guard
@@ -16,6 +16,7 @@ from cryptosentinel.guard.limits import GuardLimits
 from simulator.errors import DataError
 from simulator.exchange.orders import Cancel, Order, OrderKind, OrderRequest, Replace, Target, oco
 from simulator.market.market import MarketView
+from tests.examples import tried
 from tests.standard_limits import guard_limits
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
@@ -291,7 +292,7 @@ def test_limits_are_positive(name: str, value: float) -> None:
         replace(LIMITS, **changed)
 
 
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(
     size=st.floats(-2.0, 2.0),
     held=st.fixed_dictionaries({coin: st.floats(-1.0, 1.0) for coin in COINS}),

@@ -8,13 +8,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import Clamp
 from simulator.errors import UserError
 from simulator.exchange.orders import Order
+from tests.examples import tried
 from tests.standard_limits import guard_limits
 from tests.team_scenes import COINS, hand_made_account, synthetic
 
@@ -139,7 +140,7 @@ REVIEWS = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@tried(120)
 @given(reviews=REVIEWS, cut=st.integers(0, 10), rate=st.sampled_from([3.0, 6.0, math.inf]))
 def test_a_restart_changes_nothing(reviews: list[Any], cut: int, rate: float) -> None:
     limits = replace(LIMITS, max_order_rate=rate, rate_hours=20.0)
@@ -158,7 +159,7 @@ def test_a_restart_changes_nothing(reviews: list[Any], cut: int, rate: float) ->
     assert run(True) == run(False)
 
 
-@settings(max_examples=120, deadline=None)
+@tried(120)
 @given(reviews=REVIEWS, rate=st.integers(2, 6))
 def test_the_rate_is_never_exceeded_and_a_shutdown_is_for_good(reviews: list[Any], rate: int) -> None:
     guard = Guard(replace(LIMITS, max_order_rate=rate, rate_hours=20.0))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from simulator.backtest import metrics
 from simulator.backtest.trades import Trade
 from simulator.errors import UserError
+from tests.examples import tried
 
 DAY = 86_400_000
 NOTHING = np.zeros((3, 1))
@@ -23,7 +24,7 @@ def trade(pnl: float) -> Trade:
     return Trade("A", 1.0, 0, 0, 100.0, DAY, 1, 100.0, pnl, 0.0, 0.0, "order")
 
 
-@settings(max_examples=100, deadline=None)
+@tried(100)
 @given(
     seed=st.integers(0, 2**32 - 1),
     count=st.integers(10, 300),
@@ -57,7 +58,7 @@ def test_agrees_with_empyrical(seed: int, count: int, scale: float, interval: in
             assert got[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
 
 
-@settings(max_examples=100, deadline=None)
+@tried(100)
 @given(
     equity=st.lists(st.floats(-1e3, 1e6), min_size=0, max_size=20).map(lambda tail: np.array([1_000.0, *tail])),
     interval=st.sampled_from([60_000, DAY]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.backtest import metrics
@@ -22,6 +22,7 @@ from simulator.strategies import Hold, MatchedRandom
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
+from tests.examples import tried
 
 HOUR = 3_600_000
 SEEDS = st.integers(0, 2**32 - 1)
@@ -54,7 +55,7 @@ def random_run(market: Market, seed: int, start: int = 20, stop: int = 280) -> B
     return run_backtest(market, strategy, Window(start, stop), costs=Costs())
 
 
-@settings(max_examples=25, deadline=None)
+@tried(25)
 @given(seed=SEEDS, absent=st.sampled_from([0.0, 0.1]))
 def test_the_regimes_of_a_kind_sum_to_the_run(seed: int, absent: float) -> None:
     market = walk(seed, absent=absent)
@@ -75,7 +76,7 @@ def test_the_regimes_of_a_kind_sum_to_the_run(seed: int, absent: float) -> None:
         assert all(math.isfinite(value) for row in own for value in (row.sharpe, row.hit_rate))
 
 
-@settings(max_examples=25, deadline=None)
+@tried(25)
 @given(seed=SEEDS, cut=st.integers(5, 290), absent=st.sampled_from([0.0, 0.1]))
 def test_a_label_is_known_at_its_close(seed: int, cut: int, absent: float) -> None:
     market = walk(seed, absent=absent)
@@ -89,7 +90,7 @@ def test_a_label_is_known_at_its_close(seed: int, cut: int, absent: float) -> No
         assert (make(market).labels[:cut] == make(mixed).labels[:cut]).all()
 
 
-@settings(max_examples=25, deadline=None)
+@tried(25)
 @given(seed=SEEDS, factor=st.sampled_from([0.25, 1024.0]))
 def test_neither_the_unit_of_the_price_nor_the_order_of_the_symbols_matters(seed: int, factor: float) -> None:
     market = walk(seed)

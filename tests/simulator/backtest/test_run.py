@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.arrays import FloatArray
@@ -20,6 +20,7 @@ from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
 from simulator.market.events import FundingEvent
 from simulator.market.market import Bars, Market, MarketView
+from tests.examples import tried
 
 HOUR = 3_600_000
 
@@ -86,7 +87,7 @@ def test_decisions_come_at_the_windows_rhythm(window: Window, decisions: list[in
     assert result.times[0] == (window.start + 1) * HOUR
 
 
-@settings(max_examples=60, deadline=None)
+@tried(60)
 @given(seed=st.integers(0, 2**32 - 1), every=st.integers(1, 5))
 def test_a_result_adds_up_and_survives_storage(seed: int, every: int) -> None:
     market = random_market(seed)
@@ -111,7 +112,7 @@ def test_a_result_adds_up_and_survives_storage(seed: int, every: int) -> None:
             assert old == new
 
 
-@settings(max_examples=30, deadline=None)
+@tried(30)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_same_run_gives_the_same_bytes(seed: int) -> None:
     results = [run_backtest(random_market(seed), Scripted(seed), Window(0, 50, 3)) for _ in range(2)]
@@ -119,7 +120,7 @@ def test_the_same_run_gives_the_same_bytes(seed: int) -> None:
     assert repr(results[0].fills) == repr(results[1].fills)
 
 
-@settings(max_examples=60, deadline=None)
+@tried(60)
 @given(seed=st.integers(0, 2**32 - 1), every=st.integers(1, 5))
 def test_taking_bars_only_when_somebody_looks_changes_nothing(seed: int, every: int) -> None:
     """`run_backtest` puts bars off; a run that takes each one when its turn comes gives the same bytes."""
@@ -184,7 +185,7 @@ def test_an_account_that_was_acted_on_cannot_be_looked_at_any_more() -> None:
     run_backtest(random_market(3, absent=0.0), Late(), Window(2, 50))
 
 
-@settings(max_examples=30, deadline=None)
+@tried(30)
 @given(seed=st.integers(0, 2**32 - 1), at=st.integers(6, 40))
 def test_the_future_does_not_reach_back(seed: int, at: int) -> None:
     """Other bars after `at` change nothing up to `at`: neither equity nor fills nor what the strategy was given."""
@@ -266,7 +267,7 @@ def test_windows_that_cannot_be_used() -> None:
         Exchange(random_market(1), 0, stop=60)
 
 
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(
     seed=st.integers(0, 2**32 - 1),
     first=st.floats(-1.0, 1.0),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.arrays import FloatArray
@@ -20,6 +20,7 @@ from simulator.exchange.orders import Order
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from simulator.market.price_paths import PricePaths
+from tests.examples import tried
 
 HOUR = 3_600_000
 
@@ -74,7 +75,7 @@ def random_orders(rng: np.random.Generator, prices: dict[str, float], scale: flo
     return orders
 
 
-@settings(max_examples=80, deadline=None)
+@tried(80)
 @given(seed=st.integers(0, 2**32 - 1), leverage=st.sampled_from([0.5, 1.0, 5.0]))
 def test_the_recorded_path_gives_what_the_exchange_gives(seed: int, leverage: float) -> None:
     """From any account with positions, brackets and pending orders, bit-equal to simply going on."""

@@ -7,11 +7,12 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.backtest.trade_stats import COST_KEYS, cost_split, ratio, trade_statistics
 from simulator.backtest.trades import Trade
+from tests.examples import tried
 
 AMOUNTS = st.floats(-1e6, 1e6).map(lambda amount: round(amount, 2))
 
@@ -56,7 +57,7 @@ def test_where_a_number_has_no_meaning_it_is_0(pnl: list[float], zero: set[str])
     assert {name for name, value in trade_statistics(trades_with(pnl), 100.0).items() if value == 0.0} == zero
 
 
-@settings(max_examples=100, deadline=None)
+@tried(100)
 @given(pnl=st.lists(AMOUNTS, min_size=1, max_size=40), start=st.floats(1.0, 1e6))
 def test_agrees_with_pandas(pnl: list[float], start: float) -> None:
     got, series = trade_statistics(trades_with(pnl), start), pd.Series(pnl)
@@ -73,7 +74,7 @@ def test_agrees_with_pandas(pnl: list[float], start: float) -> None:
     assert all(math.isfinite(value) for value in got.values())
 
 
-@settings(max_examples=100, deadline=None)
+@tried(100)
 @given(costs=st.dictionaries(st.sampled_from(COST_KEYS), AMOUNTS), profit=AMOUNTS, start=st.floats(1.0, 1e6))
 def test_the_parts_of_the_costs_sum_to_the_total(costs: dict[str, float], profit: float, start: float) -> None:
     got = cost_split(costs, start, profit)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.backtest.trades import Trade, trades_of, with_excursions
@@ -23,6 +23,7 @@ from simulator.exchange.exchange_records import (
     LiquidationFee,
 )
 from simulator.market.market import Market
+from tests.examples import tried
 
 HOUR = 3_600_000
 SEEDS = st.integers(0, 2**32 - 1)
@@ -114,7 +115,7 @@ def random_fills(seed: int, market: Market) -> list[Fill]:
     return fills
 
 
-@settings(max_examples=60, deadline=None)
+@tried(60)
 @given(seed=SEEDS)
 def test_what_random_trades_have_in_common(seed: int) -> None:
     market = walk(seed, 40)
@@ -141,7 +142,7 @@ def test_what_random_trades_have_in_common(seed: int) -> None:
         assert trade.mae <= min(seen) + 1e-12 and trade.mfe >= max(seen) - 1e-12
 
 
-@settings(max_examples=30, deadline=None)
+@tried(30)
 @given(seed=SEEDS, factor=st.sampled_from([0.001, 7.0]))
 def test_the_mirror_and_the_unit_of_the_price(seed: int, factor: float) -> None:
     """Bought instead of sold, the worst is the best; another unit changes no fraction."""

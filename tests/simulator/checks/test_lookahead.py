@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.arrays import FloatArray
@@ -30,6 +30,7 @@ from simulator.market.signs import PrivateSigns
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.strategies import SmaCross
 from simulator.synthetic.truth import truth_of
+from tests.examples import tried
 from tests.lookahead_scenes import BARS, WITHOUT_ARGUMENTS, Follows, Signal, market_behind, rich_market
 
 WINDOW = Window(130, BARS - 1, 2)
@@ -46,7 +47,7 @@ def test_every_field_of_a_market_is_treated() -> None:
     assert {one.name for one in fields(Market)} == TREATED
 
 
-@settings(max_examples=25, deadline=None)
+@tried(25)
 @given(index=st.integers(0, BARS - 1), seed=st.integers(0, 2**32))
 def test_the_markets_agree_in_what_was_known_and_in_nothing_else(index: int, seed: int) -> None:
     market = rich_market()
@@ -104,7 +105,7 @@ def test_what_each_role_alone_knows_is_another_after_the_cut(index: int) -> None
     assert truncated(other, index).content_hash == truncated(market, index).content_hash
 
 
-@settings(max_examples=15, deadline=None)
+@tried(15)
 @given(index=st.integers(0, BARS - 2), seed=st.integers(0, 2**32))
 def test_the_other_bars_are_bars(index: int, seed: int) -> None:
     other = perturbed(rich_market(), index, np.random.default_rng(seed))

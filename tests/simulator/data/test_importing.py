@@ -256,6 +256,8 @@ def test_the_recorded_tree_is_taken_whole(recorded: tuple[Path, ImportReport]) -
     out, report = recorded
     assert set(outcomes(report).values()) == {"taken"}
     assert [path.name for path in report.catalogs] == ["binance", "binance-usdm", "yahoo"]
+    traded = {catalog.name: {one.kind for one in kinds.values()} for catalog, kinds in report.kinds.items()}
+    assert traded == {"binance": {"spot"}, "binance-usdm": {"perpetual"}, "yahoo": {"spot"}}
     spot = Catalog(out / "binance").load(
         ["BTCUSDT"], "1h", start=parse_time("2023-01-01"), end=parse_time("2023-02-01"), resample="4h"
     )

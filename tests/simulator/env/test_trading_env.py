@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.env.observations import LEAST, LIMIT, MEASURED_BARS, columns, prepare
@@ -25,6 +25,7 @@ from simulator.exchange.venue import Venue
 from simulator.market.events import FundingEvent
 from simulator.market.timeframes import BAR_COLUMNS
 from tests.env_scenes import HOUR, SEEDS, field, play, walk
+from tests.examples import tried
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -164,7 +165,7 @@ VENUES = {
 }  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@tried(60)
 @given(
     seed=SEEDS, count=st.integers(1, 3), kind=st.sampled_from(["discrete", "continuous"]),
     venue=st.sampled_from([*VENUES]),
@@ -238,7 +239,7 @@ def test_finer_bars_decide_inside_a_bar_as_they_do_for_the_exchange() -> None:
 # N accounts and one.
 
 
-@settings(max_examples=25, deadline=None)
+@tried(25)
 @given(
     seed=SEEDS,
     count=st.integers(1, 2),
@@ -273,7 +274,7 @@ def test_accounts_in_a_vector_are_what_they_are_alone(seed: int, count: int, acc
             assert all(np.array_equal(value, infos[key][n]) for key, value in info.items())
 
 
-@settings(max_examples=20, deadline=None)
+@tried(20)
 @given(seed=SEEDS)
 def test_a_seed_decides_every_byte(seed: int) -> None:
     config = EnvConfig(length=30)
@@ -297,7 +298,7 @@ def test_starts_are_drawn_from_the_whole_range_or_taken_in_turn() -> None:
 # What is seen.
 
 
-@settings(max_examples=40, deadline=None)
+@tried(40)
 @given(seed=SEEDS, count=st.integers(1, 2), steps=st.integers(0, 25))
 def test_later_bars_change_nothing_that_is_seen(seed: int, count: int, steps: int) -> None:
     market = walk(seed % 20, 120, count, absent=0.1)
@@ -359,7 +360,7 @@ def test_features_by_their_definition() -> None:
         assert newest[bar] == pytest.approx([after, 1e3 * known[-1] if known else 0.0], rel=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@tried(30)
 @given(seed=SEEDS, step=st.sampled_from([0.0, 1e-6, 0.02, 0.8]), absent=st.sampled_from([0.0, 0.5, 0.97]))
 def test_whatever_the_market_rows_are_finite_and_in_the_space(seed: int, step: float, absent: float) -> None:
     market = walk(seed % 30, 80, 2, step, absent)
@@ -402,7 +403,7 @@ def test_observations_of_the_account_agree_with_the_exchange() -> None:
 # Rewards.
 
 
-@settings(max_examples=40, deadline=None)
+@tried(40)
 @given(seed=SEEDS, count=st.integers(1, 2), penalty=st.sampled_from([0.0, 2.0]))
 def test_rewards_sum_to_the_log_of_the_equity_ratio_less_the_worst_drawdown(
     seed: int, count: int, penalty: float

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from simulator.arrays import BoolArray, FloatArray
@@ -32,6 +32,7 @@ from simulator.market.market import Market
 from simulator.strategies import AlwaysShort
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.examples import tried
 from tests.simulator.exchange.test_properties import random_market, random_order
 
 HOUR = 3_600_000
@@ -207,7 +208,7 @@ def carry_again(exchange: Exchange) -> tuple[float, float, FloatArray]:
     return funding, interest, np.array(equity)
 
 
-@settings(max_examples=80, deadline=None)
+@tried(80)
 @given(
     seed=st.integers(0, 2**32 - 1),
     kinds=st.lists(st.sampled_from(["spot", "perpetual", None]), min_size=3, max_size=3),

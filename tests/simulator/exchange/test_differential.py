@@ -16,7 +16,7 @@ import backtesting
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.backtest.run import BacktestResult, Window, run_backtest
@@ -24,6 +24,7 @@ from simulator.exchange.costs import Costs
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest
 from simulator.market.market import Market, MarketView
+from tests.examples import tried
 
 CASH = 100_000.0
 MINUTE = 60_000
@@ -206,7 +207,7 @@ def assert_same(mine: Outcome, its: Outcome) -> None:
     assert mine.equity == pytest.approx(its.equity, abs=1e-6)
 
 
-@settings(max_examples=200, deadline=None)
+@tried(200)
 @given(seed=st.integers(0, 2**32 - 1), fee=st.sampled_from([0.0, 0.001, 0.02]))
 def test_the_same_random_orders_do_the_same(seed: int, fee: float) -> None:
     bars, rule = random_bars(seed), wanderer(seed)
@@ -225,7 +226,7 @@ def test_the_random_orders_meet_every_kind_of_fill() -> None:
         assert min(reasons[f"{kind} {side}"] for side in (True, False)) > 5, dict(reasons)
 
 
-@settings(max_examples=25, deadline=None)
+@tried(25)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_fills_at_the_close_are_trade_on_close(seed: int) -> None:
     """Market orders under `Costs(fill="close")`: the same prices; ours are booked one bar later, after the decision."""

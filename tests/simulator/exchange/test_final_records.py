@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.backtest.from_signals import run_signals
@@ -22,6 +22,7 @@ from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.kernel import layout as at
 from simulator.market.market import Market
+from tests.examples import tried
 from tests.simulator.exchange.test_properties import CASH, random_market
 
 BARS = 30
@@ -82,7 +83,7 @@ def random_request(rng: np.random.Generator, exchange: Exchange, number: int) ->
     return kinds[int(rng.integers(0, len(kinds)))]
 
 
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(
     seed=st.integers(0, 2**32 - 1),
     latency=st.integers(0, 2),
@@ -132,7 +133,7 @@ def test_every_order_is_filled_or_recorded_to_the_last_unit(
         assert final[name] <= sum(order.id == name for order in submitted)
 
 
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(
     seed=st.integers(0, 2**32 - 1),
     latency=st.integers(0, 2),

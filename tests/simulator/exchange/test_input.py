@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import DataError
@@ -20,6 +20,7 @@ from simulator.exchange.orders import PRICES, Cancel, Order, Replace, Target
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market
+from tests.examples import tried
 
 HOUR = 3_600_000
 CASH = 10_000.0
@@ -94,7 +95,7 @@ scripts = st.lists(st.lists(requests, max_size=4), min_size=1, max_size=11)
     participation=st.sampled_from([None, 0.1]),
     tick=st.sampled_from([None, 0.01]),
 )
-@settings(max_examples=300, deadline=None)
+@tried(300)
 def test_no_request_breaks_the_account(
     script: list[list[Any]], seed: int, level: float, participation: float | None, tick: float | None
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.backtest.from_signals import run_signals
@@ -18,6 +18,7 @@ from simulator.exchange.orders import Cancel, Order, OrderRequest, Target
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market
+from tests.examples import tried
 from tests.order_cases import FREE, Candle, bars
 
 MINUTE = 60_000
@@ -84,7 +85,7 @@ candles = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@tried(120)
 @given(shapes=candles, latency=st.integers(0, 2 * 3_600_000), side=st.sampled_from([1.0, -1.0]), target=st.booleans())
 def test_latency_never_helps(
     shapes: list[tuple[float, float, float, float]], latency: int, side: float, target: bool
@@ -135,7 +136,7 @@ def test_signals_and_environments_are_late_too() -> None:
     assert info["equity"] == pytest.approx(1_000.0 * 103.0 / 103.0)
 
 
-@settings(max_examples=120, deadline=None)
+@tried(120)
 @given(
     shapes=candles,
     tick=st.sampled_from([0.01, 0.1, 0.5, 3.0]),

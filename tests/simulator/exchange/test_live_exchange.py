@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.exchange.costs import Costs
@@ -17,6 +17,7 @@ from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.examples import tried
 
 SYMBOLS = ("AAA", "BBB")
 MARKET = replace(
@@ -50,7 +51,7 @@ def beginning(market: Market, bars: int) -> Market:
     return replace(market, **arrays, funding=funding)
 
 
-@settings(max_examples=25)
+@tried(25)
 @given(script=scripts(), holes=st.sets(st.tuples(st.integers(12, 60), st.integers(0, 1)), max_size=12))
 def test_the_same_requests_give_the_same_books(
     script: list[list[tuple[OrderRequest, int]]], holes: set[tuple[int, int]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.arrays import FloatArray
@@ -23,6 +23,7 @@ from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, HOUR_MS, MINUTE_MS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.examples import tried
 
 SYMBOLS = ("AAA", "BBB")
 KINDS: dict[str, Any] = {"AAA": "perpetual", "BBB": "spot"}
@@ -64,7 +65,7 @@ def minutes_of(finer: Market, first: int, stop: int) -> Market:
     return replace(finer, **{name: getattr(finer, name)[rows] for name in ("open_time", *BAR_COLUMNS)})
 
 
-@settings(max_examples=15)
+@tried(15)
 @given(
     script=scripts(),
     lost=st.sets(st.tuples(st.integers(START - 3, HOURS - 1), st.integers(0, 1)), max_size=12),

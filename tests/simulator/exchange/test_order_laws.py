@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.exchange.costs import Costs
@@ -22,6 +22,7 @@ from simulator.exchange.tape import last_closes
 from simulator.exchange.venue import Venue
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
+from tests.examples import tried
 
 HOUR = 3_600_000
 CASH = 10_000.0
@@ -170,7 +171,7 @@ runs = st.builds(
 
 
 @given(run=runs)
-@settings(max_examples=60, deadline=None)
+@tried(60)
 def test_books_follow_from_the_records(run: Run) -> None:
     exchange = run.exchange
     cash, fees, penalties = CASH, 0.0, 0.0
@@ -204,7 +205,7 @@ def test_books_follow_from_the_records(run: Run) -> None:
 
 
 @given(run=runs)
-@settings(max_examples=60, deadline=None)
+@tried(60)
 def test_no_bar_is_traded_beyond_the_participation(run: Run) -> None:
     exchange = run.exchange
     assert exchange.costs.participation is not None
@@ -217,7 +218,7 @@ def test_no_bar_is_traded_beyond_the_participation(run: Run) -> None:
 
 
 @given(run=runs)
-@settings(max_examples=60, deadline=None)
+@tried(60)
 def test_no_limit_trades_worse_than_its_limit_and_only_limits_make(run: Run) -> None:
     for fill, worst in run.limits_kept:
         side = math.copysign(1.0, fill.quantity)
@@ -227,7 +228,7 @@ def test_no_limit_trades_worse_than_its_limit_and_only_limits_make(run: Run) -> 
 
 
 @given(run=runs)
-@settings(max_examples=60, deadline=None)
+@tried(60)
 def test_an_account_without_equity_is_over(run: Run) -> None:
     exchange = run.exchange
     liquidations = [fill.bar for fill in exchange.fills if fill.reason == "liquidation"]
@@ -243,7 +244,7 @@ def test_an_account_without_equity_is_over(run: Run) -> None:
 
 
 @given(run=runs)
-@settings(max_examples=60, deadline=None)
+@tried(60)
 def test_orders_trade_no_more_than_asked_and_groups_no_more_than_their_largest(run: Run) -> None:
     traded: dict[str, float] = {}
     for fill in run.exchange.fills:
@@ -263,7 +264,7 @@ def test_orders_trade_no_more_than_asked_and_groups_no_more_than_their_largest(r
 
 
 @given(seed=st.integers(0, 2**32 - 1), step=st.sampled_from([0.005, 0.2]), cuts=st.sets(st.integers(0, 38), min_size=1))
-@settings(max_examples=40, deadline=None)
+@tried(40)
 def test_a_run_that_was_saved_and_resumed_equals_one_that_was_not(seed: int, step: float, cuts: set[int]) -> None:
     whole, parts = (random_run(seed, step, 3.0, saved_at).exchange for saved_at in ((), cuts))
     assert parts.ledger == whole.ledger
@@ -275,7 +276,7 @@ def test_a_run_that_was_saved_and_resumed_equals_one_that_was_not(seed: int, ste
 
 
 @given(seed=st.integers(0, 2**32 - 1), step=st.sampled_from([0.005, 0.03, 0.2]), symbols=st.permutations(SYMBOLS))
-@settings(max_examples=60, deadline=None)
+@tried(60)
 def test_the_order_of_the_symbols_does_not_matter(seed: int, step: float, symbols: list[str]) -> None:
     one = random_run(seed, step, 3.0).exchange
     other = random_run(seed, step, 3.0, symbols=tuple(symbols)).exchange
@@ -290,7 +291,7 @@ def test_the_order_of_the_symbols_does_not_matter(seed: int, step: float, symbol
 
 
 @given(seed=st.integers(0, 2**32 - 1), step=st.sampled_from([0.005, 0.03]), by_target=st.booleans())
-@settings(max_examples=60, deadline=None)
+@tried(60)
 def test_closing_everything_returns_the_equity_less_the_costs(seed: int, step: float, by_target: bool) -> None:
     exchange = random_run(seed, step, 3.0, quiet_bars=6).exchange
     for order in exchange.account().pending:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from simulator.exchange.costs import Costs
@@ -18,6 +18,7 @@ from simulator.exchange.exchange_records import Fill, FundingPayment
 from simulator.exchange.orders import Order
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
+from tests.examples import tried
 
 HOUR = 3_600_000
 CASH = 10_000.0
@@ -127,7 +128,7 @@ def profit(fills: list[tuple[float, float]], mark: float) -> float:
     return earned + sum(quantity * (mark - price) for quantity, price in lots)
 
 
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(runs)
 def test_books_balance_at_every_bar(run: tuple[Exchange, list[Order], list[dict[str, float]]]) -> None:
     exchange, _, seen = run
@@ -153,7 +154,7 @@ def test_books_balance_at_every_bar(run: tuple[Exchange, list[Order], list[dict[
         assert curve[bar] == pytest.approx(CASH + earned - fees - funding, abs=1e-9 * CASH)
 
 
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(runs)
 def test_costs_are_charged_once_and_prices_stay_in_the_bar(
     run: tuple[Exchange, list[Order], list[dict[str, float]]],
@@ -179,7 +180,7 @@ def test_costs_are_charged_once_and_prices_stay_in_the_bar(
     assert paid["spread"] == pytest.approx(sum(fill.spread_cost for fill in exchange.fills))
 
 
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(runs)
 def test_funding_is_paid_on_what_was_held_at_its_time(
     run: tuple[Exchange, list[Order], list[dict[str, float]]],
@@ -210,7 +211,7 @@ def test_funding_is_paid_on_what_was_held_at_its_time(
     assert exchange.paid()["funding"] == pytest.approx(expected, abs=1e-9 * CASH)
 
 
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(runs)
 def test_no_increase_exceeds_the_leverage_cap(
     run: tuple[Exchange, list[Order], list[dict[str, float]]],
@@ -236,7 +237,7 @@ def test_no_increase_exceeds_the_leverage_cap(
             assert gross <= exchange.max_leverage * equity + 1e-9 * CASH
 
 
-@settings(max_examples=150, deadline=None)
+@tried(150)
 @given(runs)
 def test_no_order_vanishes(run: tuple[Exchange, list[Order], list[dict[str, float]]]) -> None:
     """What was ordered was filled or rejected: quantities of all records add up, order by order's symbol."""
@@ -257,7 +258,7 @@ def test_no_order_vanishes(run: tuple[Exchange, list[Order], list[dict[str, floa
     assert exchange.account().pending == ()
 
 
-@settings(max_examples=100, deadline=None)
+@tried(100)
 @given(seed=st.integers(0, 2**32 - 1), bar=st.integers(0, 8), delay=st.integers(0, 4), sign=st.sampled_from([-1, 1]))
 def test_no_fill_in_the_bar_of_the_decision(seed: int, bar: int, delay: int, sign: int) -> None:
     market = random_market(np.random.default_rng(seed), 20, 1, 0.02, absent=0.2)
@@ -271,7 +272,7 @@ def test_no_fill_in_the_bar_of_the_decision(seed: int, bar: int, delay: int, sig
         assert [fill.bar for fill in exchange.fills] == present[:1]
 
 
-@settings(max_examples=60, deadline=None)
+@tried(60)
 @given(seed=st.integers(0, 2**32 - 1), quantity=st.floats(0.1, 40.0))
 def test_without_costs_a_short_loses_what_a_long_earns(seed: int, quantity: float) -> None:
     market = random_market(np.random.default_rng(seed), 12, 1, 0.02, absent=0.0)
@@ -285,7 +286,7 @@ def test_without_costs_a_short_loses_what_a_long_earns(seed: int, quantity: floa
     np.testing.assert_allclose(curves[0], -curves[1], atol=1e-9 * CASH)
 
 
-@settings(max_examples=60, deadline=None)
+@tried(60)
 @given(seed=st.integers(0, 2**32 - 1), distance=st.floats(0.001, 0.05), sign=st.sampled_from([-1, 1]))
 def test_a_mirrored_market_mirrors_the_stops_and_targets(seed: int, distance: float, sign: int) -> None:
     """Around a price of 100 the mirror of a price p is 200 - p: a short there is a long here, brackets included."""
@@ -313,7 +314,7 @@ def test_a_mirrored_market_mirrors_the_stops_and_targets(seed: int, distance: fl
     np.testing.assert_allclose(runs[0][1], runs[1][1], atol=1e-9 * CASH)
 
 
-@settings(max_examples=60, deadline=None)
+@tried(60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     quantity=st.floats(0.01, 50.0),

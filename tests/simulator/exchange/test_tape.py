@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import DataError
@@ -16,6 +16,7 @@ from simulator.exchange.venue import Venue
 from simulator.kernel import layout as at
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
+from tests.examples import tried
 
 HOUR = 3_600_000
 
@@ -39,7 +40,7 @@ def walk(rng: np.random.Generator, bars: int, timeframe: str, start: int, absent
     seed=st.integers(0, 2**32 - 1), first=st.integers(0, 79), length=st.integers(1, 40),
     offset=st.integers(-30, 200), finer=st.booleans(), fill=st.sampled_from(["next_open", "close"]),
 )  # fmt: skip
-@settings(max_examples=80, deadline=None)
+@tried(80)
 def test_a_window_is_part_of_the_whole(
     seed: int, first: int, length: int, offset: int, finer: bool, fill: Literal["next_open", "close"]
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.arrays import FloatArray
@@ -17,6 +17,7 @@ from simulator.market.market import Bars, Market, MarketView
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.examples import tried
 
 WHOLE = replace(generate(SyntheticConfig(bars=60, seed=5, symbols=("AAA", "BBB"))), news=(), truth=None)
 
@@ -70,7 +71,7 @@ def assert_equal_views(one: MarketView, other: MarketView) -> None:
         assert one.latest(symbol, ranges, 3.0) == other.latest(symbol, ranges, 3.0)
 
 
-@settings(max_examples=25)  # each compares all views of a whole market
+@tried(25)  # each compares all views of a whole market
 @given(start=st.integers(1, 20), holes=st.sets(st.tuples(st.integers(0, 59), st.integers(0, 1)), max_size=30))
 def test_every_view_is_that_of_the_market_built_at_once_and_stays_what_it_was(
     start: int, holes: set[tuple[int, int]]

@@ -20,6 +20,7 @@ from simulator.market.series import BOOK_COLUMNS, DataSeries, OrderBooks
 from simulator.market.timeframes import BAR_COLUMNS, WEEK_MS, parse_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.examples import tried
 
 BARS = 100
 COARSE = ("2h", "4h", "8h", "12h", "1d")
@@ -105,7 +106,7 @@ def cut_off(index: int) -> Market:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@tried(150)
 @given(index=st.integers(0, BARS - 1), seed=st.integers(0, 2**32 - 1))
 def test_nothing_that_becomes_known_later_changes_what_a_view_shows(index: int, seed: int) -> None:
     seen = shown_by(market().view(index))

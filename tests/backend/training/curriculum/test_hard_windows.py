@@ -115,22 +115,22 @@ def store() -> Iterator[Store]:
 
 def test_a_run_draws_by_its_records_and_a_resumed_one_the_same(nano: Path, tmp_path: Path, store: Store) -> None:
     def seen(stores: Store) -> list[Any]:
-        return [(one.step, one.query, one.symbols, one.bar) for step in range(5) for one in stores.queries(RUN, step)]
+        return [(one.step, one.query, one.symbols, one.bar) for step in range(3) for one in stores.queries(RUN, step)]
 
-    config = smaller_config(hard_share=0.8, stage1_max_steps=1, stage2_steps=4, queries_per_step=4)
+    config = smaller_config(hard_share=0.8, stage1_max_steps=1, stage2_steps=2, queries_per_step=4)
     open_trainer(config, nano, tmp_path / "whole", store).run()
     told = [one.values for one in store.metrics(RUN)]
     assert any(one.get("hard/gap/max", 0.0) > 0.0 for one in told)
     with Store.open("mem://") as other:
         first = open_trainer(config, nano, tmp_path / "halves", other)
         first.trainer.start()
-        for _ in range(3):
+        for _ in range(2):
             first.step()
         second = open_trainer(config, nano, tmp_path / "halves", other)
         assert second.trainer.resume()
         second.run()
         assert seen(other) == seen(store)
-    even = smaller_config(stage1_max_steps=1, stage2_steps=4, queries_per_step=4)
+    even = smaller_config(stage1_max_steps=1, stage2_steps=2, queries_per_step=4)
     with Store.open("mem://") as other:
         open_trainer(even, nano, tmp_path / "even", other).run()
         assert seen(other) != seen(store)

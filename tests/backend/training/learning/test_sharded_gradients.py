@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
@@ -35,16 +35,16 @@ ROLES = ("manager", "trader")
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of which no dimension divides by three."""
+    """A model of which no dimension divides by three, and the vocabulary not by two."""
     folder = tmp_path_factory.mktemp("base") / "nano"
     model = new_nano(0, nano_config(301, hidden_size=32, layers=2, heads=2, kv_heads=1, intermediate_size=50))
     save_model(folder, model, train_tokenizer(["a small text", "another small text"], 301))
     return folder
 
 
-def training(weights: Weights, **changes: Any) -> TrainingConfig:
+def training(weights: Weights, processes: int = 3) -> TrainingConfig:
     return TrainingConfig(
-        data_parallel=3, sharding="fsdp", weights=weights, device="cpu", kl=0.1, gradient_checkpointing=True, **changes
+        data_parallel=processes, sharding="fsdp", weights=weights, device="cpu", kl=0.1, gradient_checkpointing=True
     )
 
 
@@ -63,9 +63,9 @@ def start_of(base: Path, weights: Weights) -> Path:
 
 
 @contextmanager
-def divided(base: Path, weights: Weights) -> Iterator[tuple[RolePolicies, ShardedGradients]]:
-    """Policies of three processes, and who computes their gradients."""
-    config = training(weights)
+def divided(base: Path, weights: Weights, processes: int = 3) -> Iterator[tuple[RolePolicies, ShardedGradients]]:
+    """Policies of several processes, and who computes their gradients."""
+    config = training(weights, processes)
     with gradient_pool(base, config, ROLES, start_of(base, weights)) as pool:
         assert isinstance(pool, ShardedGradients)
         hardware = replace(hardware_of(config), shards=pool.shards)
@@ -95,16 +95,19 @@ def assert_close(found: RolePolicies, expected: RolePolicies) -> None:
         torch.testing.assert_close(state[name], value, rtol=0.0, atol=1e-6)
 
 
-@pytest.mark.parametrize("weights", [pytest.param("lora", marks=pytest.mark.slow), "full"])
-def test_three_processes_take_the_steps_of_one_resume_and_save_whole_files(
-    weights: Weights, base: Path, make: Make, tmp_path: Path
+@pytest.mark.parametrize(
+    ("weights", "processes"),
+    [*(pytest.param(weights, 3, marks=pytest.mark.slow) for weights in ("lora", "full")), ("full", 2)],
+)
+def test_processes_take_the_steps_of_one_resume_and_save_whole_files(
+    weights: Weights, processes: int, base: Path, make: Make, tmp_path: Path
 ) -> None:
     single = alone(base, weights)
     before = single.role_state("manager")
     expected_trainer = trainer_of(single)
     expected = steps(expected_trainer, make, 2)
     assert any((before[name] - value).abs().max() > 2e-4 for name, value in single.role_state("manager").items())
-    with divided(base, weights) as (policies, pool):
+    with divided(base, weights, processes) as (policies, pool):
         trainer = trainer_of(policies, pool)
         found = steps(trainer, make)
         policies.save(tmp_path / "policies")
@@ -114,7 +117,7 @@ def test_three_processes_take_the_steps_of_one_resume_and_save_whole_files(
     assert version == single.version("trader")
 
     # Another group goes on from the checkpoint.
-    with divided(base, weights) as (policies, pool):
+    with divided(base, weights, processes) as (policies, pool):
         policies.load(tmp_path / "policies")
         trainer = trainer_of(policies, pool)
         trainer.load(tmp_path / "trainer.safetensors")
@@ -122,7 +125,7 @@ def test_three_processes_take_the_steps_of_one_resume_and_save_whole_files(
         assert_close(policies, single)
         parts = [one for one in policies._model("manager").parameters() if isinstance(one, DTensor)]
         whole = sum(one.numel() for one in parts)
-        assert whole > 0 and sum(one.to_local().numel() for one in parts) < 0.36 * whole
+        assert whole > 0 and sum(one.to_local().numel() for one in parts) < (0.03 + 1 / processes) * whole
         policies.save(tmp_path / "after")
     for one, other in zip(expected, found, strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
