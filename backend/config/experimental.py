@@ -15,6 +15,7 @@ from backend.config.base import Fraction, LoraAlpha, LoraRank, LoraTargets, Rewa
 
 RoleName = Literal["manager", "market_analyst", "risk_analyst", "trader"]
 Above = Annotated[float, Field(ge=0.0, le=10.0)]
+Nats = Annotated[float, Field(ge=0.0, le=10.0)]
 
 
 class RoleSettings(Section):
@@ -24,6 +25,7 @@ class RoleSettings(Section):
     clip_high: Above | None = Field(None, description="as training.clip_high")
     kl: Above | None = Field(None, description="as training.kl")
     entropy: Fraction | None = Field(None, description="as training.entropy")
+    entropy_target: Nats | None = Field(None, description="as training.experimental.entropy_target")
     beta: RewardWeights | None = Field(None, description="as training.beta; of sub-agents")
     beta_end: tuple[Fraction, ...] | None = Field(None, description="as training.experimental.beta_end; of sub-agents")
     alignment_target: Annotated[int, Field(ge=0, le=256)] | None = Field(
@@ -79,6 +81,13 @@ class ExperimentalConfig(Section):
         "step's other windows",
     )
     scale_rewards: bool = Field(True, description="divide advantages by the group's sigma; false: Dr. GRPO")
+    invalid_penalty: float = Field(
+        0.0,
+        ge=0.0,
+        le=10.0,
+        description="above 0: valid answers are compared with valid ones alone, and an invalid one's advantage is so "
+        "far below 0; 0: it is compared with them by its reward of 0",
+    )
     reward_aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = Field(
         "sum_then_normalize", description="advantages of the summed reward, or the sum of its parts' advantages (GDPO)"
     )
@@ -90,6 +99,11 @@ class ExperimentalConfig(Section):
     )
     alignment_window: int = Field(
         1, ge=1, le=1000, description="alignment = 'duplicate_drop': last steps over which d is measured"
+    )
+    entropy_target: Nats = Field(
+        0.0,
+        description="entropy of a role, nats a sampled token, that the weight of its entropy bonus follows from step "
+        "to step, beginning with training.entropy; 0: the weight stays",
     )
     alpha_end: tuple[Fraction, ...] = Field(
         (), description="alpha in the last step of stage 2, approached linearly; empty: alpha stays as it is"

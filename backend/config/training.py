@@ -303,6 +303,15 @@ class TrainingConfig(Section):
                 "experimental.single_calls = 'batch' is a baseline of the summed reward, and "
                 "experimental.reward_aggregation = 'normalize_then_sum' has one for each part: use 'sum_then_normalize'"
             )
+        for key, value, problem in (
+            ("reward_aggregation", "normalize_then_sum", "has one for each part of the reward"),
+            ("single_calls", "batch", "compares with rewards of other windows"),
+        ):
+            if variants.invalid_penalty and getattr(variants, key) == value:
+                yield (
+                    f"experimental.invalid_penalty = {variants.invalid_penalty:g} is an advantage of the summed reward "
+                    f"within a window, and experimental.{key} = '{value}' {problem}: leave one of them out"
+                )
         if variants.group == "ordinal" and variants.min_group > self.rollouts_per_query:
             yield (
                 f"experimental.min_group = {variants.min_group} is above rollouts_per_query = "
@@ -333,11 +342,22 @@ class TrainingConfig(Section):
                 f"experimental.overlong_length = {variants.overlong_length} needs experimental.overlong_buffer from 1 "
                 f"to {variants.overlong_length}, not {variants.overlong_buffer}"
             )
+        yield from [*self._entropy_problems()][:1]
         if variants.credit != "broadcast" and not self.pays_outcome():
             yield (
                 f"experimental.credit = '{variants.credit}' divides an outcome that beta = {list(self.beta)} "
                 "does not pay"
             )
+
+    def _entropy_problems(self) -> Iterator[str]:
+        """A target of the entropy without a bonus whose weight could follow it."""
+        for role in RoleRates.model_fields:
+            own = self.of_role(role)
+            if own.experimental.entropy_target and not own.entropy:
+                yield (
+                    f"experimental.entropy_target = {own.experimental.entropy_target:g} of {role} is followed by the "
+                    "weight of its entropy bonus, and that begins with entropy = 0: set entropy, for example to 0.001"
+                )
 
     def _model_problems(self) -> Iterator[str]:
         """What contradicts the base, the adapters or the device."""

@@ -175,6 +175,11 @@ class RoleTrainer:
             StepStats(self.settings.importance_cap),
         )
 
+    def weigh_entropy(self, weight: float) -> None:
+        """Give the entropy bonus of the batches to come this weight."""
+        self.settings = replace(self.settings, entropy=weight)
+        self._policy.settings = self.settings
+
     def train(self, batch: Batch, rate: float = 1.0) -> dict[str, float]:
         """Make the updates of a batch; its metrics."""
         for number in range(len(batch.updates)):
