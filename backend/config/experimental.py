@@ -81,13 +81,6 @@ class ExperimentalConfig(Section):
         "step's other windows",
     )
     scale_rewards: bool = Field(True, description="divide advantages by the group's sigma; false: Dr. GRPO")
-    invalid_penalty: float = Field(
-        0.0,
-        ge=0.0,
-        le=10.0,
-        description="above 0: valid answers are compared with valid ones alone, and an invalid one's advantage is so "
-        "far below 0; 0: it is compared with them by its reward of 0",
-    )
     reward_aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = Field(
         "sum_then_normalize", description="advantages of the summed reward, or the sum of its parts' advantages (GDPO)"
     )

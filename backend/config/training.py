@@ -99,6 +99,13 @@ class TrainingConfig(Section):
     scores: Names = Field(
         (), description="expert scores of your own in place of the roles', as 'market_analyst=my_module:score,...'"
     )
+    invalid_penalty: float = Field(
+        0.0,
+        ge=0.0,
+        le=10.0,
+        description="above 0: valid answers are compared with valid ones alone, and an invalid one's advantage is so "
+        "far below 0; 0: it is compared with them by its reward of 0",
+    )
     clip_low: Fraction = Field(0.2, description="epsilon_low: the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(0.2, ge=0.0, le=10.0, description="epsilon_high: the ratio is clipped above 1 + clip_high")
     kl: float = Field(0.0, ge=0.0, le=10.0, description="weight of the KL (k3) to the model that the run began with")
@@ -307,9 +314,9 @@ class TrainingConfig(Section):
             ("reward_aggregation", "normalize_then_sum", "has one for each part of the reward"),
             ("single_calls", "batch", "compares with rewards of other windows"),
         ):
-            if variants.invalid_penalty and getattr(variants, key) == value:
+            if self.invalid_penalty and getattr(variants, key) == value:
                 yield (
-                    f"experimental.invalid_penalty = {variants.invalid_penalty:g} is an advantage of the summed reward "
+                    f"invalid_penalty = {self.invalid_penalty:g} is an advantage of the summed reward "
                     f"within a window, and experimental.{key} = '{value}' {problem}: leave one of them out"
                 )
         if variants.group == "ordinal" and variants.min_group > self.rollouts_per_query:
