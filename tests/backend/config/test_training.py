@@ -140,6 +140,7 @@ VARIANTS: tuple[list[str], ...] = (
     ["importance=mask", "importance_cap=5.0"],
     ["importance=none"],
     ["reward_aggregation=normalize_then_sum"],
+    ["invalid_penalty=0.1", "entropy=0.001", "entropy_target=0.05"],
     ["credit=shapley", "mask_truncated=true"],
     ["alignment=duplicate_drop", "alignment_window=8", "per_role.trader.alignment_target=2"],
     [

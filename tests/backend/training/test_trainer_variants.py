@@ -39,6 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "BNPO with counterfactuals and copies": {
         "aggregation": "bnpo", "credit": "counterfactual", "alignment": "duplicate_drop", "clip_high": 0.28,
+        "invalid_penalty": 0.1, "entropy": 0.001, "entropy_target": 0.05,
     },
 }  # fmt: skip
 
