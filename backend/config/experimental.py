@@ -98,6 +98,13 @@ class ExperimentalConfig(Section):
         description="entropy of a role, nats a sampled token, that the weight of its entropy bonus follows from step "
         "to step, beginning with training.entropy; 0: the weight stays",
     )
+    clip_cov: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="share of the sampled tokens of a step without a gradient of the objective: those that lower the "
+        "entropy most",
+    )
     alpha_end: tuple[Fraction, ...] = Field(
         (), description="alpha in the last step of stage 2, approached linearly; empty: alpha stays as it is"
     )

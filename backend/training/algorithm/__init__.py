@@ -65,6 +65,7 @@ engine). `learning.learner.Learner.train` then goes through this page from top t
    Exploration that lasts: `exploration.py`
 
     log beta <- log beta + rate (1 - H / target)          next_entropy_weight, the weight of H in the next step
+    tokens with the largest (log pi - mean) (A - mean)    held_tokens: they have no gradient (Clip-Cov)
 
    The loss -(J - kl KL + beta H) of a micro-batch and the optimizer step are in `learning.role_trainer`
    (`PolicyGradient`, `RoleTrainer.optimizer_step`). No gradient crosses roles.

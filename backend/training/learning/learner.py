@@ -324,6 +324,7 @@ def role_settings(config: TrainingConfig, role: str) -> RoleTrainerSettings:
         constant_length=config.experimental.constant_length,
         kl=config.kl,
         entropy=config.entropy,
+        clip_cov=config.experimental.clip_cov,
         importance=config.experimental.importance,
         importance_cap=config.experimental.importance_cap,
         mask_truncated=config.experimental.mask_truncated,
