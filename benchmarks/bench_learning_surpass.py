@@ -5,11 +5,13 @@ The preset `private`, on the markets of its `seeds.confirm`, which nothing else 
 warm start and a training of its own. Everybody decides once in each of the held-out states with the likeliest answer,
 and is scored over common scenarios (`held_out_value`). Rows: the trained team less its teacher, less that teacher
 without its lots (`scripted`), less the warm start, and less leaving positions as they are; the ratio is the
-share of what the evidence allows above leaving them. Intervals are Student's over the means of the seeds.
+share of what the evidence allows above leaving them. Intervals are Student's over the means of the seeds. `twin` is
+the same training on the twin without edge of the first seed's market, less leaving positions as they are: there is
+nothing to know there, so it must not be above 0. Its interval is over stretches of its history.
 
-What was measured is kept in `runs/learning/surpass/`, with a list of the configurations that these seeds were run
-with: a headline is worth what it says only where there is one. It goes on where it was interrupted and runs only when
-it is named.
+A process a seed, as many at a time as there are cores. What was measured is kept in `runs/learning/surpass/`, with a
+list of the configurations that these seeds were run with: a headline is worth what it says only where there is one. It
+goes on where it was interrupted, also in the middle of a training, and runs only when it is named.
 """
 
 from __future__ import annotations
@@ -57,18 +59,22 @@ AGAINST = {TEACHER: "teacher", SCRIPTED: "scripted", WARM_STARTED_GREEDY: "warm_
 
 
 def run() -> list[Result]:
-    """The rows `learning.surpass.AGAINST`."""
+    """The rows `learning.surpass.AGAINST` and `learning.surpass.twin`."""
     seeds = load_config("private").seeds.confirm
     times = count_configuration(FOLDER, config_of(seeds[0]))
+    configs = {f"seed-{seed}": config_of(seed) for seed in seeds} | {
+        f"twin-{seeds[0]}": config_of(seeds[0], edge=False)
+    }
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=multiprocessing.get_context("spawn")) as pool:
-        documents = list(pool.map(measured, seeds))
-    return [surpass_row(name, documents, times) for name in AGAINST]
+        *documents, twin = pool.map(measured, configs.values(), [FOLDER / name for name in configs])
+    return [*(surpass_row(name, documents, times) for name in AGAINST), twin_row(twin)]
 
 
-def config_of(seed: int) -> Config:
-    """The preset's configuration of a seed of the headline, which it may be trained on here."""
+def config_of(seed: int, edge: bool = True) -> Config:
+    """The preset's configuration of a seed of the headline, which it may be trained on here; without `edge` that of
+    the market's twin."""
     own = [f"{section}.seed={seed}" for section in ("market", "training", "nano", "evaluation")]
-    return load_config("private", [*own, "seeds.confirm=[]"])
+    return load_config("private", [*own, f"market.edge={str(edge).lower()}", "seeds.confirm=[]"])
 
 
 def count_configuration(folder: Path, config: Config) -> int:
@@ -82,10 +88,9 @@ def count_configuration(folder: Path, config: Config) -> int:
     return len(known)
 
 
-def measured(seed: int) -> dict[str, Any]:
-    """Train and measure a seed; read from its file where an equal configuration was measured before."""
-    config = config_of(seed)
-    folder = FOLDER / f"seed-{seed}"
+def measured(config: Config, folder: Path) -> dict[str, Any]:
+    """Train and measure a seed in a folder of its own; read from its file where this configuration was measured
+    before. A training that was cut off goes on from its last step."""
     kept = folder / "measured.json"
     if kept.is_file():
         document: dict[str, Any] = json.loads(kept.read_text())
@@ -95,10 +100,10 @@ def measured(seed: int) -> dict[str, Any]:
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     market = load_market(config.market, config.costs)
-    name = f"learning-surpass-{seed}"
+    name = f"learning-surpass-{folder.name}"
     with (
         Store.open(str(folder / "store")) as store,
-        recorded_run(store, name, "train", seed, market.content_hash, config),
+        recorded_run(store, name, "train", config.training.seed, market.content_hash, config),
     ):
         state = run_rl(config, market, store, name, folder, _silent, lambda _: None).state
     trained = load_team(str(folder), config.team)
@@ -143,6 +148,23 @@ def surpass_row(name: str, documents: Sequence[dict[str, Any]], times: int) -> R
     )
 
 
+def twin_row(document: dict[str, Any]) -> Result:
+    """What the team that was trained on a market without edge earns there above leaving positions as they are."""
+    found = _difference_of(document, HOLDING)
+    low, high = found["outcome_ci95"]
+    trained = document["value"]["rows"][TRAINED_GREEDY]
+    return Result(
+        name="learning.surpass.twin",
+        value=1000.0 * found["outcome"],
+        unit="thousandths of the outcome a decision",
+        against=f"holding, on the twin without edge; 95 % interval {1000 * low:+.1f} to {1000 * high:+.1f}; it trades "
+        f"in {trained['traded']:.0%} of the states",
+        ratio=None,
+        target="not above 0",
+        met=low <= 0.0,
+    )
+
+
 def student_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean of independent values, two or more, with Student's 95 % interval."""
     row = np.asarray(values)
@@ -151,8 +173,12 @@ def student_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _difference(document: dict[str, Any], name: str) -> float:
+    return float(_difference_of(document, name)["outcome"])
+
+
+def _difference_of(document: dict[str, Any], name: str) -> dict[str, Any]:
     [found] = [one for one in document["value"]["differences"] if one["against"] == name]
-    return float(found["outcome"])
+    return dict(found)
 
 
 def _silent(what: str, done: int, total: int) -> None:

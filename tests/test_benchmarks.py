@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmarks import pace
 from benchmarks import run as runner
 from benchmarks.bench_learning_oracle_share import share_interval
-from benchmarks.bench_learning_surpass import AGAINST, config_of, count_configuration, surpass_row
+from benchmarks.bench_learning_surpass import AGAINST, config_of, count_configuration, surpass_row, twin_row
 from benchmarks.run import Result
 
 
@@ -151,6 +151,18 @@ def test_a_team_surpasses_where_every_seed_says_so_and_by_enough() -> None:
     assert "+2.5 to +7.5" in row["against"]  # 4.303 standard errors of 0.577 to either side
     assert not surpass_row("teacher", documents(0.002, 0.0021, 0.0022), 1)["met"]  # certain, and too little
     assert not surpass_row("teacher", documents(-0.01, 0.005, 0.02), 1)["met"]  # enough, and uncertain
+
+
+def test_on_a_twin_without_edge_nothing_may_be_earned() -> None:
+    def document(low: float, high: float) -> dict[str, object]:
+        found = {"against": "holding", "outcome": (low + high) / 2.0, "outcome_ci95": [low, high]}
+        return {"value": {"rows": {"trained, greedy": {"traded": 0.125}}, "differences": [found]}}
+
+    row = twin_row(document(-0.001, 0.0004))
+    assert row["value"] == pytest.approx(-0.3) and row["met"] and "-1.0 to +0.4" in row["against"]
+    assert twin_row(document(-0.003, -0.001))["met"]  # it pays costs
+    assert not twin_row(document(0.001, 0.003))["met"]
+    assert not config_of(9101, edge=False).market.edge and config_of(9101).market.edge
 
 
 def test_the_configurations_of_the_headlines_seeds_are_counted(tmp_path: Path) -> None:

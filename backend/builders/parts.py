@@ -15,7 +15,8 @@ from simulator.market.timeframes import format_time
 
 def part_notes(market: Market, parts: Split) -> list[str]:
     """A sentence for each part: its days, and on which share of its bars, over all coins, there is a price, and a
-    headline or a funding rate that is new enough for the team's tools."""
+    headline or a funding rate that is new enough for the team's tools. And one of what the training part has none of:
+    who then decides without it, and that it is paid as ever."""
     close = market.open_time + market.interval
     known = {
         "bars": market.present,
@@ -41,6 +42,14 @@ def part_notes(market: Market, parts: Split) -> list[str]:
         shares = ", ".join(f"{name} on {np.mean(there[start:stop]):.0%}" for name, there in known.items())
         days = f"{format_time(int(market.open_time[start]))[:10]} to {format_time(int(close[stop - 1]))[:10]}"
         notes.append(f"The {title} part, {days}, has {shares} of its {stop - start} bars, over all coins.")
+    begin, end = parts.train
+    absent = [name for name in ("headlines", "funding") if not known[name][begin:end].any()]
+    if absent:
+        rest = ", ".join(name for name in ("prices", "headlines", "funding") if name not in absent)
+        notes.append(
+            f"The training part has no {' and no '.join(absent)}: MarketAnalyst learns from {rest} alone there. What "
+            "it is paid stays as it is: its forecast's score and its share of the outcome."
+        )
     return notes
 
 

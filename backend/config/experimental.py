@@ -15,6 +15,7 @@ from backend.config.base import Fraction, LoraAlpha, LoraRank, LoraTargets, Rewa
 
 RoleName = Literal["manager", "market_analyst", "risk_analyst", "trader"]
 Above = Annotated[float, Field(ge=0.0, le=10.0)]
+Nats = Annotated[float, Field(ge=0.0, le=10.0)]
 
 
 class RoleSettings(Section):
@@ -24,6 +25,7 @@ class RoleSettings(Section):
     clip_high: Above | None = Field(None, description="as training.clip_high")
     kl: Above | None = Field(None, description="as training.kl")
     entropy: Fraction | None = Field(None, description="as training.entropy")
+    entropy_target: Nats | None = Field(None, description="as training.experimental.entropy_target")
     beta: RewardWeights | None = Field(None, description="as training.beta; of sub-agents")
     beta_end: tuple[Fraction, ...] | None = Field(None, description="as training.experimental.beta_end; of sub-agents")
     alignment_target: Annotated[int, Field(ge=0, le=256)] | None = Field(
@@ -90,6 +92,18 @@ class ExperimentalConfig(Section):
     )
     alignment_window: int = Field(
         1, ge=1, le=1000, description="alignment = 'duplicate_drop': last steps over which d is measured"
+    )
+    entropy_target: Nats = Field(
+        0.0,
+        description="entropy of a role, nats a sampled token, that the weight of its entropy bonus follows from step "
+        "to step, beginning with training.entropy; 0: the weight stays",
+    )
+    clip_cov: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="share of the sampled tokens of a step without a gradient of the objective: those that lower the "
+        "entropy most",
     )
     alpha_end: tuple[Fraction, ...] = Field(
         (), description="alpha in the last step of stage 2, approached linearly; empty: alpha stays as it is"

@@ -99,6 +99,13 @@ class TrainingConfig(Section):
     scores: Names = Field(
         (), description="expert scores of your own in place of the roles', as 'market_analyst=my_module:score,...'"
     )
+    invalid_penalty: float = Field(
+        0.0,
+        ge=0.0,
+        le=10.0,
+        description="above 0: valid answers are compared with valid ones alone, and an invalid one's advantage is so "
+        "far below 0; 0: it is compared with them by its reward of 0",
+    )
     clip_low: Fraction = Field(0.2, description="epsilon_low: the ratio is clipped below 1 - clip_low")
     clip_high: float = Field(0.2, ge=0.0, le=10.0, description="epsilon_high: the ratio is clipped above 1 + clip_high")
     kl: float = Field(0.0, ge=0.0, le=10.0, description="weight of the KL (k3) to the model that the run began with")
@@ -303,6 +310,15 @@ class TrainingConfig(Section):
                 "experimental.single_calls = 'batch' is a baseline of the summed reward, and "
                 "experimental.reward_aggregation = 'normalize_then_sum' has one for each part: use 'sum_then_normalize'"
             )
+        for key, value, problem in (
+            ("reward_aggregation", "normalize_then_sum", "has one for each part of the reward"),
+            ("single_calls", "batch", "compares with rewards of other windows"),
+        ):
+            if self.invalid_penalty and getattr(variants, key) == value:
+                yield (
+                    f"invalid_penalty = {self.invalid_penalty:g} is an advantage of the summed reward "
+                    f"within a window, and experimental.{key} = '{value}' {problem}: leave one of them out"
+                )
         if variants.group == "ordinal" and variants.min_group > self.rollouts_per_query:
             yield (
                 f"experimental.min_group = {variants.min_group} is above rollouts_per_query = "
@@ -333,11 +349,22 @@ class TrainingConfig(Section):
                 f"experimental.overlong_length = {variants.overlong_length} needs experimental.overlong_buffer from 1 "
                 f"to {variants.overlong_length}, not {variants.overlong_buffer}"
             )
+        yield from [*self._entropy_problems()][:1]
         if variants.credit != "broadcast" and not self.pays_outcome():
             yield (
                 f"experimental.credit = '{variants.credit}' divides an outcome that beta = {list(self.beta)} "
                 "does not pay"
             )
+
+    def _entropy_problems(self) -> Iterator[str]:
+        """A target of the entropy without a bonus whose weight could follow it."""
+        for role in RoleRates.model_fields:
+            own = self.of_role(role)
+            if own.experimental.entropy_target and not own.entropy:
+                yield (
+                    f"experimental.entropy_target = {own.experimental.entropy_target:g} of {role} is followed by the "
+                    "weight of its entropy bonus, and that begins with entropy = 0: set entropy, for example to 0.001"
+                )
 
     def _model_problems(self) -> Iterator[str]:
         """What contradicts the base, the adapters or the device."""

@@ -40,6 +40,7 @@ engine). `learning.learner.Learner.train` then goes through this page from top t
         population sigma; 0 in a group without spread
     A = sum over the parts p of c_p (R_p - mean_p) / sigma_p,   decoupled_advantages, batch_scaled
         divided by the batch's sigma (the GDPO variant)
+    A among valid calls, -penalty for an invalid one       advantages_of_valid
 
    What a sub-agent's call is compared with: `grouping.py`
 
@@ -61,7 +62,12 @@ engine). `learning.learner.Learner.train` then goes through this page from top t
     J = sum w (value) / normalizer                        aggregate, normalizer: rollouts count, never calls
     KL(pi_new || pi_ref), k3 with an unbiased gradient    kl_tokens
 
-   The loss -(J - kl KL + entropy H) of a micro-batch and the optimizer step are in `learning.role_trainer`
+   Exploration that lasts: `exploration.py`
+
+    log beta <- log beta + rate (1 - H / target)          next_entropy_weight, the weight of H in the next step
+    tokens with the largest (log pi - mean) (A - mean)    held_tokens: they have no gradient (Clip-Cov)
+
+   The loss -(J - kl KL + beta H) of a micro-batch and the optimizer step are in `learning.role_trainer`
    (`PolicyGradient`, `RoleTrainer.optimizer_step`). No gradient crosses roles.
 
 From a step to an advantage: Trainer.step, LearnerPool.train_step, Learner.train, assign_credit, group_advantages.

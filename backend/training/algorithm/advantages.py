@@ -5,6 +5,7 @@ no sigma   A = R - mean (Dr. GRPO, arXiv 2503.20783): sigma gives queries whose 
            steps
 decoupled  A = sum_p c_p (R_p - mean_p) / sigma_p over the parts p of the reward, each in its group, and then divided
            by the sigma of the whole batch (GDPO, arXiv 2601.05242): no part is drowned by another with more spread
+apart      valid answers are compared with valid ones alone, and an invalid one has a penalty of fixed size
 """
 
 from __future__ import annotations
@@ -53,6 +54,32 @@ def group_advantages(
     centred = unit - share @ unit
     advantages[counted] = centred / np.sqrt(share @ centred**2)
     return advantages, False
+
+
+def advantages_of_valid(
+    rewards: npt.ArrayLike,
+    valid: npt.ArrayLike,
+    penalty: float,
+    weights: npt.ArrayLike | None = None,
+    scale: bool = True,
+) -> tuple[npt.NDArray[np.float64], bool]:
+    """`group_advantages` among the valid calls of a group, and -penalty for each invalid one; whether it is degenerate.
+
+    rewards (n,), weights (n,) as in `group_advantages`; valid (n,) bool. An invalid call is paid nothing, which may be
+    twenty times as far from the others as these are from each other. In their mean it praises whatever the valid ones
+    of its group did, and its own tokens drown theirs in the gradient. This is the policy gradient of a reward that is
+    the group's mean less the penalty where the format is lost. A group without spread among its valid calls is
+    degenerate where none is invalid.
+    """
+    reward, right = np.asarray(rewards, np.float64), np.asarray(valid, np.bool_)
+    weight = np.ones_like(reward) if weights is None else np.asarray(weights, np.float64)
+    if right.shape != reward.shape or not (np.isfinite(penalty) and penalty > 0.0):
+        raise ValueError(f"valid {right.shape} must be a row like the rewards {reward.shape}, the penalty positive")
+    advantages = np.zeros_like(reward)
+    advantages[right], degenerate = group_advantages(reward[right], weight[right], scale)
+    wrong = ~right & (weight > 0.0)
+    advantages[wrong] = -penalty
+    return advantages, degenerate and not wrong.any()
 
 
 def decoupled_advantages(

@@ -19,7 +19,12 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from backend.training.algorithm.advantages import batch_scaled, decoupled_advantages, group_advantages
+from backend.training.algorithm.advantages import (
+    advantages_of_valid,
+    batch_scaled,
+    decoupled_advantages,
+    group_advantages,
+)
 from backend.training.algorithm.alignment import AlignmentMethod, align
 from backend.training.algorithm.grouping import GroupKey, SingleCalls, comparisons, is_single, single_call_advantage
 from backend.training.algorithm.rewards import Outcome, RewardParts, main_reward, overlong_penalty, sub_reward
@@ -60,6 +65,8 @@ class CreditSettings:
     group               what a sub-agent's call is compared with (`grouping`); fewer calls than `min_group` back off
     single_calls        batch: a sub-agent's call without peers has the role's other queries as its baseline
     overlong_length     with `overlong_buffer` of `overlong_penalty`, in sampled tokens of a conversation; 0: no penalty
+    invalid_penalty     above 0: valid calls are compared with valid ones alone, and this is what an invalid one's
+                        advantage is below 0 (`advantages_of_valid`)
     keep_degenerate     False: the manager's degenerate groups are in no denominator, as dynamic sampling wants it
     """
 
@@ -70,6 +77,7 @@ class CreditSettings:
     min_group: int
     overlong_length: int
     overlong_buffer: int
+    invalid_penalty: float
     keep_degenerate: bool
 
     @property
@@ -148,6 +156,11 @@ def assign_credit(groups: Sequence[ScoredGroup], settings: CreditSettings) -> Ro
             if settings.decoupled:
                 terms, coefficients = [call.parts.terms() for call in calls], (*group.coefficients, 1.0)
                 values, equal = decoupled_advantages(terms, coefficients, among)
+            elif settings.invalid_penalty:
+                rewards, valid = [call.reward for call in calls], [call.parts.valid for call in calls]
+                values, equal = advantages_of_valid(
+                    rewards, valid, settings.invalid_penalty, among, settings.scale_rewards
+                )
             else:
                 values, equal = group_advantages([call.reward for call in calls], among, settings.scale_rewards)
             advantage[receivers] = values[np.isin(members, receivers)]

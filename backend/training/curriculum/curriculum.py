@@ -151,6 +151,7 @@ def credit_settings(config: TrainingConfig, stage: Stage) -> CreditSettings:
         min_group=config.experimental.min_group,
         overlong_length=config.experimental.overlong_length,
         overlong_buffer=config.experimental.overlong_buffer,
+        invalid_penalty=config.invalid_penalty,
         keep_degenerate=stage.number == 1 or config.experimental.dynamic_rounds == 0,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,7 +23,8 @@ class TrainingRow:
     first branch.
 
     `proximal` (length,) are its log-probs under the policy before the first of several updates. It is None where the
-    row is in the first update alone: there the forward pass of the update itself gives them.
+    row is in the first update alone: there the forward pass of the update itself gives them. `held` (length of ids,)
+    marks sampled tokens without a gradient of the objective (`exploration.held_tokens`); None where there is none.
     """
 
     trajectory: Trajectory
@@ -30,6 +32,7 @@ class TrainingRow:
     weight: float
     proximal: Tensor | None = None
     first: bool = True
+    held: npt.NDArray[np.bool_] | None = None
 
     @property
     def length(self) -> int:

@@ -28,6 +28,7 @@ from backend.training.algorithm.credit import (
     score_sub,
     shuffled,
 )
+from backend.training.algorithm.exploration import next_entropy_weight
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import Stage, credit_settings, curriculum_of
 from backend.training.learning.role_trainer import Batch, GradientPool, RoleTrainer, RoleTrainerSettings
@@ -58,12 +59,14 @@ class LearnerState:
     skipped_steps    steps in a row in which updates were tried and none of them was finite
     call_histograms  of each of the last steps, oldest first: how many rollouts called the role how often
                      (`credit.calls_histogram`)
+    entropy_weight   of the bonus in the next step, where it follows a target; None before the first one
     """
 
     stage2_steps: int = 0
     idle_steps: int = 0
     skipped_steps: int = 0
     call_histograms: list[dict[int, int]] = field(default_factory=list)
+    entropy_weight: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
@@ -80,7 +83,14 @@ class LearnerState:
             {int(calls): int(rollouts) for calls, rollouts in histogram.items()}
             for histogram in values["call_histograms"]
         ]
-        return cls(int(values["stage2_steps"]), int(values["idle_steps"]), int(values["skipped_steps"]), histograms)
+        weight = raw.get("entropy_weight")  # former checkpoints have none
+        return cls(
+            int(values["stage2_steps"]),
+            int(values["idle_steps"]),
+            int(values["skipped_steps"]),
+            histograms,
+            None if weight is None else float(weight),
+        )
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,7 @@ class Learner:
             batch = self.split_batch(credit)
             if batch is not None:
                 metrics |= self.trainer.train(batch, given.rate)
-                self.count_skipped(metrics)
+                metrics |= self.note_updates(metrics)
         return LearningResult(credit, metrics, rolled_back)
 
     def credit_input(self, step: int, data: StepData) -> CreditInput:
@@ -177,12 +187,25 @@ class Learner:
         items = [item for item in credit.items if item.reward is not None]
         if not items:
             return None
+        if self.state.entropy_weight is not None:
+            self.trainer.weigh_entropy(self.state.entropy_weight)
         return self.trainer.split_batch(
             [item.trajectory for item in items],
             [item.advantage for item in items],
             [item.weight for item in items],
             self.config.temperature,
         )
+
+    def note_updates(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Remember how a step's updates went, whose `metrics` these are; what else there is to watch of them."""
+        self.count_skipped(metrics)
+        target, entropy = self.config.experimental.entropy_target, metrics.get(f"{self.role}/entropy")
+        if not target:
+            return {}
+        weight = self.trainer.settings.entropy
+        if entropy is not None:
+            self.state.entropy_weight = next_entropy_weight(weight, entropy, target, self.config.entropy)
+        return {f"{self.role}/entropy_weight": weight}
 
     def count_skipped(self, metrics: Mapping[str, float]) -> None:
         """Count the steps in a row without a finite update; `metrics` are those of the step's updates."""
@@ -301,6 +324,7 @@ def role_settings(config: TrainingConfig, role: str) -> RoleTrainerSettings:
         constant_length=config.experimental.constant_length,
         kl=config.kl,
         entropy=config.entropy,
+        clip_cov=config.experimental.clip_cov,
         importance=config.experimental.importance,
         importance_cap=config.experimental.importance_cap,
         mask_truncated=config.experimental.mask_truncated,

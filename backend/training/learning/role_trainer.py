@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from backend.policies.role_policies import RolePolicies
 from backend.policies.sharding import ShardGroup
 from backend.policies.tensor_files import read_tensors, write_tensors
+from backend.training.algorithm.exploration import held_tokens
 from backend.training.algorithm.objective import (
     Aggregation,
     ImportanceKind,
@@ -57,6 +58,7 @@ class RoleTrainerSettings:
     constant_length: int  # of the aggregation dr_grpo
     kl: float  # anchor to the base model; costs one more forward pass
     entropy: float
+    clip_cov: float  # share of the sampled tokens that have no gradient, since the entropy falls most with them
     importance: ImportanceKind
     importance_cap: float  # on pi_trainer / pi_engine of each sampled token
     mask_truncated: bool  # conversations cut off at the token limit have no token that is learnt from
@@ -150,6 +152,8 @@ class RoleTrainer:
             i: self._rows(trajectories[i], float(advantage[i]), float(weight[i]))
             for i in np.flatnonzero(learns).tolist()
         }
+        if settings.clip_cov:
+            rows = self._held_back(rows)
         plan = self._plan(len(chosen))
         if len(plan) > 1:
             # Rows of the first update alone see the policy before it has moved: their log-probs are at hand there.
@@ -174,6 +178,11 @@ class RoleTrainer:
             truncated,
             StepStats(self.settings.importance_cap),
         )
+
+    def weigh_entropy(self, weight: float) -> None:
+        """Give the entropy bonus of the batches to come this weight."""
+        self.settings = replace(self.settings, entropy=weight)
+        self._policy.settings = self.settings
 
     def train(self, batch: Batch, rate: float = 1.0) -> dict[str, float]:
         """Make the updates of a batch; its metrics."""
@@ -249,6 +258,20 @@ class RoleTrainer:
             TrainingRow(branch, advantage, weight * share, first=number == 0)
             for number, (branch, share) in enumerate(zip(branches, shares, strict=True))
         ]
+
+    def _held_back(self, rows: dict[int, list[TrainingRow]]) -> dict[int, list[TrainingRow]]:
+        """The rows with those tokens marked that `clip_cov` takes from the objective, by the log-probs of the engine:
+        they are known before any pass, and the same whoever computes the gradient."""
+        flat = [row for own in rows.values() for row in own]
+        said = [row.trajectory for row in flat]
+        logps = [one.sampled_logps[one.mask] for one in said]
+        marks = held_tokens(logps, [row.advantage for row in flat], self.settings.clip_cov)
+        held: dict[TrainingRow, TrainingRow] = {}
+        for row, one, mark in zip(flat, said, marks, strict=True):
+            whole = np.zeros(len(one.ids), np.bool_)
+            whole[one.mask] = mark
+            held[row] = replace(row, held=whole) if mark.any() else row
+        return {i: [held[row] for row in own] for i, own in rows.items()}
 
     def _tokens(self, one: Trajectory) -> int:
         """Sampled tokens of a conversation that are learnt from."""
@@ -349,7 +372,7 @@ class PolicyGradient:
             old, batch.sampled_logps, batch.mask, settings.importance_cap, settings.importance
         )
         objective, clip_stats = clipped_objective(
-            new,
+            without_gradient(new, members),
             old,
             batch.mask,
             advantages,
@@ -373,6 +396,17 @@ class PolicyGradient:
             loss = loss - settings.entropy * mean
         stats.add_tokens(clip_stats, entropy.detach()[batch.mask], importance[batch.mask], old.detach(), batch)
         return loss
+
+
+def without_gradient(logps: Tensor, members: Sequence[TrainingRow]) -> Tensor:
+    """Log-probs (B, T) of some rows, those of the held tokens as constants: they keep their place in every mean."""
+    if all(row.held is None for row in members):
+        return logps
+    held = np.zeros(tuple(logps.shape), np.bool_)
+    for line, row in zip(held, members, strict=True):
+        if row.held is not None:
+            line[: row.length] = row.held[: row.length]
+    return torch.where(torch.from_numpy(held).to(logps.device), logps.detach(), logps)
 
 
 class GradientPool(Protocol):

@@ -43,8 +43,7 @@ def train_jointly(learners: Mapping[str, Learner], step: int, data: StepData) ->
         trainers = {role: learner.trainer for role, learner in learners.items()}
         rate = next(iter(given.values())).rate  # the same for all roles: there is one schedule
         for role, of_updates in step_jointly(trainers, batches, rate).items():
-            metrics[role] |= of_updates
-            learners[role].count_skipped(of_updates)
+            metrics[role] |= of_updates | learners[role].note_updates(of_updates)
     return {role: LearningResult(credits[role], metrics[role], role in lost) for role in learners}
 
 

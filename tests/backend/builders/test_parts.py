@@ -40,3 +40,15 @@ def test_the_shares_are_those_of_the_tools_answers() -> None:
         assert f"bars on 100%, headlines on {np.mean(told['headlines']):.0%}" in note
         assert f"funding on {np.mean(told['funding']):.0%} of its {stop - start} bars" in note
     assert "headlines on 0%" not in notes[1] and notes[0].startswith("The training part, 2")
+
+
+def test_a_source_that_the_training_part_lacks_is_named_with_who_learns_without_it() -> None:
+    whole = replace(synthetic(), truth=None)
+    late = int(whole.open_time[PARTS.train[1] + 5])
+    later = tuple(item for item in whole.news if item.known_at >= late)
+    assert len(part_notes(whole, PARTS)) == 3
+    *_, note = part_notes(replace(whole, news=later), PARTS)
+    assert note.startswith("The training part has no headlines: MarketAnalyst learns from prices, funding alone there.")
+    *_, note = part_notes(replace(whole, news=(), funding={}), PARTS)
+    assert note.startswith("The training part has no headlines and no funding: MarketAnalyst learns from prices alone")
+    assert "its forecast's score and its share of the outcome" in note

@@ -108,6 +108,10 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, str]], ...] = (
     (["per_role.trader.beta_end=[0.1, 0.5, 0.4]", "stage2_steps=1"], ("beta_end", "stage2_steps")),
     (["beta_end=[0.5, 0.5]"], ("beta_end", "beta")),
     (["alpha_end=[0.5, 0.4]"], ("alpha_end", "sum")),
+    (["invalid_penalty=0.1", "reward_aggregation=normalize_then_sum"], ("invalid_penalty", "reward_aggregation")),
+    (["invalid_penalty=0.1", "single_calls=batch"], ("invalid_penalty", "single_calls")),
+    (["entropy_target=0.05"], ("entropy_target", "entropy")),
+    (["per_role.trader.entropy_target=0.05"], ("entropy_target", "trader")),
 )
 
 
@@ -136,6 +140,7 @@ VARIANTS: tuple[list[str], ...] = (
     ["importance=mask", "importance_cap=5.0"],
     ["importance=none"],
     ["reward_aggregation=normalize_then_sum"],
+    ["invalid_penalty=0.1", "entropy=0.001", "entropy_target=0.05"],
     ["credit=shapley", "mask_truncated=true"],
     ["alignment=duplicate_drop", "alignment_window=8", "per_role.trader.alignment_target=2"],
     [

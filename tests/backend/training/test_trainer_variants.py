@@ -35,10 +35,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "Dr. GRPO with Shapley values": {
         "aggregation": "dr_grpo", "constant_length": 50, "scale_rewards": False, "credit": "shapley",
-        "mask_truncated": True, "importance": "none", "kl": 0.1, "entropy": 0.01,
+        "mask_truncated": True, "importance": "none", "kl": 0.1, "entropy": 0.01, "clip_cov": 0.02,
     },
     "BNPO with counterfactuals and copies": {
         "aggregation": "bnpo", "credit": "counterfactual", "alignment": "duplicate_drop", "clip_high": 0.28,
+        "invalid_penalty": 0.1, "entropy": 0.001, "entropy_target": 0.05,
     },
 }  # fmt: skip
 

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from backend.training.algorithm.advantages import batch_scaled, decoupled_advantages, group_advantages
+from backend.training.algorithm.advantages import (
+    advantages_of_valid,
+    batch_scaled,
+    decoupled_advantages,
+    group_advantages,
+)
 
 # Rewards have few decimals here, so that two of them are either equal or clearly different.
 grid = st.integers(0, 1000).map(lambda n: n / 1000)
@@ -191,3 +196,33 @@ def test_parts_of_the_wrong_shape_are_refused() -> None:
     for parts, coefficients in (([1.0, 2.0], [1.0]), ([[1.0, 2.0]], [1.0]), ([[1.0]], [[1.0]])):
         with pytest.raises(ValueError, match="parts"):
             decoupled_advantages(parts, coefficients)
+
+
+def test_an_invalid_answer_praises_nobody_and_costs_the_penalty() -> None:
+    # Compared by its reward of 0 the invalid one would give the three others +0.21, +0.15 and +0.18.
+    rewards, valid = [0.66, 0.60, 0.63, 0.0], [True, True, True, False]
+    advantages, degenerate = advantages_of_valid(rewards, valid, 0.1, scale=False)
+    assert advantages == pytest.approx([0.03, -0.03, 0.0, -0.1]) and not degenerate
+    scaled, _ = advantages_of_valid(rewards, valid, 0.5)
+    assert scaled == pytest.approx([np.sqrt(1.5), -np.sqrt(1.5), 0.0, -0.5])
+    weighted, _ = advantages_of_valid(rewards, valid, 0.1, [2.0, 1.0, 0.0, 0.0], scale=False)
+    assert weighted == pytest.approx([0.02, -0.04, 0.0, 0.0]), "what was dropped gets nothing"
+
+
+def test_a_group_teaches_its_format_even_where_its_valid_answers_are_alike() -> None:
+    assert advantages_of_valid([0.6, 0.6, 0.0], [True, True, False], 0.1)[0].tolist() == [0.0, 0.0, -0.1]
+    assert not advantages_of_valid([0.6, 0.6, 0.0], [True, True, False], 0.1)[1]
+    assert advantages_of_valid([0.6, 0.6], [True, True], 0.1)[1]
+    advantages, degenerate = advantages_of_valid([0.0, 0.0], [False, False], 0.1)
+    assert advantages.tolist() == [-0.1, -0.1] and not degenerate
+    for penalty in (0.0, -1.0, np.nan):
+        with pytest.raises(ValueError, match="penalty positive"):
+            advantages_of_valid([0.6], [True], penalty)
+
+
+@given(groups, st.floats(0.01, 5.0))
+def test_without_an_invalid_answer_it_is_the_group_s_advantage(group: tuple[Any, Any], penalty: float) -> None:
+    rewards, weights = group
+    advantages, degenerate = advantages_of_valid(rewards, np.full(len(rewards), True), penalty, weights)
+    want, equal = group_advantages(rewards, weights)
+    assert advantages.tolist() == want.tolist() and degenerate is equal

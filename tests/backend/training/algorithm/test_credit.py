@@ -288,3 +288,15 @@ def test_a_shuffled_reward_has_nothing_to_do_with_the_call() -> None:
     own, rng = np.array([call.reward for call in group.calls]), np.random.default_rng(3)
     turned = np.array([[call.reward for call in shuffled(group, rng).calls] for _ in range(2_000)])
     assert abs(np.corrcoef(np.tile(own, 2_000), turned.ravel())[0, 1]) < 0.05
+
+
+def test_with_a_penalty_an_invalid_answer_changes_no_other_s_advantage() -> None:
+    """The manager of rollout 2 and one of the trader's answers are invalid."""
+    drawn = build([[(True, 0.7, [(True, 0.4)]), (True, 0.5, [(True, 0.8)]), (False, 0.9, [(False, None)])]])
+    apart = main_credit(drawn, standard_credit(invalid_penalty=0.2, scale_rewards=False))
+    assert [one.advantage for one in apart.items] == pytest.approx([0.09, -0.09, -0.2])
+    assert [one.reward for one in apart.items] == pytest.approx([0.73, 0.55, 0.0]), "what is paid stays what it is"
+    together = main_credit(drawn, standard_credit(scale_rewards=False))
+    assert [one.advantage for one in together.items] == pytest.approx([0.73 - 1.28 / 3, 0.55 - 1.28 / 3, -1.28 / 3])
+    of_trader = credit(drawn, invalid_penalty=0.2, scale_rewards=False)
+    assert [one.advantage for one in of_trader.items] == pytest.approx([-0.06, 0.06, -0.2])

@@ -16,6 +16,7 @@ from backend.config.experimental import RoleSettings
 from backend.config.training import TrainingConfig
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.alignment import target_count
+from backend.training.algorithm.exploration import next_entropy_weight
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import curriculum_of
@@ -98,7 +99,7 @@ def test_d_of_a_role_can_be_fixed(learn: Callable[..., Learner], make: Make) -> 
 
 @given(state=st.builds(
     LearnerState, st.integers(0, 99), st.integers(0, 99), st.integers(0, 99),
-    st.lists(st.dictionaries(st.integers(0, 9), st.integers(0, 9))),
+    st.lists(st.dictionaries(st.integers(0, 9), st.integers(0, 9))), st.none() | st.floats(1e-6, 1.0),
 ))  # fmt: skip
 def test_what_is_remembered_comes_back_from_json(state: LearnerState) -> None:
     assert LearnerState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
@@ -148,9 +149,36 @@ def test_only_steps_in_a_row_without_a_finite_update_end_a_run(learn: Callable[.
     assert f"training.learning_rate.{ROLE}" in str(learner.failure())
 
 
+def test_the_weight_of_the_entropy_follows_its_target_also_after_a_resume(
+    learn: Callable[..., Learner], make: Make
+) -> None:
+    settings = {"entropy": 0.01, "entropy_target": 1.0, "minibatches": 1}
+    learner = learn(**settings)
+    want = 0.01
+    for step in range(4):
+        metrics = learner.train(step, step_data(learner, make, [1, 2])).metrics
+        assert metrics[f"{ROLE}/entropy_weight"] == pytest.approx(want)
+        assert learner.trainer.settings.entropy == pytest.approx(want), "of the updates that were just made"
+        want = next_entropy_weight(want, metrics[f"{ROLE}/entropy"], 1.0, 0.01)
+        assert learner.state.entropy_weight == pytest.approx(want) != pytest.approx(0.01)
+        if step % 2:
+            learner.restart()
+        else:
+            resumed = learn(**settings)
+            resumed.restore(LearnerState.from_dict(json.loads(json.dumps(learner.state.to_dict()))), None)
+            learner = resumed
+
+
+def test_without_a_target_the_weight_of_the_entropy_stays(learn: Callable[..., Learner], make: Make) -> None:
+    learner = learn(entropy=0.01)
+    for step in range(2):
+        assert f"{ROLE}/entropy_weight" not in learner.train(step, step_data(learner, make, [1, 2])).metrics
+    assert learner.trainer.settings.entropy == 0.01 and learner.state.entropy_weight is None
+
+
 OWN: Mapping[str, Any] = {
-    "clip_low": 0.3, "clip_high": 0.5, "kl": 0.7, "entropy": 0.01, "beta": (0.2, 0.3, 0.5), "beta_end": (0.1, 0.8, 0.1),
-    "alignment_target": 4,
+    "clip_low": 0.3, "clip_high": 0.5, "kl": 0.7, "entropy": 0.01, "entropy_target": 0.3, "beta": (0.2, 0.3, 0.5),
+    "beta_end": (0.1, 0.8, 0.1), "alignment_target": 4,
 }  # fmt: skip
 
 

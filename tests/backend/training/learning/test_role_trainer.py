@@ -17,6 +17,7 @@ from transformers import Qwen3ForCausalLM
 
 from backend.policies.logprobs import token_logps
 from backend.policies.role_policies import RolePolicies
+from backend.training.algorithm.exploration import held_tokens
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
 from simulator.errors import UserError
@@ -209,6 +210,30 @@ def test_the_entropy_term_flattens(tiny: Qwen3ForCausalLM, make: Make) -> None:
     entropies = [trainer.step(batch, [0.0] * 6, weights)["manager/entropy"] for _ in range(5)]
     assert entropies == sorted(entropies)
     assert entropies[-1] > entropies[0] + 0.05
+
+
+def test_held_tokens_have_no_gradient_and_keep_their_place_in_the_mean(
+    tiny: Qwen3ForCausalLM, make: Make, gradients: list[list[Tensor]]
+) -> None:
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    held = held_tokens([one.sampled_logps[one.mask] for one in batch if one is not batch[2]],
+                       [a for i, a in enumerate(advantages) if i != 2], 0.4)  # fmt: skip
+    assert sum(int(mark.sum()) for mark in held) > 1
+    loss = torch.zeros(())
+    marks = iter(held)
+    for i, (one, advantage, weight) in enumerate(zip(batch, advantages, weights, strict=True)):
+        if i == 2:
+            continue  # an advantage of 0 has no row
+        ids, mask = torch.from_numpy(one.ids).long()[None], torch.from_numpy(one.mask)[None]
+        logps = token_logps(policies.activate("manager"), ids, mask)[0][mask]
+        free = torch.from_numpy(~next(marks))
+        loss = loss - weight * advantage * (logps * free).sum() / mask.sum() / sum(weights)
+    want = torch.autograd.grad(loss, policies.trainable("manager"))
+    for tokens in (10_000, 40):
+        settings = replace(FREE, clip_cov=0.4, micro_batch_tokens=tokens)
+        RoleTrainer(copy.deepcopy(policies), "manager", settings).step(batch, advantages, weights)
+        close(gradients[-1], list(want))
 
 
 def test_several_updates_use_the_ratio_to_where_they_began(
