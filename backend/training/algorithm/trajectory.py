@@ -29,8 +29,8 @@ class Trajectory:
     expert         the expert's score in [0, 1], None where there is none
     ordinal        0 for the role's first call in this rollout, 1 for the second, ...
     thought_tokens sampled tokens that were thoughts; `thoughts_cut` of these were closed as their budget was spent
-    versions       from which token on which version of the weights sampled, where it was more than one; `policy_version`
-                   is the first of them
+    versions       from which token on which version of the weights sampled, where it was more than one; the first of
+                   them is `policy_version`
     failure        kind of what ended it without a valid answer, as `bad_json`; None for a valid one
     """
 
@@ -108,7 +108,7 @@ def _versions_within(versions: Sequence[tuple[int, str]], start: int, stop: int)
     """The versions of the tokens from `start` to `stop`, counted from `start` on."""
     before = [version for first, version in versions if first <= start][-1:]
     later = [(first - start, version) for first, version in versions if start < first < stop]
-    return tuple([*((0, version) for version in before), *later])
+    return (*((0, version) for version in before), *later)
 
 
 def failure_kind(reason: str | None) -> str | None:

@@ -44,7 +44,9 @@ def versions_of(answer: Completion) -> list[int]:
     return found
 
 
-def recomputed(models: list[Qwen3ForCausalLM], request: Request, answer: Completion, versions: list[int]) -> list[float]:
+def recomputed(
+    models: list[Qwen3ForCausalLM], request: Request, answer: Completion, versions: list[int]
+) -> list[float]:
     """The log-prob of each id under a version, by Hugging Face's model in one pass over the whole conversation."""
     found = []
     with torch.no_grad():
