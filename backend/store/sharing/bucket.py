@@ -210,7 +210,8 @@ class BucketObjects:
                 if answer in _REFUSED or "HTTP status 403" in str(error):
                     raise StoreError(
                         f"bucket {self._bucket} at {self._place} does not take the keys in "
-                        f"{' and '.join(KEY_VARIABLES)} ({answer}): set those of an account that may read, write and delete there"
+                        f"{' and '.join(KEY_VARIABLES)} ({answer}): set those of an account that may read, write and "
+                        "delete there"
                     ) from error
                 if time.monotonic() > until:
                     raise StoreError(
