@@ -116,7 +116,7 @@ def run() -> list[Result]:
             "name": "services.workers.machine",
             "value": machine,
             "unit": "times one process",
-            "against": "one process that rolls the same shards out, without a store: the most that two workers can give",
+            "against": "one process that rolls the same shards out, without a store: the most that two can give",
             "ratio": machine,
             "target": f">= {TARGET}: else the row above cannot reach its own",
             "met": machine >= TARGET,
@@ -145,11 +145,11 @@ def _measured() -> tuple[dict[int, list[float]], dict[int, list[float]], set[str
                     rates[workers] += [rollouts / (b - a) for a, b in pairwise(times)]
                     processor[workers].append(seconds / rollouts / (STEPS - 1))
                     digests.add(_digest(store))
-        machine = 2.0 * max(_seconds_alone(base, 1)) / max(_seconds_alone(base, 2))
+        machine = 2.0 * max(seconds_alone(base, 1)) / max(seconds_alone(base, 2))
     return rates, processor, digests, machine
 
 
-def _seconds_alone(base: Path, processes: int) -> list[float]:
+def seconds_alone(base: Path, processes: int) -> list[float]:
     """What the shards of a step take each of some processes that begin at once and know nothing of each other."""
     own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, "-c", _ALONE, str(base), *SETTINGS, f"training.base_model={base}"]
