@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, TypeVar
 
-from backend.store.errors import StoreError
+from backend.store.errors import StoreDiskError, StoreError
 from backend.store.records import valid_run_id
 from backend.store.sharing.objects import FORGOTTEN_AFTER, check_object, check_upload
 
@@ -87,9 +87,15 @@ class BucketObjects:
             if upload not in self._uploads:
                 self._uploads[upload] = tempfile.SpooledTemporaryFile(_IN_MEMORY), 0.0  # noqa: SIM115  # `finish` closes
             file, _ = self._uploads[upload]
-            file.seek(offset)
-            file.write(content)
-            file.truncate()
+            try:
+                file.seek(offset)
+                file.write(content)
+                file.truncate()
+            except OSError as error:
+                raise StoreDiskError(
+                    f"a file on its way to {self.url} cannot wait in the temporary folder ({error.strerror}): free "
+                    "some space there, or set TMPDIR to a folder that has some"
+                ) from error
             self._uploads[upload] = file, time.monotonic()
 
     def finish(self, run: str, upload: str, part: str, checksum: str) -> bool:

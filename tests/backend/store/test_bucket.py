@@ -1,5 +1,5 @@
 """Files of runs in an S3-compatible bucket: the same records for whoever reads, copies, compacts, exports or deletes
-them, and one sentence for what is wrong with the bucket. The server is moto's, on this machine."""
+them, and one sentence for what is wrong with the bucket. A folder stands for it, and in slow tests moto's server."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyarrow.fs import FileSelector, FileType, S3FileSystem
 from typer.testing import CliRunner
 
 from backend.cli.main import app
@@ -26,51 +25,38 @@ from backend.store.maintenance.object_copy import choose_bucket
 from backend.store.records import RunRecord, TrajectoryRecord
 from backend.store.sharing.bucket import BucketObjects
 from backend.store.store import Store
+from tests.backend.store.buckets import BUCKET, SERVER_PYTHON, FolderClient, files_below, s3_client, s3_server
 from tests.backend.store.gateways import CREDENTIALS, gateway_thread
 from tests.backend.store.test_token_files import RUN, add_run, add_step, some
 
-moto = pytest.importorskip("moto.server", reason="needs moto with flask, of the group dev: `make test` installs it")
-
 SECRET = "a very secret key"
-URL = "s3://teams/trainings"
+URL = f"s3://{BUCKET}/trainings"
+PLACES = ["folder", pytest.param("server", marks=pytest.mark.slow)]
+needs_server = pytest.mark.skipif(not SERVER_PYTHON.is_file(), reason="needs an S3 server: `make .venv-s3` installs it")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The address of an S3 server with the bucket `teams`."""
-    running = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    bucket_client(f"http://{host}:{port}").create_dir("teams")
-    yield f"http://{host}:{port}"
-    running.stop()
-
-
-@pytest.fixture
-def keys(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The environment of a process that may use the bucket."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str | Path]:
+    """Where a bucket is that this process may use: a folder that stands for it, or a server."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "trader")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    return server
-
-
-def bucket_client(server: str) -> S3FileSystem:
-    scheme, _, place = server.partition("://")
-    return S3FileSystem(
-        access_key="k", secret_key="s", region="us-east-1", scheme=scheme, endpoint_override=place,
-        allow_bucket_creation=True,
-    )  # fmt: skip
-
-
-def in_bucket(server: str, prefix: str) -> list[str]:
-    """The files below a prefix of the bucket."""
-    found = bucket_client(server).get_file_info(FileSelector(f"teams/{prefix}", recursive=True, allow_not_found=True))
-    return [one.path for one in found if one.type == FileType.File]
+    if request.param == "folder":
+        folder = tmp_path / "served"
+        (folder / BUCKET).mkdir(parents=True)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        monkeypatch.setattr(BucketObjects, "_connected", lambda objects: FolderClient(folder))
+        yield folder
+        return
+    if not SERVER_PYTHON.is_file():
+        pytest.skip("needs an S3 server: `make .venv-s3` installs it")
+    with s3_server() as address:
+        s3_client(address).create_dir(BUCKET)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        yield address
 
 
 def fresh_url() -> str:
-    return f"s3://teams/{secrets.token_hex(6)}"
+    return f"s3://{BUCKET}/{secrets.token_hex(6)}"
 
 
 def assert_reads(store: Store, records: list[TrajectoryRecord]) -> None:
@@ -79,14 +65,14 @@ def assert_reads(store: Store, records: list[TrajectoryRecord]) -> None:
     assert [one.ids.tolist() for _, one in tokens] == [list(one.ids) for one in records if one.role == "trader"]
 
 
-def test_tokens_lie_in_the_bucket_and_every_reader_finds_them(keys: str, tmp_path: Path) -> None:
+def test_tokens_lie_in_the_bucket_and_every_reader_finds_them(place: str | Path, tmp_path: Path) -> None:
     url, records = fresh_url(), some()
     prefix = url.rpartition("/")[2]
     with Store.open(tmp_path / "store") as store:
         assert choose_bucket(store, f"{url}/") == url
         add_run(store)
         add_step(store, records)
-        assert len(in_bucket(keys, prefix)) == 4 and not (tmp_path / "store" / "objects").exists()
+        assert len(files_below(place, prefix)) == 4 and not (tmp_path / "store" / "objects").exists()
     with Store.open(tmp_path / "store") as store:  # whoever opens it next needs to be told nothing
         assert_reads(store, records)
         assert not check_store(store, tmp_path / "runs", lambda *_: None).problems
@@ -95,22 +81,19 @@ def test_tokens_lie_in_the_bucket_and_every_reader_finds_them(keys: str, tmp_pat
     with Store.open(tmp_path / "store") as store:
         assert store.connection.bucket() == url
         assert_reads(store, records)
-        assert store.drop_trajectories(RUN, [0]) == 4 and not in_bucket(keys, prefix)
+        assert store.drop_trajectories(RUN, [0]) == 4 and not files_below(place, prefix)
         add_step(store, records)
         store.delete_run(RUN)
-        assert not in_bucket(keys, prefix)
+        assert not files_below(place, prefix)
     with Store.open(tmp_path / "backup") as copy:  # which is whole by itself
         assert copy.connection.bucket() is None
         assert_reads(copy, records)
 
 
-@given(st.binary(max_size=3000), st.integers(1, 1000))
-@settings(max_examples=15, deadline=None)
-def test_a_file_comes_back_as_it_was_sent_in_any_pieces(server: str, content: bytes, piece: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("ENDPOINT_URL", server), ("ACCESS_KEY_ID", "k"), ("SECRET_ACCESS_KEY", SECRET)):
-            patch.setenv(f"AWS_{name}", value)
-        objects = BucketObjects(fresh_url(), 5.0)
+@given(content=st.binary(max_size=3000), piece=st.integers(1, 1000))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_file_comes_back_as_it_was_sent_in_any_pieces(place: str | Path, content: bytes, piece: int) -> None:
+    objects = BucketObjects(fresh_url(), 5.0)
     upload, checksum = secrets.token_hex(16), sha256(content).hexdigest()
     for offset in range(0, max(1, len(content)), piece):
         objects.write("r", upload, offset, content[offset : offset + piece])
@@ -131,7 +114,7 @@ def test_a_file_comes_back_as_it_was_sent_in_any_pieces(server: str, content: by
 
 
 def test_a_server_of_surrealdb_has_a_place_for_files_with_a_bucket(
-    keys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gateway of a database in memory takes no files itself, as a server of SurrealDB takes none."""
     for name, value in CREDENTIALS.items():
@@ -157,7 +140,7 @@ def test_a_server_of_surrealdb_has_a_place_for_files_with_a_bucket(
         assert (tmp_path / "b" / weights.relative_to(folder)).read_bytes() == weights.read_bytes()
 
 
-def test_the_command_binds_a_new_store_once_and_for_good(keys: str, tmp_path: Path) -> None:
+def test_the_command_binds_a_new_store_once_and_for_good(place: str | Path, tmp_path: Path) -> None:
     store, runner = str(tmp_path / "store"), CliRunner()
 
     def bind(url: str, where: str = store) -> str:
@@ -184,7 +167,7 @@ def test_the_command_binds_a_new_store_once_and_for_good(keys: str, tmp_path: Pa
             choose_bucket(busy, URL)
 
 
-def test_who_has_no_keys_or_wrong_ones_is_told_so(keys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_no_keys_is_told_so_and_reads_the_rest(place: str | Path, tmp_path: Path) -> None:
     with Store.open(tmp_path / "store") as store:
         choose_bucket(store, fresh_url())
         add_run(store)
@@ -194,16 +177,24 @@ def test_who_has_no_keys_or_wrong_ones_is_told_so(keys: str, tmp_path: Path, mon
         with pytest.raises(StoreError, match="read from the environment alone: set AWS_SECRET_ACCESS_KEY, and AWS_END"):
             store.trajectories(RUN, 0)
         assert [record.run for record in store.runs()] == [RUN], "what needs no file needs no key"
-    monkeypatch.setattr("moto.settings.INITIAL_NO_AUTH_ACTION_COUNT", 0.0)  # from here on it knows its accounts
-    with Store.open(tmp_path / "store") as store, pytest.raises(StoreError) as refused:
-        store.trajectories(RUN, 0)
+
+
+@pytest.mark.slow
+@needs_server
+def test_wrong_keys_are_refused_in_one_sentence_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "trader")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    with s3_server(INITIAL_NO_AUTH_ACTION_COUNT="0") as address:  # it knows no account
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        with pytest.raises(StoreError) as refused:
+            BucketObjects(URL, 1.0).check()
     assert "does not take the keys in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in str(refused.value)
     assert SECRET not in str(refused.value) and "trader" not in str(refused.value)
 
 
-def test_a_bucket_that_does_not_answer_is_tried_again_and_then_named(
-    keys: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_that_does_not_answer_is_tried_again_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "trader")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{probe.getsockname()[1]}")
