@@ -28,7 +28,7 @@ test: $(STAMP) .venv-site ## lint, types, layers, fast tests
 	@$(RUN)lint-imports
 	@$(RUN)pytest -n 2 -m "not slow"
 
-test-all: $(STAMP) .venv-vllm .venv-site ## the same with the slow tests
+test-all: $(STAMP) .venv-vllm .venv-site .venv-s3 ## the same with the slow tests
 	@$(RUN)ruff check .
 	@$(RUN)ruff format --check .
 	@$(RUN)mypy -n 2
@@ -63,13 +63,18 @@ ui: $(USER_STAMP) ## the Streamlit page, on localhost
 .venv-former-engine:
 	@$(RUN)python scripts/install.py former-engine --new $@
 
+# moto's S3 server, for the tests of buckets; apart, because its client wants an older dateutil than pandas here.
+.venv-s3: requirements/s3.txt | .venv/bin/python
+	@rm -rf $@
+	@$(RUN)python scripts/install.py s3 --new $@
+
 # MkDocs with its theme, for `make site`; apart, because nothing of it is of use to the program or its tests.
 .venv-site: requirements/site.txt | .venv/bin/python
 	@rm -rf $@
 	@$(RUN)python scripts/install.py site --new $@
 
 clean: ## remove what was installed and cached; runs/ stays
-	rm -rf .venv .venv-peers .venv-vllm .venv-former-engine .venv-site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf .venv .venv-peers .venv-vllm .venv-former-engine .venv-site .venv-s3 .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(USER_STAMP): | .venv/bin/python

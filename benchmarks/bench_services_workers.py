@@ -10,6 +10,10 @@ leader's alone and has no second worker. Both numbers of workers do the same ste
 `services.workers.processor` is the processor time of a rollout, of the workers and of the process that holds the store:
 what a second worker costs beyond its work. Other programs on the machine blur it little, and the time by the clock a
 lot: on cores that do nothing else, two workers are at most twice one divided by this ratio.
+
+`services.workers.machine` is what the machine itself gives: two processes that roll the same shards out and know
+nothing of each other, without a store, against one. Its cores share a cache, the way to the memory and their clock, and
+those of a virtual machine may be two threads of one core.
 """
 
 from __future__ import annotations
@@ -48,6 +52,32 @@ SETTINGS = (
     "training.stage1_max_steps=0", f"training.stage2_steps={STEPS}", "training.validation_every=1000",
     "training.validation_queries=2", "training.scenario_paths=16", "nano.steps=80", "nano.decisions=100",
 )  # fmt: skip
+_ALONE = """
+import sys, tempfile, time
+from pathlib import Path
+import torch
+from backend.builders.market import load_market
+from backend.config.load import load_config
+from backend.store.records import RunRecord
+from backend.store.store import Store
+from backend.training.rl_job import training_parts
+from cryptosentinel.scheduler import Throughput
+torch.set_num_threads(1)
+base, *settings = sys.argv[1:]
+config = load_config("quick", settings)
+market = load_market(config.market, config.costs)
+with tempfile.TemporaryDirectory() as folder, Store.open("mem://") as store:
+    store.add_run(RunRecord("bench", "train", 1, market.content_hash, 1, {}))
+    parts = training_parts(config, market, store, "bench", Path(folder), Path(base), Path(folder))
+    shards = parts.collector.queries(0, parts.planner.plan(0, 2, 0).stage)
+    parts.collector.roll_out(0, shards[0], Throughput())
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began = time.perf_counter()
+    for shard in shards:
+        parts.collector.roll_out(0, shard, Throughput())
+    print(time.perf_counter() - began, flush=True)
+"""
 _SILENT: Callable[[str, int, int], None] = lambda what, done, total: None  # noqa: E731  # of no interest here
 
 
@@ -56,7 +86,7 @@ def run() -> list[Result]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rates, processor, digests = _measured()
+        rates, processor, digests, machine = _measured()
     finally:
         torch.set_num_threads(threads)
     if len(digests) > 1:
@@ -82,12 +112,21 @@ def run() -> list[Result]:
             "target": f"<= {2.0 / TARGET:.2f}",
             "met": costs[2] <= 2.0 / TARGET * costs[1],
         },
+        {
+            "name": "services.workers.machine",
+            "value": machine,
+            "unit": "times one process",
+            "against": "one process that rolls the same shards out, without a store: the most that two can give",
+            "ratio": machine,
+            "target": f">= {TARGET}: else the row above cannot reach its own",
+            "met": machine >= TARGET,
+        },
     ]
 
 
-def _measured() -> tuple[dict[int, list[float]], dict[int, list[float]], set[str]]:
+def _measured() -> tuple[dict[int, list[float]], dict[int, list[float]], set[str], float]:
     """Rollouts a second of each steady step by the number of workers, and processor seconds of a rollout in each turn;
-    and digests of what was stored."""
+    digests of what was stored; and what two processes without a store give, times one."""
     rates: dict[int, list[float]] = {1: [], 2: []}
     processor: dict[int, list[float]] = {1: [], 2: []}
     digests: set[str] = set()
@@ -106,7 +145,36 @@ def _measured() -> tuple[dict[int, list[float]], dict[int, list[float]], set[str
                     rates[workers] += [rollouts / (b - a) for a, b in pairwise(times)]
                     processor[workers].append(seconds / rollouts / (STEPS - 1))
                     digests.add(_digest(store))
-    return rates, processor, digests
+        machine = 2.0 * max(seconds_alone(base, 1)) / max(seconds_alone(base, 2))
+    return rates, processor, digests, machine
+
+
+def seconds_alone(base: Path, processes: int) -> list[float]:
+    """What the shards of a step take each of some processes that begin at once and know nothing of each other."""
+    own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    command = [sys.executable, "-c", _ALONE, str(base), *SETTINGS, f"training.base_model={base}"]
+    children = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | own)
+        for _ in range(processes)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        if child.stdout.readline().strip() != "ready":
+            raise RuntimeError("a process that rolls shards out alone has ended")
+    return [float(said) for said in [_finish(child) for child in _begun(children)]]
+
+
+def _begun(children: Sequence[subprocess.Popen[str]]) -> Sequence[subprocess.Popen[str]]:
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    return children
+
+
+def _finish(child: subprocess.Popen[str]) -> str:
+    said, _ = child.communicate(timeout=120)
+    return said
 
 
 def _times(config: Config, store: Store, address: str, runs: Path, workers: int) -> tuple[list[float], float]:

@@ -38,7 +38,9 @@ class Costs:
     ask: float = 0.0
     pause: float = 0.5
     load: float = 0.0  # of a worker, which merges the weights of all roles for its engine in every step
-    notice: float = 0.0  # from the end of a step until everybody has noticed
+    lead: float = 0.0  # of who leads, in every step: reading outcomes, recording metrics, keeping the run's state
+    notice: float = 0.0  # in every step, without work: until who waits has noticed, and the disk has what it keeps
+    crowded: float = 1.0  # times that work takes while all cores of a machine are busy: they share cache and memory
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class _Run:
         rolled_out = 0.0
         for step in range(steps):
             began = max(rolled_out, published[max(0, step - cluster.staleness)]) + costs.notice
-            rolled_out = self._roll_out(began)
+            rolled_out = self._roll_out(self._compute(began, costs.lead))
             previous = published[-1]
             published.append(max(self._train(max(rolled_out, previous)) for _ in range(cluster.trainers)))
         seconds = published[-1]
@@ -196,7 +198,10 @@ class _Run:
         """When a process that begins to compute now is done."""
         if not self._cores:
             return now + seconds
-        end = max(now, heapq.heappop(self._cores)) + seconds
+        began = max(now, heapq.heappop(self._cores))
+        if self._cores and min(self._cores) > began:
+            seconds *= self._costs.crowded
+        end = began + seconds
         heapq.heappush(self._cores, end)
         return end
 

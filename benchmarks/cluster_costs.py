@@ -5,7 +5,9 @@
 1. A short training in this process gives the costs: processor time of a shard and its spread, of a role's learning and
    of the loading of weights; bytes of a shard's tokens and of the weights; what the database takes of a question.
 2. `train --launch processes` runs with 1, 2 and 4 rollout workers and a trainer for each role. The first of them gives
-   what the database takes of a shard's records: the processor time of the process that holds the store.
+   what no single process shows: the processor time of the process that holds the store for a shard's records, of a
+   trainer with all that it reads and keeps, of who leads; and how long a step waits without work. Two processes that
+   roll out and know nothing of each other give what busy cores cost each other.
 3. A table: steps an hour as measured and as predicted with these costs and this machine's cores; processor time a
    rollout, which other work on the machine hardly changes. The steps are counted from the second on, so that no start
    is in them.
@@ -39,8 +41,8 @@ from backend.training.in_process import local_learners
 from backend.training.learning.step_data import StepData
 from backend.training.rl_job import training_parts
 from backend.training.start import begin
-from benchmarks.bench_services_workers import processor_seconds
-from benchmarks.cluster import Cluster, Costs, simulate
+from benchmarks.bench_services_workers import processor_seconds, seconds_alone
+from benchmarks.cluster import Cluster, Costs, Prediction, simulate
 from cryptosentinel.scheduler import Throughput
 from simulator.market.market import Market
 
@@ -55,6 +57,7 @@ SETTINGS = (
     "training.validation_queries=2", "training.scenario_paths=16", "nano.steps=80", "nano.decisions=100",
 )  # fmt: skip
 _ROLLOUTS = 32 * 8  # of a step
+_TRAINERS = 4
 _SILENT: Callable[[str, int, int], None] = lambda what, done, total: None  # noqa: E731  # of no interest here
 
 
@@ -156,15 +159,29 @@ def real_run(config: Config, market: Market, folder: Path, workers: int) -> Real
     )
 
 
-def with_store_seconds(costs: Costs, alone: RealRun, shards: int) -> Costs:
-    """The costs with what the store took of a shard in a run with one worker, questions included."""
-    return replace(costs, write=alone.store_seconds / shards)
+def with_real_run(costs: Costs, alone: RealRun, shards: int, cores: int) -> Costs:
+    """The costs with what a run with one worker shows, questions of who waits included. What its steps last beyond all
+    of this is waited without work, so that this one run is met exactly; what is said of others is a prediction."""
+    found = replace(
+        costs,
+        write=alone.store_seconds / shards,
+        train=max(costs.train, alone.trainer_seconds / _TRAINERS),
+        lead=max(0.0, alone.rollout_seconds - shards * costs.shard - costs.load),
+        ask=0.0,  # which is in these
+        read=0.0,
+    )
+    waited = alone.step - 3600.0 / predicted(found, alone.workers, shards, cores)
+    return replace(found, notice=max(0.0, waited))
+
+
+def prediction(costs: Costs, workers: int, shards: int, cores: int) -> Prediction:
+    """What is predicted of a run on one machine."""
+    return simulate(Cluster(workers, shards, per_machine=workers, cores=cores), costs, steps=200)
 
 
 def predicted(costs: Costs, workers: int, shards: int, cores: int) -> float:
-    """Steps an hour of a run on one machine."""
-    cluster = Cluster(workers, shards, per_machine=workers, cores=cores)
-    return simulate(cluster, costs, steps=200).steps_per_hour
+    """Steps an hour of it."""
+    return prediction(costs, workers, shards, cores).steps_per_hour
 
 
 def table(costs: Costs, runs: Sequence[RealRun], shards: int, cores: int) -> list[str]:
@@ -172,13 +189,16 @@ def table(costs: Costs, runs: Sequence[RealRun], shards: int, cores: int) -> lis
     lines = [f"{name}: {value:.4g}" for name, value in asdict(costs).items() if value not in (0.0, math.inf)]
     lines += ["", "workers  steps/h measured  predicted  error  times one worker  predicted  processor ms a rollout"]
     first = predicted(costs, runs[0].workers, shards, cores)
+    lines[-1] += "  busiest"
     for one in runs:
-        foretold = predicted(costs, one.workers, shards, cores)
+        outcome = prediction(costs, one.workers, shards, cores)
+        foretold = outcome.steps_per_hour
         error = foretold / one.steps_per_hour - 1.0
         processor = 1000.0 * (one.rollout_seconds + one.store_seconds) / _ROLLOUTS
         lines.append(
             f"{one.workers:7}  {one.steps_per_hour:16.0f}  {foretold:9.0f}  {error:+5.0%}  "
-            f"{one.steps_per_hour / runs[0].steps_per_hour:16.2f}  {foretold / first:9.2f}  {processor:22.2f}"
+            f"{one.steps_per_hour / runs[0].steps_per_hour:16.2f}  {foretold / first:9.2f}  {processor:22.2f}  "
+            f"{outcome.bottleneck} ({outcome.busy[outcome.bottleneck]:.2f})"
         )
     return lines
 
@@ -200,11 +220,12 @@ def main() -> None:
         config = load_config("quick", (*SETTINGS, f"training.base_model={base}"))
         (folder / "measured").mkdir()
         costs = measured_costs(config, market, base, folder / "measured")
+        crowded = max(1.0, max(seconds_alone(base, cores)) / max(seconds_alone(base, 1)))
         runs = [
             real_run(config, market, folder / f"run-{workers}", workers) for workers in arguments.workers or WORKERS
         ]
     shards = config.training.shards
-    costs = with_store_seconds(costs, runs[0], shards)
+    costs = with_real_run(replace(costs, crowded=crowded), runs[0], shards, cores)
     print(
         f"{cores} cores, {shards} shards of {_ROLLOUTS // shards} rollouts a step",
         *table(costs, runs, shards, cores),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.cluster import SMALL_NANO, Cluster, Costs, simulate
+from benchmarks.cluster_costs import RealRun, predicted, with_real_run
 
 PLAIN = Costs(shard=3.0, train=2.0)
 
@@ -60,6 +61,26 @@ def test_processes_of_one_machine_share_its_cores(workers: int, rounds: int, cor
     loading = simulate(Cluster(workers, rounds * busy, cores=cores), replace(PLAIN, load=1.0))
     assert loading.steps_per_hour == pytest.approx(outcome.steps_per_hour, rel=1.0 * workers / (rounds + 1))
     assert loading.steps_per_hour < outcome.steps_per_hour
+
+
+def test_who_leads_and_what_is_waited_are_in_every_step_and_busy_cores_slow_each_other() -> None:
+    outcome = simulate(Cluster(1, 4), replace(PLAIN, lead=0.5, notice=0.25))
+    assert outcome.steps_per_hour == pytest.approx(3600.0 / (4 * 3 + 2 + 0.5 + 0.25))
+    crowded = replace(PLAIN, train=0.0, crowded=1.5)
+    assert simulate(Cluster(1, 4, cores=2), crowded).steps_per_hour == pytest.approx(3600.0 / (4 * 3))
+    # The first of each pair begins beside an idle core.
+    assert simulate(Cluster(2, 2, cores=2), crowded).steps_per_hour == pytest.approx(3600.0 / (3 * 1.5))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(20.0, 60.0), st.floats(0.1, 8.0), st.floats(0.0, 4.0), st.integers(2, 8))
+def test_a_run_with_one_worker_is_met_exactly_by_the_costs_that_are_taken_from_it(
+    step: float, trainer: float, store: float, shards: int
+) -> None:
+    alone = RealRun(1, step, rollout_seconds=shards * 1.1, trainer_seconds=trainer, store_seconds=store)
+    costs = with_real_run(Costs(shard=1.0, train=0.1, load=0.05), alone, shards, cores=2)
+    assert predicted(costs, 1, shards, 2) == pytest.approx(alone.steps_per_hour, rel=1e-3)
+    assert costs.lead == pytest.approx(shards * 0.1 - 0.05)
 
 
 def test_the_dead_are_replaced_and_their_shards_done_again() -> None:

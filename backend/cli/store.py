@@ -1,4 +1,5 @@
-"""The commands of `cryptosentinel store`: check, back up, compact, convert a former one, accept a damaged one."""
+"""The commands of `cryptosentinel store`: check, back up, compact, choose a bucket, convert a former one, accept a
+damaged one."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from simulator.errors import RunFailed, UserError
 _SHOWN = 10  # problems of one run
 
 store_app = typer.Typer(
-    help="Check a store, back it up, compact it, convert a former one, go on with a damaged one.", no_args_is_help=True
+    help="Check a store, back it up, compact it, choose a bucket, convert a former one, go on with a damaged one.",
+    no_args_is_help=True,
 )
 
 
@@ -87,6 +89,25 @@ def store_compact(store: StoreOption = STORE) -> None:
         console.print(f"removed {done.strays} files of runs that no record names")
     console.print(
         f"{store}: {size_in_words(done.before)} before, {size_in_words(done.after)} now, {done.records:,} records",
+        soft_wrap=True,
+    )
+
+
+@store_app.command("bucket")
+def store_bucket(
+    url: Annotated[str, typer.Argument(help="The bucket, as s3://BUCKET or s3://BUCKET/PREFIX.")],
+    store: StoreOption = STORE,
+) -> None:
+    """Let the files of a new store's runs (tokens, masks, log-probabilities, weights) lie in an S3-compatible bucket
+    and not beside its database. The keys are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, and
+    AWS_ENDPOINT_URL is the server's address."""
+    from backend.store.maintenance.object_copy import choose_bucket
+    from backend.store.store import Store
+
+    with Store.open(store) as opened:
+        chosen = choose_bucket(opened, url)
+    console.print(
+        f"files of runs of {store} lie in {chosen}. Every process that uses them needs the keys in its environment",
         soft_wrap=True,
     )
 

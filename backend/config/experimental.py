@@ -147,7 +147,9 @@ class ExperimentalConfig(Section):
         0, ge=0, le=64, description="train --launch: rollouts use the weights of so many steps before; 0: synchronous"
     )
     newest_weights: bool = Field(
-        False, description="train --launch: the newest weights there are within staleness; not reproducible"
+        False,
+        description="train --launch: the newest weights there are within staleness, also in the middle of a "
+        "conversation; not reproducible",
     )
     collapse_margin: Fraction = Field(
         0.0,

@@ -81,8 +81,7 @@ def run_worker(
                     if leads:
                         _lead(joined.config, parts, heartbeat, files, base)
                     else:
-                        weights = PublishedWeights(parts, heartbeat, files)
-                        RolloutWorker(parts, heartbeat).follow(weights)
+                        RolloutWorker(parts, heartbeat, PublishedWeights(parts, heartbeat, files)).follow()
                 except RunOver:
                     return
 
@@ -157,10 +156,11 @@ def worker_heartbeat(store: Store, run: str, number: int | None, replaces: str =
 
 def coordinator_trainer(parts: TrainingParts, heartbeat: Heartbeat, files: RunFiles) -> Trainer:
     """The trainer of the coordinator, which rolls out with the other workers and learns from the roles' trainers."""
+    weights = PublishedWeights(parts, heartbeat, files)
     return Trainer(
         parts,
-        RolloutWorker(parts, heartbeat),
-        RemoteLearners(parts, PublishedWeights(parts, heartbeat, files), files),
+        RolloutWorker(parts, heartbeat, weights),
+        RemoteLearners(parts, weights, files),
         CoordinatorState(parts.folder, files),
     )
 

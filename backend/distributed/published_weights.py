@@ -41,6 +41,15 @@ class PublishedWeights:
         """
         return self._load(self._wait(step))
 
+    def load_newer(self, step: int) -> bool:
+        """Load what was published meanwhile of the weights that may roll out `step`, without a wait; whether there was
+        any. Raises `RunFailed` as `load` does."""
+        there = self._find(step) or ()
+        newer = [record for record in there if record.version != self._policies.version(record.role)]
+        if newer:
+            self._load(newer)
+        return bool(newer)
+
     def load_trained(self, step: int) -> list[PublishedRecord]:
         """As `load`, with the weights as their trainers published them, also where others have replaced them."""
         return self._load([as_trained(record) for record in self._wait(step)])
@@ -62,7 +71,7 @@ class PublishedWeights:
                     f"{files[record.role]} holds {version}, its record says {record.version}: start that role's "
                     "trainer again"
                 )
-        self._publisher.publish(self._policies.roles)
+        self._publisher.publish(files)
         return records
 
     def _find(self, step: int) -> list[PublishedRecord] | None:

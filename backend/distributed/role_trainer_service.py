@@ -120,7 +120,7 @@ class RoleTrainerService:
             for number in range(oldest, step + 1)
             for record in self.store.published(self.run_id, number, self.role)
         }
-        foreign = {call.policy_version for call in calls} - known
+        foreign = {version for call in calls for version in call.all_versions} - known
         if foreign:
             raise RunFailed(
                 f"step {step} holds conversations of {self.role} with weights {min(foreign)}, which its trainer did "

@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from backend.distributed.heartbeat import COORDINATOR, DEAD_AFTER, Heartbeat, StepAnnouncement
@@ -28,19 +30,28 @@ from backend.training.learning.training_metrics import team_metrics
 from backend.training.rollout.dynamic_sampling import sample_further
 from backend.training.rollout.sharding import ShardQueries
 from cryptosentinel.agents.registry import MANAGER
+from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.scheduler import Throughput
 
 _log = logging.getLogger(__name__)
 _ALL_COMPLETE = -1  # in place of the number of a shard
 _HELD_SECONDS = 1.0  # between two questions whether shards of other workers have become free
 _HELD_AT_ONCE = 8  # of these shards: others ask for others
+_NEWER_SECONDS = 1.0  # between two questions for newer weights while a shard is rolled out
 
 
 class RolloutWorker:
-    """Rolls out shards of every step, as many as it gets."""
+    """Rolls out shards of every step, as many as it gets.
 
-    def __init__(self, parts: TrainingParts, heartbeat: Heartbeat) -> None:
+    With `training.experimental.newest_weights` it takes weights that are published meanwhile in the middle of a shard,
+    and of the conversations in it: each of their tokens is of the weights that sampled it, and is recorded so
+    (`TrajectoryRecord.versions`). All of them are within the staleness, as those are with which the step began.
+    """
+
+    def __init__(self, parts: TrainingParts, heartbeat: Heartbeat, weights: PublishedWeights) -> None:
         self._config = parts.config
+        self._weights = weights
+        self._engine = parts.engine
         self._curriculum = curriculum_of(parts.config)
         self._planner = parts.planner
         self._collector = parts.collector
@@ -65,7 +76,7 @@ class RolloutWorker:
         metrics = {"stage": float(stage.number), **team_metrics(records), **sampling}
         return RolloutBatch(StepData(stage, [], []), metrics, throughput.metrics())
 
-    def follow(self, weights: PublishedWeights) -> None:
+    def follow(self) -> None:
         """Roll out shards of each step that the coordinator announces. Raises `RunOver` at the end of the
         run."""
         step = loaded = -1
@@ -73,13 +84,13 @@ class RolloutWorker:
             plan = self._heartbeat.wait(step + 1, "for the coordinator", partial(self._announced_after, step))
             step = plan.step
             # The coordinator has validated since the weights were loaded, and may have replaced them.
-            if loaded != step or weights.are_replaced(step):
-                weights.load(step)
+            if loaded != step or self._weights.are_replaced(step):
+                self._weights.load(step)
             self._roll_out(plan, Throughput())
             if not self._config.experimental.newest_weights:
                 # While the coordinator validates and writes. With `newest_weights` a worker loads them later.
                 loaded = step + 1
-                weights.load(loaded)
+                self._weights.load(loaded)
 
     def _announced_after(self, step: int) -> StepPlan | None:
         """The step that the coordinator is at, if it is later than `step`."""
@@ -143,7 +154,8 @@ class RolloutWorker:
         store = self._store.fenced(Fence(ClaimRecord.table, (self._run, step, shard), self._heartbeat.process))
         try:
             store.clear_shard(self._run, step, shard, numbers)
-            rollouts = self._collector.roll_out(step, queries, throughput)
+            with self._newer_weights(step):
+                rollouts = self._collector.roll_out(step, queries, throughput)
             outcomes = self._collector.role_outcomes(rollouts.team, stage)
             self._heartbeat.check()
             records = self._recorder.rollouts(
@@ -159,6 +171,28 @@ class RolloutWorker:
             )
             return
         _log.info("shard %d: %d windows, %d rollouts, %d conversations", shard, len(numbers), len(records), calls)
+
+    @contextmanager
+    def _newer_weights(self, step: int) -> Iterator[None]:
+        """Let the engine take newer weights for the step, for a block, where the configuration says so."""
+        if not (self._config.experimental.newest_weights and isinstance(self._engine, LocalEngine)):
+            yield
+            return
+        last = time.monotonic()
+
+        def take() -> None:
+            nonlocal last
+            if time.monotonic() - last < _NEWER_SECONDS:
+                return
+            if self._weights.load_newer(step):
+                _log.info("newer weights in the middle of step %d", step)
+            last = time.monotonic()
+
+        self._engine.before_tokens = take
+        try:
+            yield
+        finally:
+            self._engine.before_tokens = None
 
     def _are_complete(self, step: int, shards: set[int]) -> bool | None:
         """True once these shards of a step are complete, None before."""

@@ -141,6 +141,7 @@ def _trajectories(conversations: list[_Conversation]) -> tuple[Trajectory, ...]:
             starts=one.starts or (0,),
             thought_tokens=one.thought_tokens or 0,
             thoughts_cut=one.thoughts_cut or 0,
+            versions=one.versions or (),
         )
         for one, tokens in sorted(conversations, key=lambda pair: pair[0].ordinal)
     )

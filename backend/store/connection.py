@@ -36,6 +36,7 @@ from backend.store.gateway.rpc_messages import DISK_TROUBLE, only_result, query
 from backend.store.holding import LOCKED, FolderHolding, hold
 from backend.store.integrity.snapshot import DatabaseSnapshot
 from backend.store.lock import FolderHeld
+from backend.store.sharing.bucket import BucketObjects
 from backend.store.sharing.objects import OBJECTS_FOLDER, ObjectFolder, ObjectStore, RemoteObjects
 
 PATIENCE = 90.0
@@ -174,11 +175,18 @@ class Connection:
     @cached_property
     def objects(self) -> ObjectStore:
         """Where the contents of the files of runs are. Raises `StoreError` for a store in memory."""
+        if self.keeps_files and (bucket := self.bucket()) is not None:
+            return BucketObjects(bucket, self._patience)
         if self.folder is not None:
             return ObjectFolder(self.folder / OBJECTS_FOLDER)
         if self.remote:
             return RemoteObjects(self._url, environment_account(), NAMESPACE, DATABASE, self._patience)
         raise StoreError(f"store {self.name} keeps no files: give a folder")
+
+    def bucket(self) -> str | None:
+        """The bucket in which the files of runs lie; None where they lie beside the database."""
+        (bucket,) = self.query("SELECT VALUE bucket FROM store:schema") or (None,)
+        return None if bucket is None else str(bucket)
 
     @property
     def holds(self) -> bool:

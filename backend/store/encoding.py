@@ -90,10 +90,23 @@ def _clean(value: str | None, where: str) -> str | None:
     return None if value is None else value.replace("\0", "?").encode(errors="replace").decode()
 
 
+def _encode_pairs(value: Any, where: str) -> list[list[Any]] | None:
+    return None if value is None else [[_plain(number), _clean(text, where)] for number, text in value]
+
+
+def _pairs(value: Any) -> tuple[tuple[Any, ...], ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(pair, list) for pair in value):
+        raise ValueError("it is no list of pairs")
+    return tuple(tuple(pair) for pair in value)
+
+
 # Metadata of fields that are not plain values.
 JSON = {"codec": Codec(_encode_json, _document)}
 INT32 = {"codec": _array_codec("<i4", int)}
 FLOAT32 = {"codec": _array_codec("<f4", float)}
+PAIRS = {"codec": Codec(_encode_pairs, _pairs)}  # of a number and a text
 TEXT = {"codec": Codec(_clean, lambda value: value)}
 MASK = {"codec": _array_codec("?", bool)}
 

@@ -14,7 +14,7 @@ from typing import Any
 from backend.store.connection import Connection
 from backend.store.errors import StoreError
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 
 _FOLDER = Path(__file__).parent
 # By the version that they start from.

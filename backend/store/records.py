@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from backend.store.encoding import FLOAT32, INT32, JSON, MASK, TEXT, database_value
+from backend.store.encoding import FLOAT32, INT32, JSON, MASK, PAIRS, TEXT, database_value
 from backend.store.errors import StoreError
 
 RunStatus = Literal["running", "finished", "failed", "interrupted", "deleting"]
@@ -187,6 +187,8 @@ class TrajectoryRecord(Record):
     the team's outcome that this call is credited with, None for the manager, whose outcome is the rollout's. `starts`
     are those of its branches, as `algorithm.trajectory.Trajectory` has them; None for a single one.
     `thought_tokens` were thoughts, of which `thoughts_cut` were closed because their budget was spent; None for none.
+    `versions` say from which token on which weights sampled, where newer ones came in the middle; None where they were
+    `policy_version` throughout.
     """
 
     table = "trajectory"
@@ -211,6 +213,7 @@ class TrajectoryRecord(Record):
     starts: tuple[int, ...] | None = None
     thought_tokens: int | None = None
     thoughts_cut: int | None = None
+    versions: tuple[tuple[int, str], ...] | None = field(default=None, metadata=PAIRS)
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.mask) == len(self.sampled_logps):

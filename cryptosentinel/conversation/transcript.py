@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cryptosentinel.llm.chat_format import ChatFormat
@@ -22,7 +22,7 @@ class Branch:
     them.
 
     `thoughts` are the places of the thoughts in it that are not in an earlier branch, `forced` those of the tokens by
-    which the engine closed one.
+    which the engine closed one. `versions` are as `Transcript` has them.
     """
 
     ids: tuple[int, ...]
@@ -30,6 +30,7 @@ class Branch:
     logps: tuple[float, ...]
     thoughts: tuple[Span, ...] = ()
     forced: tuple[Span, ...] = ()
+    versions: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class Transcript:
     it is one of the `earlier` branches, and `ids` are the last one. Each sampled token is marked in exactly one branch,
     the one that it was sampled in. `thoughts` are their words, one a turn of the assistant ("" for none; nothing where
     there is no thought at all), and are untrusted text.
+
+    `policy_version` are the weights that sampled its first token. Where newer ones came in the middle, `versions` say
+    from which token of `ids` on each of them sampled; empty where it was one version throughout.
     """
 
     role: str
@@ -67,11 +71,12 @@ class Transcript:
     thoughts: tuple[str, ...] = ()
     thought_spans: tuple[Span, ...] = ()
     forced_spans: tuple[Span, ...] = ()
+    versions: tuple[tuple[int, str], ...] = ()
 
     @property
     def branches(self) -> tuple[Branch, ...]:
         """All branches in their order, the last one included."""
-        last = Branch(self.ids, self.mask, self.logps, self.thought_spans, self.forced_spans)
+        last = Branch(self.ids, self.mask, self.logps, self.thought_spans, self.forced_spans, self.versions)
         return (*self.earlier, last)
 
     @property
@@ -101,6 +106,7 @@ class Conversation:
         self.role = role
         self.ordinal = ordinal
         self._version = version
+        self._versions: list[tuple[int, str]] = []  # of the ids, each with the first one that it sampled
         self._tools = tuple(tools)
         self.ids: list[int] = codec.start(system, user, tools=list(tools) or None)
         self._mask = [False] * len(self.ids)
@@ -125,6 +131,9 @@ class Conversation:
         begin = len(self.ids)
         thought = begin + (completion.thought or self._empty_thought(completion.ids))
         self._last = begin, thought
+        for first, version in completion.versions:
+            if first < len(completion.ids) and (not self._versions or self._versions[-1][1] != version):
+                self._versions.append((begin + first, version))
         self.ids += completion.ids
         self._mask += [True] * len(completion.ids)
         self._logps += completion.logps
@@ -162,7 +171,7 @@ class Conversation:
             start, stop, tool = self._results[-1]
             self._results[-1] = start, min(stop, len(prompt)), tool
         self._mask, self._logps = [False] * len(self.ids), [0.0] * len(self.ids)
-        self._thought_spans, self._forced_spans = [], []
+        self._thought_spans, self._forced_spans, self._versions = [], [], self._versions_anew()
         self._last = len(self.ids), len(self.ids)
 
     def _branch(self) -> Branch:
@@ -172,7 +181,12 @@ class Conversation:
             tuple(self._logps),
             tuple(self._thought_spans),
             tuple(self._forced_spans),
+            tuple(self._versions),
         )
+
+    def _versions_anew(self) -> list[tuple[int, str]]:
+        """Those of ids that none of them has sampled yet: the newest one, which may go on."""
+        return [(0, version) for _, version in self._versions[-1:]]
 
     def add_tool_response(self, result: Mapping[str, Any], retry: bool = False, *, tool: str = "") -> None:
         """Append the result of the `tool` that was called, or with `retry` what was wrong with the turn. All of them
@@ -205,17 +219,22 @@ class Conversation:
             # The tokens so far were sampled from a longer context, so their log-probs are not those of the rest.
             self._mask = [False] * len(self.ids)
             self._logps = [0.0] * len(self.ids)
-            self._thought_spans, self._forced_spans = [], []
+            self._thought_spans, self._forced_spans, self._versions = [], [], self._versions_anew()
         return len(self.ids) <= limit
 
     def finish(self, brief: dict[str, Any], answer: dict[str, Any] | None, reason: str | None) -> Transcript:
+        used = dict.fromkeys(
+            version for one in (*self._earlier, self._branch()) if any(one.mask) for _, version in one.versions
+        )
+        if len(used) < 2:  # one throughout, as nearly always
+            self._versions, self._earlier = [], [replace(one, versions=()) for one in self._earlier]
         return Transcript(
             role=self.role,
             ordinal=self.ordinal,
             ids=tuple(self.ids),
             mask=tuple(self._mask),
             logps=tuple(self._logps),
-            policy_version=self._version,
+            policy_version=next(iter(used), self._version),
             brief=brief,
             answer=answer,
             reason=reason,
@@ -229,4 +248,5 @@ class Conversation:
             thoughts=tuple(self._thoughts) if any(self._thoughts) else (),
             thought_spans=tuple(self._thought_spans),
             forced_spans=tuple(self._forced_spans),
+            versions=tuple(self._versions),
         )

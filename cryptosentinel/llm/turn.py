@@ -23,7 +23,8 @@ TurnPhase = Literal["opening", "thought", "closing", "answer"]
 @dataclass
 class TurnState:
     """What a request has been answered so far. `begin` gives the grammar of its answer, behind a thought's end with
-    True; None where it is not constrained. `is_blank` tells which tokens are white space alone."""
+    True; None where it is not constrained. `is_blank` tells which tokens are white space alone. `versions`
+    are those of the weights, each with the first token that they sample."""
 
     request: Request
     ends: Collection[int]
@@ -37,6 +38,7 @@ class TurnState:
     forced: int = 0
     finished: bool = False
     phase: TurnPhase = "answer"
+    versions: list[tuple[int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.request.sampling.thinking_tokens == 0:
@@ -121,7 +123,14 @@ class TurnState:
 
     def completion(self) -> Completion:
         """What was said."""
-        return Completion(tuple(self.ids), tuple(self.logps), self.finished, thought=self.thought, forced=self.forced)
+        return Completion(
+            tuple(self.ids),
+            tuple(self.logps),
+            self.finished,
+            thought=self.thought,
+            forced=self.forced,
+            versions=tuple(self.versions),
+        )
 
     def _take_opening(self, token: int) -> None:
         assert self.thoughts is not None

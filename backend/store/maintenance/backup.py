@@ -66,7 +66,8 @@ def _copy(source: Store, target: Path, on_copied: OnCopied) -> dict[str, int]:
     # Only who has the database open can give the memory back that counting takes.
     before = _counts(source) if source.connection.holds else None
     source.verify_files()
-    snapshot = source.connection.snapshot()
+    # The copy of a store with a bucket has the files beside it: nobody else's bucket is needed to put it back.
+    snapshot = None if source.connection.bucket() is not None else source.connection.snapshot()
     if snapshot is None:
         files = copy_objects(source, target) if source.connection.keeps_files else {}
         copied = copy_store(source, target, on_copied)

@@ -17,7 +17,6 @@ from backend.store.folder_swap import DATABASE_FOLDER, WORKPLACE, discard, mark_
 from backend.store.lock import FolderHeld
 from backend.store.maintenance.copying import OnCopied, copy_store
 from backend.store.maintenance.object_copy import remove_stray_files
-from backend.store.maintenance.tables import Tables
 from backend.store.store import Store
 from simulator.files import write_whole
 
@@ -125,4 +124,4 @@ def _write_anew(store: Store, workplace: Path, on_copied: OnCopied) -> int:
     running = [record.run for record in store.runs() if record.status == "running"]
     if running:
         raise StoreError(f"run {running[0]} of the store is being written: compact it afterwards")
-    return sum(copy_store(store, workplace, on_copied, Tables(store).identity).values())
+    return sum(copy_store(store, workplace, on_copied, replaces=True).values())

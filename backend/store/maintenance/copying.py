@@ -61,9 +61,10 @@ class Fingerprint:
         ]
 
 
-def copy_store(source: Store, target: Path, on_copied: OnCopied, identity: str | None = None) -> dict[str, int]:
+def copy_store(source: Store, target: Path, on_copied: OnCopied, replaces: bool = False) -> dict[str, int]:
     """Copy everything in `source` into a new store in the folder `target` and verify it: the copy is opened anew and
-    read. Returns how many records of each table it holds. It gets an `identity` of its own if none is given.
+    read. Returns how many records of each table it holds. One that `replaces` the source has its identity and its
+    bucket, any other an identity of its own and files beside it.
 
     A run that is being written becomes one that was interrupted. Raises `StoreError` if the copy cannot be written or
     differs.
@@ -85,8 +86,8 @@ def copy_store(source: Store, target: Path, on_copied: OnCopied, identity: str |
                 on_copied("copied", done, max(total, done))
             _refuse_less(source, run, there[run], of_run)
             copied += of_run
-        if identity is not None:
-            copy.adopt_identity(identity)
+        if replaces:
+            copy.replace(source)
     _verify(target, written, copied, on_copied)
     return dict(copied)
 
@@ -149,9 +150,10 @@ class _Copy:
             self._store.close()
             self._store, self._written = Store.open(self._folder, exclusive=True), 0
 
-    def adopt_identity(self, identity: str) -> None:
-        """Be the store that this is a copy of, which it replaces."""
-        Tables(self._store).adopt_identity(identity)
+    def replace(self, source: Store) -> None:
+        """Be the store that this is a copy of."""
+        Tables(self._store).adopt_bucket(source.connection.bucket())
+        Tables(self._store).adopt_identity(Tables(source).identity)
 
 
 def _pages(source: Store, copy: _Copy, run: str) -> Iterator[tuple[Page, bytes]]:

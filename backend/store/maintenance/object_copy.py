@@ -16,6 +16,7 @@ from backend.store.errors import StoreError
 from backend.store.folder_swap import sync_folder
 from backend.store.maintenance.tables import Tables
 from backend.store.records import Delegation, FileRecord, StoredFile, TensorRecord, TrajectoryRecord
+from backend.store.sharing.bucket import BucketObjects, bucket_url
 from backend.store.sharing.objects import (
     OBJECTS_FOLDER,
     ObjectFolder,
@@ -25,7 +26,34 @@ from backend.store.sharing.objects import (
 )
 from backend.store.store import Store
 
+_CHECK_SECONDS = 5.0  # for which a bucket that is chosen may fail to answer
 _TRIES = 5  # of a run whose files are replaced while they are copied
+
+
+def choose_bucket(store: Store, url: str) -> str:
+    """Let the files of runs lie in the bucket `url` from now on, and return its address. A store has one for good.
+
+    Raises `StoreError` for a bucket that cannot be used, a store in memory or with another bucket, and where runs have
+    files already, or one is being written.
+    """
+    connection, url = store.connection, bucket_url(url)
+    if not connection.keeps_files:
+        raise StoreError(f"store {connection.name} keeps no files: give a folder or a server")
+    if (present := connection.bucket()) is None:
+        early = "choose its bucket before the first training, or take another store"
+        if runs := list(named_files(store)):
+            raise StoreError(f"store {connection.name} has files of run {runs[0]} beside its database: {early}")
+        if running := [record.run for record in store.runs() if record.status == "running"]:
+            raise StoreError(f"run {running[0]} of store {connection.name} is being written: {early}")
+        BucketObjects(url, _CHECK_SECONDS).check()
+        statement = "UPDATE store:schema SET bucket = $bucket WHERE bucket IS NONE RETURN NONE"
+        connection.query(statement, {"bucket": url})
+        present = connection.bucket()
+    if present != url:
+        raise StoreError(
+            f"the files of store {connection.name} lie in {present}: take another store for another bucket"
+        )
+    return url
 
 
 def named_files(store: Store) -> dict[str, list[StoredFile]]:
@@ -66,10 +94,10 @@ def stray_files(store: Store) -> list[str]:
 
 
 def remove_stray_files(store: Store) -> int:
-    """Remove what `stray_files` finds, and return how many they were. The caller has the store alone."""
+    """Remove what `stray_files` finds, and return how many they were; nothing in a bucket. The caller has the store
+    alone."""
     objects = store.objects
-    assert isinstance(objects, ObjectFolder)
-    return objects.remove_others(_all_named(store))
+    return objects.remove_others(_all_named(store)) if isinstance(objects, ObjectFolder) else 0
 
 
 def copy_objects(source: Store, target: Path, without: Collection[str] = ()) -> dict[str, list[StoredFile]]:

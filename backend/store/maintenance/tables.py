@@ -115,6 +115,10 @@ class Tables:
         self._connection.query("UPDATE store:schema SET identity = $identity RETURN NONE", {"identity": identity})
         self._connection.remember(identity)
 
+    def adopt_bucket(self, bucket: str | None) -> None:
+        """From now on the files of runs lie in this bucket; None for beside the database."""
+        self._connection.query("UPDATE store:schema SET bucket = $bucket RETURN NONE", {"bucket": bucket})
+
 
 def stray_runs(store: Store, runs: Sequence[str]) -> list[str]:
     """The ids in records whose run is not there, as an import leaves them that was cut short."""

@@ -160,17 +160,15 @@ class ObjectFolder:
         return {(path.parent.name, path.name) for path in top.glob("*/*") if path.parent.name != _UPLOADS}
 
     def _path(self, run: str, part: str, checksum: str) -> Path:
-        if not (_PART.fullmatch(part) and _CHECKSUM.fullmatch(checksum)):
-            raise StoreError(f"'{part}/{checksum}' names no file of a run")
+        check_object(part, checksum)
         path = self._folder / valid_run_id(run) / part / checksum
         for place in (self._folder, path.parents[1], path.parent, path):
             _check_link(place)
         return path
 
     def _upload(self, run: str, upload: str) -> Path:
-        if not _UPLOAD.fullmatch(upload):
-            raise StoreError(f"'{upload}' names no file that arrives")
-        path = self._folder / valid_run_id(run) / _UPLOADS / upload
+        check_upload(run, upload)
+        path = self._folder / run / _UPLOADS / upload
         for place in (self._folder, path.parents[1], path.parent, path):
             _check_link(place)
         return path
@@ -233,8 +231,8 @@ class RemoteObjects:
             reason = answer["error"].get("message") if isinstance(answer["error"], dict) else answer["error"]
             raise StoreError(
                 f"store {self._url} did not take or give a file of a run ({reason}): files travel through `serve "
-                "store` alone; on another server give all processes a folder that they share (train --begin --files "
-                "folder)"
+                "store` or a bucket (store bucket); else give all processes a folder that they share (train --begin "
+                "--files folder)"
             )
         return answer.get("result")
 
@@ -261,6 +259,19 @@ class RemoteObjects:
             return GatewayClient(self._url, self._account, *self._place)
         except SignInRefused as error:
             raise StoreError(f"store {self._url}: {error}") from error
+
+
+def check_object(part: str, checksum: str) -> None:
+    """Raise `StoreError` for what names no file of a run: it may come from anybody."""
+    if not (_PART.fullmatch(part) and _CHECKSUM.fullmatch(checksum)):
+        raise StoreError(f"'{part}/{checksum}' names no file of a run")
+
+
+def check_upload(run: str, upload: str) -> None:
+    """Raise `StoreError` for what names no file of a run that arrives."""
+    valid_run_id(run)
+    if not _UPLOAD.fullmatch(upload):
+        raise StoreError(f"'{upload}' names no file that arrives")
 
 
 def object_part(name: str) -> str:

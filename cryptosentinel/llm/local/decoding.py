@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
 from cryptosentinel.llm.local.sampling import sample, uniforms
 from cryptosentinel.llm.turn import TurnState, choices
 
+_RENEWED_EVERY = 8  # tokens of a row between two questions for newer weights
 _FIRST_SLOTS = 1024  # of a cache, for what is sampled; few thoughts take all that they may
 
 
@@ -21,6 +22,11 @@ class Prompt:
 
     cache: KVCache
     logits: torch.Tensor
+
+
+# What newer weights make of conversations so far: the model, their version, and each conversation as it reads it.
+Renewal = tuple[LlamaDecoder, str, Mapping[tuple[int, ...], Prompt]]
+Renew = Callable[[Sequence[tuple[int, ...]]], Renewal | None]  # None where the weights are still the same
 
 
 @dataclass
@@ -36,6 +42,7 @@ def decode(
     turns: Sequence[TurnState],
     prompts: Sequence[Prompt],
     on_finish: Callable[[tuple[int, ...], KVCache], None],
+    renew: Renew | None = None,
 ) -> list[Completion]:
     """Continue the request of every turn from its prompt until the turn is done.
 
@@ -43,6 +50,10 @@ def decode(
     lies left of the shorter ones. A finished row is replaced by the last one, so the rows in use are always the first
     ones. `on_finish` gets, for each row, the tokens that its cache covers (all but the last one) and a view of that
     cache.
+
+    `renew` is asked now and then for newer weights, with the conversations of all open rows. Keys and values are those
+    of the weights that computed them, so newer weights read each conversation again from its beginning: the log-prob of
+    every token is the one that the version which sampled it gives it after the very tokens before it.
     """
     requests = [turn.request for turn in turns]
     longest = max(len(request.ids) for request in requests)
@@ -87,6 +98,15 @@ def decode(
             slots = min(longest + steps - 1, longest + 2 * (slots - longest))
             cache = cache.grown(len(rows), slots)
             mask = _mask(model, [longest - len(row.turn.request.ids) for row in rows], slots)
+        if renew is not None and (step + 1) % _RENEWED_EVERY == 0:
+            said = [row.turn.request.ids + tuple(row.turn.ids) for row in rows]
+            if (renewal := renew(said)) is not None:
+                model, version, read = renewal
+                for place, (row, ids) in enumerate(zip(rows, said, strict=True)):
+                    cache.write(place, longest - len(row.turn.request.ids), read[ids].cache)
+                    row.turn.versions.append((len(row.turn.ids), version))
+                logits = torch.stack([read[ids].logits for ids in said])
+                continue
         logits = model.step(drawn, positions + step, cache, longest + step, mask)
     return [completions[index] for index in range(len(requests))]
 

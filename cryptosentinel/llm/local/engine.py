@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from cryptosentinel.llm.architecture import describe_architecture, vocabulary_of
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Usage
 from cryptosentinel.llm.grammar import Grammars
-from cryptosentinel.llm.local.decoding import Prompt, decode
+from cryptosentinel.llm.local.decoding import Prompt, Renewal, decode
 from cryptosentinel.llm.local.fallback import LibraryDecoder
 from cryptosentinel.llm.local.families import why_not
 from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
@@ -45,6 +45,10 @@ class LocalEngine:
     one call that its `tools` allow (see `grammar.py`); `max_tokens` may still cut it short. `max_rows` bounds a decode
     batch. `prefix_cache_mb` bounds, per role, the memory for what earlier turns of conversations computed; 0 turns this
     off. Every `set_weights` empties it, for all roles, so that what follows does not depend on what came before.
+
+    `before_tokens`, where it is set, is called again and again while answers are sampled, and may call `set_weights`:
+    the tokens that follow are sampled with these, also of an answer that has begun (`Completion.versions` says which
+    they are). The library's models take them with the next answer.
     """
 
     name = "local"
@@ -79,6 +83,7 @@ class LocalEngine:
         self._models: dict[str, LlamaDecoder | LibraryDecoder] = {}
         self._versions: dict[str, str] = {}
         self._prefixes: dict[str, PrefixCache] = {}
+        self.before_tokens: Callable[[], None] | None = None
         self._grammars: Grammars | None = None  # made when first asked for: a large vocabulary takes a second
         given: list[tuple[str, Mapping[str, torch.Tensor]]] = []
         for role, state in weights.items():
@@ -135,6 +140,8 @@ class LocalEngine:
                 # Sorted by length, a chunk has few holes; equal prompts stand side by side and are read once.
                 indices.sort(key=lambda index: (len(requests[index].ids), requests[index].ids))
                 for start in range(0, len(indices), self._max_rows):
+                    if self.before_tokens is not None:
+                        self.before_tokens()
                     chunk = indices[start : start + self._max_rows]
                     answers = self._generate_chunk(role, [requests[index] for index in chunk])
                     completions.update(zip(chunk, answers, strict=True))
@@ -157,9 +164,11 @@ class LocalEngine:
             )
 
     def _generate_chunk(self, role: str, requests: Sequence[Request]) -> list[Completion]:
-        model, prefixes = self._models[role], self._prefixes[role]
+        model, version = self._models[role], self._versions[role]
         began = time.perf_counter()
         turns = [turn_of(request, self._codec, self._begin) for request in requests]
+        for turn in turns:
+            turn.versions.append((0, version))
         if isinstance(model, LibraryDecoder):
             answers = model.decode(turns)
             seconds = time.perf_counter() - began
@@ -167,14 +176,25 @@ class LocalEngine:
                 replace(answer, usage=_usage(request, answer, 0, seconds))
                 for request, answer in zip(requests, answers, strict=True)
             ]
-        prompts = _read(model, prefixes, list(dict.fromkeys(request.ids for request in requests)))
+        prompts = _read(model, self._prefixes[role], list(dict.fromkeys(request.ids for request in requests)))
 
         def keep(ids: tuple[int, ...], cache: KVCache) -> None:
             if self._cache_bytes:
-                prefixes.insert(ids, cache.clone())
+                self._prefixes[role].insert(ids, cache.clone())
+
+        def renew(said: Sequence[tuple[int, ...]]) -> Renewal | None:
+            nonlocal model
+            if self.before_tokens is not None:
+                self.before_tokens()
+            newest = self._models[role]
+            if newest is model or not isinstance(newest, LlamaDecoder):
+                return None
+            model = newest
+            read = _read(newest, self._prefixes[role], list(dict.fromkeys(said)))
+            return newest, self._versions[role], {ids: prompt for ids, (prompt, _) in read.items()}
 
         reads = [prompts[request.ids] for request in requests]
-        answers = decode(model, turns, [read for read, _ in reads], keep)
+        answers = decode(model, turns, [read for read, _ in reads], keep, renew if self.before_tokens else None)
         seconds = time.perf_counter() - began
         seen: set[tuple[int, ...]] = set()
         completions = []

@@ -72,7 +72,7 @@ def processes(
                     data = market or small_market()
                     parts = training_parts(config, data, heartbeat.store, RUN, folder, nano, metrics_folder)
                 if number:
-                    RolloutWorker(parts, heartbeat).follow(PublishedWeights(parts, heartbeat, files))
+                    RolloutWorker(parts, heartbeat, PublishedWeights(parts, heartbeat, files)).follow()
                 trainer = coordinator_trainer(parts, heartbeat, files)
                 trainer.resume()
                 trainer.run()

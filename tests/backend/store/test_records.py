@@ -52,6 +52,7 @@ def trajectories(draw: st.DrawFn) -> TrajectoryRecord:
         valid=draw(st.booleans()),
         truncated=draw(st.booleans()),
         reason=draw(st.none() | TEXT),
+        versions=draw(st.none() | st.lists(st.tuples(st.integers(0, 50), TEXT), max_size=3).map(tuple)),
     )
 
 
