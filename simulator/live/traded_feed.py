@@ -49,9 +49,8 @@ class TradedFeed(RecordedFeed):
         """What happens with one trade."""
         symbol, at, known = self.symbols[column], tick.time, tick.time + self._delay
         bids, asks = self._tape.book(column, tick)
-        side = "sell" if tick.sold else "buy"
         events: list[FeedEvent] = [
-            MarketTrade(symbol, tick.price, tick.size, side, str(tick.id), at, known),
+            MarketTrade(symbol, tick.price, tick.size, "sell" if tick.sold else "buy", str(tick.id), at, known),
             BookTop(symbol, *bids[0], *asks[0], at, known),
         ]
         if tick.place == 0:

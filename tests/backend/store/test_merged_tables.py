@@ -23,7 +23,7 @@ def test_a_database_that_has_merged_its_tables_is_opened_anew_once(tmp_path: Pat
         while there < MERGES_AT:
             assert not engine.forget_merged()
             text = f"FOR $k IN 0..{ROWS} {{ CREATE type::record('row', {written} + $k) RETURN NONE }}"
-            assert decode(engine.execute(session, request("query", [text, {}])))["result"][0]["status"] == "OK"
+            assert decode(engine.execute(session, request("query", [text])))["result"][0]["status"] == "OK"
             there = engine.while_closed(lambda: len([*tables.iterdir()]))
             written += ROWS
         until = time.monotonic() + PATIENCE
@@ -31,7 +31,7 @@ def test_a_database_that_has_merged_its_tables_is_opened_anew_once(tmp_path: Pat
             assert time.monotonic() < until, "nothing was merged"
             time.sleep(0.01)
         assert len([*tables.iterdir()]) < MERGES_AT and not engine.forget_merged()
-        answer = decode(engine.execute(session, request("query", ["SELECT count() FROM row GROUP ALL", {}])))
+        answer = decode(engine.execute(session, request("query", ["SELECT count() FROM row GROUP ALL"])))
         assert answer["result"][0]["result"] == [{"count": written}]
     finally:
         engine.close()
