@@ -162,7 +162,8 @@ def lines_of_time(window: WindowResult, span: tuple[int, int] | None = None) -> 
         ),
         Picture(
             "Drawdown",
-            "How far each lies below its own best moment so far. Good: shallower than holding, and soon back at 0.",
+            "How far each lies below its own best moment so far. Good: shallower than holding, and soon back at 0."
+            + " Shaded: the accounts of the picture above." * banded,
             charts.drawdown_chart(curves, x, "", window.main, waiting, shown, window.band),
         ),
         Picture(

@@ -122,7 +122,7 @@ def _draw_log(job: Job) -> None:
 def _since(job: Job) -> str:
     """For how long, or when."""
     if job.finished_at is not None:
-        return f" since {format_time(job.finished_at)} UTC"
+        return f" ({format_time(job.finished_at)} UTC)"
     moment = job.started_at if job.started_at is not None else job.request.submitted_at
     seconds = max(0, int(datetime.now(tz=UTC).timestamp() - moment / 1000))
     return f" for {seconds // 60}:{seconds % 60:02d}"

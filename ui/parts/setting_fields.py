@@ -49,9 +49,7 @@ class EngineChoice:
 def engine_fields(preset: Config) -> EngineChoice:
     """Ask where models answer, which one, and what it may cost. Keys come from the environment, never from a page."""
     with st.expander("Engine: which model answers, and where"):
-        st.caption(
-            "Only for trained teams and for models that were not trained here: the team 'model', or model=NAME."
-        )
+        st.caption("Only for trained teams and for models that were not trained here: the team 'model', or model=NAME.")
         left, right = st.columns(2)
         begun = _place_of(preset)
         place = left.selectbox(

@@ -9,6 +9,7 @@ import streamlit as st
 from backend.reporting.backtest_sections import SECTIONS
 from backend.reporting.blocks import ReportBlock
 from backend.reporting.decision.behaviour import TITLE as BEHAVIOUR
+from backend.reporting.labels import ABSENT
 from backend.reporting.run_page import RunPage, WindowPage
 from backend.store.records import PAPER
 from cryptosentinel.protocol.untrusted import visible
@@ -78,7 +79,7 @@ def _window(window: WindowPage) -> None:
             "positions kept their last price."
         )
     for column, tile in zip(st.columns(5), window.tiles, strict=True):
-        column.metric(tile.label, tile.value)
+        column.metric(tile.label, "–" if tile.value == ABSENT else tile.value)  # the note says why
         column.caption(escape_markdown(tile.note))
     against = ["Against one another"] if len(window.result.subjects) > 1 else []
     behaviour = [BEHAVIOUR] if window.result.decisions else []
