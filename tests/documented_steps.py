@@ -44,6 +44,9 @@ class Step:
 # A training of seconds: that of the preset `quick`, with the market's settings and without.
 QUICK = as_options("quick")
 QUICK_TEAM = as_options("quick", without="market")
+SHORT_SFT = " ".join(
+    f"-s sft.{one}" for one in ("states=16", "rollouts=2", "steps=5", "score_states=4", "score_samples=2")
+)
 DAYS = {"--start 2021-06-10": "--start 2021-06-28"}
 RECORDED = {"DIR": "{bars}"}
 LAST_TRAINING = {
@@ -101,7 +104,8 @@ STEPS = (
     # Teams.
     Step("cryptosentinel backtest --team sample --start 2021-06-28 --baselines hold", says="sample"),
     Step("cryptosentinel backtest --team sample", more="--start 2021-06-28", says="sample"),
-    Step("cryptosentinel evaluate sample", more="-s evaluation.windows=2 -s evaluation.decisions_per_window=2"),
+    Step("cryptosentinel evaluate sample",
+         more="-s evaluation.windows=2 -s evaluation.decisions_per_window=2 -s evaluation.states=8"),
     Step("cryptosentinel backtest --team runs/demo", more="--start 2021-06-28"),
     Step("cryptosentinel backtest --team scripted --team runs/demo", more="--start 2021-06-28"),
     Step("cryptosentinel backtest --data DIR --symbols BTCUSDT,ETHUSDT --timeframe 1h --resample 4h --funding DIR --news "
@@ -151,7 +155,7 @@ STEPS = (
     Step("cryptosentinel serve status", says="rollout"),
     Step("cryptosentinel serve status [--store STORE] [--run RUN] [--json]", {"STORE": "runs/store", "RUN": "{train}"}),
     Step("cryptosentinel train --config demo --launch processes --workers 2 --set training.shards=2", more=QUICK),
-    Step("cryptosentinel sft --config demo --from scripted --out runs/sft", more=QUICK),
+    Step("cryptosentinel sft --config demo --from scripted --out runs/sft", more=f"{QUICK} {SHORT_SFT}"),
     Step("cryptosentinel evaluate runs/sft", says="On held-out windows"),
     Step("cryptosentinel train --config demo --set training.start_from=runs/sft", more=QUICK),
     Step("cryptosentinel models list"),

@@ -110,6 +110,18 @@ def test_news_of_other_symbols_and_old_news_are_left_out() -> None:
     assert 0 < len(recent) < len(own)
 
 
+def test_bars_of_whole_numbers_are_the_same_market() -> None:
+    """As floats, for which alone the kernel is compiled."""
+    close = np.array([[10], [12], [11]])
+    whole = {"open": close, "high": close + 1, "low": close - 1, "close": close, "volume": close, "half_spread": close}
+    markets = []
+    for kind in (np.int64, np.float32, np.float64):
+        arrays: dict[str, Any] = {name: array.astype(kind) for name, array in whole.items()}
+        markets.append(Market(("AAAUSDT",), "1h", NEW_YEAR + 3_600_000 * np.arange(3), **arrays))
+    assert {getattr(market, name).dtype for market in markets for name in BAR_COLUMNS} == {np.dtype(np.float64)}
+    assert len({market.content_hash for market in markets}) == 1
+
+
 def test_writing_into_bars_does_not_change_history() -> None:
     market = market_with_gaps()
     before = market.content_hash
