@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from backend.builders.market import load_market
 from backend.builders.teams import load_team
@@ -65,7 +66,8 @@ def run() -> list[Result]:
     configs = {f"seed-{seed}": config_of(seed) for seed in seeds} | {
         f"twin-{seeds[0]}": config_of(seeds[0], edge=False)
     }
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=spawned, initializer=_one_thread) as pool:
         *documents, twin = pool.map(measured, configs.values(), [FOLDER / name for name in configs])
     return [*(surpass_row(name, documents, times) for name in AGAINST), twin_row(twin)]
 
@@ -179,6 +181,11 @@ def _difference(document: dict[str, Any], name: str) -> float:
 def _difference_of(document: dict[str, Any], name: str) -> dict[str, Any]:
     [found] = [one for one in document["value"]["differences"] if one["against"] == name]
     return dict(found)
+
+
+def _one_thread() -> None:
+    """Each process has a core to itself."""
+    torch.set_num_threads(1)
 
 
 def _silent(what: str, done: int, total: int) -> None:
