@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from backend.store.errors import StoreDiskError, StoreError
@@ -35,7 +36,7 @@ _PAUSE = 1.0  # seconds between two tries to reach the bucket
 _ERROR = re.compile(r"AWS Error ([A-Z_]+)")  # what pyarrow's message says of the other side's answer
 _REFUSED = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "INVALID_CLIENT_TOKEN_ID", "SIGNATURE_DOES_NOT_MATCH")
 
-ResultT = TypeVar("ResultT")
+AskedT = TypeVar("AskedT")
 
 
 class BucketObjects:
@@ -108,7 +109,10 @@ class BucketObjects:
             return self._size(key) is not None
         with arrived[0] as file:
             file.seek(0)
-            if hashlib.file_digest(file, "sha256").hexdigest() != checksum:  # type: ignore[arg-type]
+            digest = hashlib.sha256()
+            while piece := file.read(_ANSWER_BYTES):
+                digest.update(piece)
+            if digest.hexdigest() != checksum:
                 return False
             size = file.tell()
             if self._size(key) != size:
@@ -140,7 +144,7 @@ class BucketObjects:
     def remove(self, run: str, part: str, checksums: list[str]) -> None:
         """See `ObjectStore`."""
         for key in [self._key(run, part, checksum) for checksum in checksums]:
-            self._gone(lambda key=key: self._client.delete_file(key))  # type: ignore[misc]
+            self._gone(partial(self._client.delete_file, key))
 
     def remove_run(self, run: str) -> None:
         """See `ObjectStore`."""
@@ -198,7 +202,7 @@ class BucketObjects:
             allow_delayed_open=True,  # one request for a small file in place of three
         )
 
-    def _asked(self, ask: Callable[[], ResultT]) -> ResultT:
+    def _asked(self, ask: Callable[[], AskedT]) -> AskedT:
         """What `ask` answers. Raises `StoreError` for what the other side refuses, and where it does not answer;
         `FileNotFoundError` for a key that is not there. No message of the client's is passed on: it may hold anything.
         """
