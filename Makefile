@@ -13,7 +13,7 @@ export NUMBA_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export STREAMLIT_BROWSER_GATHER_USAGE_STATS := false
 
-.PHONY: help demo test test-all bench lock docs site ui clean
+.PHONY: help demo test test-wheel test-all bench lock docs site ui clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -27,6 +27,10 @@ test: $(STAMP) .venv-site ## lint, types, layers, fast tests
 	@$(RUN)mypy -n 2
 	@$(RUN)lint-imports
 	@$(RUN)pytest -n 2 -m "not slow"
+
+test-wheel: $(STAMP) ## the wheel, installed alone: a backtest, the preset `quick`, the page
+	@log=$$(mktemp) && { $(RUN)pytest tests/test_wheel.py -m slow > $$log 2>&1 || { cat $$log; exit 1; }; } \
+	  && rm $$log && echo "the wheel works in an environment of its own"
 
 test-all: $(STAMP) .venv-vllm .venv-site .venv-s3 ## the same with the slow tests
 	@$(RUN)ruff check .
