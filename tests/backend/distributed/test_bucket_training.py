@@ -42,7 +42,7 @@ def test_processes_whose_files_lie_in_a_bucket_end_where_one_does(
         begin_by_hand(store, config)
         run_in_threads(store, processes_by_hand(config, tmp_path / "machines", monkeypatch))
         assert store.run(RUN).status == "finished"
-        named = {file.checksum for file in (*store.files(RUN), *store.tensors(RUN))}
+        named = {file.checksum for file in store.files(RUN)} | {file.checksum for file in store.tensors(RUN)}
     assert named <= {path.name for path in (served / BUCKET / "trainings" / RUN).rglob("*")}
     assert not (tmp_path / "store" / "objects").exists()
     for role in ROLES:
