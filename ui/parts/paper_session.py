@@ -56,11 +56,12 @@ def draw_session(found: SessionOverview) -> None:
     with st.container():
         _standing(found)
     gained = outcome.equity / outcome.begun_with - 1.0
+    held = 100.0 * sum(abs(row[4]) for row in found.positions)
     tiles = (
-        ("Equity", f"{outcome.equity:,.2f}", f"{gained:+.2%} since the session began"),
+        ("Equity", f"{outcome.equity:,.2f}", f"{100.0 * gained:+.2f} % since the session began"),
         ("Bars", f"{outcome.bars:,}", f"{outcome.fills:,} fills"),
         ("Decisions", f"{outcome.decisions:,}", f"{outcome.missed:,} missed"),
-        ("Held", f"{sum(abs(row[4]) for row in found.positions):.0%}", "of the equity, all positions together"),
+        ("Held", f"{held:.0f} %", "of the equity, all positions together"),
         ("Guard", *_guard(found.guard)),
     )
     for column, (label, value, note) in zip(st.columns(5), tiles, strict=True):
@@ -118,7 +119,8 @@ def _holdings(found: SessionOverview) -> None:
         columns = ["symbol", "quantity", "price", "value", "share"]
         frame = pd.DataFrame(list(found.positions), columns=columns)
         frame["symbol"] = frame["symbol"].map(visible)
-        shares = {"share": st.column_config.NumberColumn(format="percent")}
+        frame["share"] *= 100.0
+        shares = {"share": st.column_config.NumberColumn(format="%+.2f %%", help="Of the equity; below 0: short.")}
         st.dataframe(frame, hide_index=True, column_config=shares, placeholder="–")
     else:
         st.caption("Nothing is held.")
@@ -131,7 +133,10 @@ def _holdings(found: SessionOverview) -> None:
 
 def _order(order: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("symbol", "kind", "quantity", "price", "trigger", "stop", "target", "reduce_only")
-    return {name: visible(order[name]) if isinstance(order.get(name), str) else order.get(name) for name in kept}
+    return {
+        name.replace("_", " "): visible(order[name]) if isinstance(order.get(name), str) else order.get(name)
+        for name in kept
+    }
 
 
 def _decisions(found: SessionOverview) -> None:
@@ -206,6 +211,6 @@ def _teams(found: SessionOverview) -> None:
         st.code(f"cryptosentinel paper resume {found.record.run} --shadow runs/TEAM", language=None)
         return
     gained = shadow.equity / shadow.begun_with - 1.0
-    stands = f"{shadow.decisions} decisions, equity {shadow.equity:,.2f} ({gained:+.2%})"
+    stands = f"{shadow.decisions} decisions, equity {shadow.equity:,.2f} ({100.0 * gained:+.2f} %)"
     st.text(visible(f"Shadow: {config.get('shadow')}, {stands}"))
     st.code(f"cryptosentinel paper promote {found.record.run}", language=None)

@@ -30,7 +30,8 @@ _COLUMNS = {
     "return": st.column_config.NumberColumn(format="%+.2f %%", help="Net of all costs; of an evaluation, the mean over "
                                             "the held-out windows."),
     "Sharpe": st.column_config.NumberColumn(format="%.2f", help="Return per unit of risk, for a year."),
-    "sure": st.column_config.NumberColumn(format="%.0f %%", help="Probability that the true Sharpe ratio is above 0."),
+    "P(Sharpe > 0)": st.column_config.NumberColumn(format="%.0f %%", help="Probability that the true Sharpe ratio is "
+                                                   "above 0, by the bars of this run alone."),
     "drawdown": st.column_config.NumberColumn(format="%.1f %%", help="The largest loss from a peak."),
     "costs": st.column_config.NumberColumn(format="%.2f %%", help="Paid for trading, of the money at the start."),
     "gain": st.column_config.NumberColumn(format="%+.2f pp", help="Of a backtest: more than holding. Of an "
@@ -179,7 +180,7 @@ def _table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> pd.DataFr
             "gain": scaled([row.difference for row in rows]),
             "95 % interval": [_interval(row) for row in rows],
             "Sharpe": [row.sharpe for row in rows],
-            "sure": scaled([row.certainty for row in rows]),
+            "P(Sharpe > 0)": scaled([row.certainty for row in rows]),
             "drawdown": scaled([row.max_drawdown for row in rows]),
             "costs": scaled([row.costs for row in rows]),
             "verdict": [row.verdict for row in rows],
