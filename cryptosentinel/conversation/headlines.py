@@ -129,6 +129,11 @@ def ordinary_words() -> list[str]:
     return _words().lower()
 
 
+def words_beside_names() -> list[str]:
+    """Those of `ordinary_words` that a masked headline keeps beside a name, too."""
+    return [word for word in ordinary_words() if _words().stands_beside(word)]
+
+
 _SMALL_ACRONYMS = frozenset(word.lower() for word in ACRONYMS)
 _NAMES = {name: ticker for ticker, names in COINS.items() for name in names}
 _REPLACEMENTS = {

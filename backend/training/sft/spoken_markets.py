@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cryptosentinel.conversation.headlines import AMOUNT, DATE, ENTITY, NUMBER, ordinary_words
+from cryptosentinel.conversation.headlines import AMOUNT, DATE, ENTITY, NUMBER, ordinary_words, words_beside_names
 from cryptosentinel.team import derive_seed
 from simulator.arrays import IntArray
 from simulator.market.events import FundingEvent, NewsItem
@@ -24,6 +24,7 @@ _LEVEL_LASTS = 9  # settlements: what `get_funding` is the mean of
 _LEVELS_BPS = (0.0, 0.4, 1.0, 2.5, 8.0, 30.0)  # from nothing to the extremes of 2021
 _MOST_WORDS, _LEAST_WORDS = 14, 4
 _NEWS_DAYS = 1.2  # between two headlines of a coin, on average
+_USUAL = 0.7  # of the words of a headline: those that are known to stand beside names
 _TONED = 0.5  # of the headlines: those that hold a phrase which has a tone
 
 
@@ -53,14 +54,18 @@ def _made_funding(market: Market, rng: np.random.Generator) -> dict[str, tuple[F
 
 
 def _made_news(market: Market, rng: np.random.Generator) -> tuple[NewsItem, ...]:
-    """Headlines of ordinary words and of what stands in the place of names, in no order that means anything."""
+    """Headlines of ordinary words and of what stands in the place of names, in no order that means anything. As in
+    real ones many are words that stand beside names: of others a whole run is hidden with a name."""
     words = np.asarray([*ordinary_words(), *(ENTITY, NUMBER, DATE, AMOUNT) * 40], dtype=object)
+    beside = np.asarray(words_beside_names(), dtype=object)
     toned = np.asarray([*POSITIVE, *NEGATIVE], dtype=object)
     first, last = int(market.open_time[0]), int(market.open_time[-1]) + market.interval
     count = int((last - first) / DAY_MS / _NEWS_DAYS * len(market.symbols))
     items = []
     for time in np.sort(rng.integers(first, last, size=count)):
-        chosen = [str(word) for word in rng.choice(words, size=rng.integers(_LEAST_WORDS, _MOST_WORDS + 1))]
+        length = rng.integers(_LEAST_WORDS, _MOST_WORDS + 1)
+        usual = rng.random(length) < _USUAL
+        chosen = [str(word) for word in np.where(usual, rng.choice(beside, length), rng.choice(words, length))]
         if rng.random() < _TONED:
             chosen.insert(int(rng.integers(len(chosen) + 1)), str(rng.choice(toned)))
         text = " ".join(chosen)
