@@ -240,6 +240,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "engine.key_variable=MY_KEY",
         "cryptosentinel backtest --team model -s engine.provider=openai -s engine.model=gpt-5-mini",
         "cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b",
+        "cryptosentinel backtest --team model=qwen3:8b --team model=llama3:8b -s engine.provider=ollama",
         "cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b --record runs/tape",
         "cryptosentinel backtest --team model -s engine.provider=… -s engine.model=… --record runs/tape",
         "cryptosentinel backtest --team runs/tape",
@@ -268,6 +269,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "takes several machines": (
         "cryptosentinel serve store --path runs/store --host 10.0.0.1 --port 8765",
+        "cryptosentinel store bucket s3://teams/trainings --store ws://10.0.0.1:8765",
         "cryptosentinel train --begin --workers 2 --config demo --store ws://10.0.0.1:8765",
         "cryptosentinel serve lead RUN --store ws://10.0.0.1:8765",
         "cryptosentinel serve rollout RUN --store ws://10.0.0.1:8765",
