@@ -137,7 +137,7 @@ def test_the_report_of_a_backtest_opens_from_a_file(browser: Browser, tmp_path: 
     page.goto(report.as_uri())
     expect(page.get_by_text("Did it make money?")).to_be_in_viewport(timeout=PATIENCE)
     expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible(timeout=PATIENCE)
-    assert page.locator(".js-plotly-plot").count() == 8
+    assert page.locator(".js-plotly-plot").count() == 9
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page does not scroll sideways"
     wide = "[...document.querySelectorAll('.fact')].filter(box => box.scrollWidth > box.clientWidth).length"
     assert page.evaluate(wide) == 0, "nothing of the first screen is cropped"
