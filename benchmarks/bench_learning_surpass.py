@@ -128,7 +128,7 @@ def measured(config: Config, folder: Path) -> dict[str, Any]:
 
 def surpass_row(name: str, documents: Sequence[dict[str, Any]], times: int) -> Result:
     """The trained team less the row `name` of the held-out values, over the seeds."""
-    gains = [_difference(document, name) for document in documents]
+    gains = [float(_difference(document, name)["outcome"]) for document in documents]
     mean, low, high = student_interval(gains)
     allowed = float(np.mean([document["allowed"] for document in documents]))
     trained = [document["value"]["rows"][TRAINED_GREEDY] for document in documents]
@@ -152,12 +152,12 @@ def surpass_row(name: str, documents: Sequence[dict[str, Any]], times: int) -> R
 
 def twin_row(document: dict[str, Any]) -> Result:
     """What the team that was trained on a market without edge earns there above leaving positions as they are."""
-    found = _difference_of(document, HOLDING)
-    low, high = found["outcome_ci95"]
+    difference = _difference(document, HOLDING)
+    low, high = difference["outcome_ci95"]
     trained = document["value"]["rows"][TRAINED_GREEDY]
     return Result(
         name="learning.surpass.twin",
-        value=1000.0 * found["outcome"],
+        value=1000.0 * difference["outcome"],
         unit="thousandths of the outcome a decision",
         against=f"holding, on the twin without edge; 95 % interval {1000 * low:+.1f} to {1000 * high:+.1f}; it trades "
         f"in {trained['traded']:.0%} of the states",
@@ -174,13 +174,9 @@ def student_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return float(row.mean()), float(row.mean()) - half, float(row.mean()) + half
 
 
-def _difference(document: dict[str, Any], name: str) -> float:
-    return float(_difference_of(document, name)["outcome"])
-
-
-def _difference_of(document: dict[str, Any], name: str) -> dict[str, Any]:
-    [found] = [one for one in document["value"]["differences"] if one["against"] == name]
-    return dict(found)
+def _difference(document: dict[str, Any], name: str) -> dict[str, Any]:
+    [difference] = [row for row in document["value"]["differences"] if row["against"] == name]
+    return dict(difference)
 
 
 def _one_thread() -> None:

@@ -151,30 +151,21 @@ def _measured() -> tuple[dict[int, list[float]], dict[int, list[float]], set[str
 
 def seconds_alone(base: Path, processes: int) -> list[float]:
     """What the shards of a step take each of some processes that begin at once and know nothing of each other."""
-    own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, "-c", _ALONE, str(base), *SETTINGS, f"training.base_model={base}"]
     children = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | own)
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | one_thread)
         for _ in range(processes)
     ]
     for child in children:
         assert child.stdout is not None
         if child.stdout.readline().strip() != "ready":
             raise RuntimeError("a process that rolls shards out alone has ended")
-    return [float(said) for said in [_finish(child) for child in _begun(children)]]
-
-
-def _begun(children: Sequence[subprocess.Popen[str]]) -> Sequence[subprocess.Popen[str]]:
     for child in children:
         assert child.stdin is not None
         child.stdin.write("go\n")
         child.stdin.flush()
-    return children
-
-
-def _finish(child: subprocess.Popen[str]) -> str:
-    said, _ = child.communicate(timeout=120)
-    return said
+    return [float(child.communicate(timeout=120)[0]) for child in children]
 
 
 def _times(config: Config, store: Store, address: str, runs: Path, workers: int) -> tuple[list[float], float]:
@@ -219,14 +210,14 @@ def _weights(config: Config, folder: Path) -> Sequence[Callable[[int], Published
 @contextmanager
 def _workers(address: str, runs: Path, workers: int) -> Iterator[tuple[list[int], Callable[[], None]]]:
     """Worker processes for a block: their ids, and what raises if one of them has ended."""
-    own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     common = ["serve", "rollout", "bench", "--store", address, "--runs", str(runs)]
     logs = [runs / f"rollout-{number}.log" for number in range(workers)]
     children = []
     for number, log in enumerate(logs):
         with log.open("wb") as output:
             command = [sys.executable, "-m", "backend.cli", *common, "--number", str(number)]
-            children.append(subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | own))
+            children.append(subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | one_thread))
 
     def alive() -> None:
         for child, log in zip(children, logs, strict=True):

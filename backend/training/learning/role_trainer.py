@@ -262,16 +262,16 @@ class RoleTrainer:
     def _held_back(self, rows: dict[int, list[TrainingRow]]) -> dict[int, list[TrainingRow]]:
         """The rows with those tokens marked that `clip_cov` takes from the objective, by the log-probs of the engine:
         they are known before any pass, and the same whoever computes the gradient."""
-        flat = [row for own in rows.values() for row in own]
-        said = [row.trajectory for row in flat]
-        logps = [one.sampled_logps[one.mask] for one in said]
-        marks = held_tokens(logps, [row.advantage for row in flat], self.settings.clip_cov)
-        held: dict[TrainingRow, TrainingRow] = {}
-        for row, one, mark in zip(flat, said, marks, strict=True):
-            whole = np.zeros(len(one.ids), np.bool_)
-            whole[one.mask] = mark
-            held[row] = replace(row, held=whole) if mark.any() else row
-        return {i: [held[row] for row in own] for i, own in rows.items()}
+        in_order = [row for branches in rows.values() for row in branches]
+        logps = [row.trajectory.sampled_logps[row.trajectory.mask] for row in in_order]
+        marks = iter(held_tokens(logps, [row.advantage for row in in_order], self.settings.clip_cov))
+
+        def marked(row: TrainingRow) -> TrainingRow:
+            held = np.zeros(len(row.trajectory.ids), np.bool_)
+            held[row.trajectory.mask] = next(marks)
+            return replace(row, held=held) if held.any() else row
+
+        return {number: [marked(row) for row in branches] for number, branches in rows.items()}
 
     def _tokens(self, one: Trajectory) -> int:
         """Sampled tokens of a conversation that are learnt from."""

@@ -32,7 +32,8 @@ from tests.backend.store.test_token_files import RUN, add_run, add_step, some
 SECRET = "a very secret key"
 URL = f"s3://{BUCKET}/trainings"
 PLACES = ["folder", pytest.param("server", marks=pytest.mark.slow)]
-needs_server = pytest.mark.skipif(not SERVER_PYTHON.is_file(), reason="needs an S3 server: `make .venv-s3` installs it")
+NO_SERVER = "needs an S3 server: `make test-all` installs it, or `make .venv-s3`"
+needs_server = pytest.mark.skipif(not SERVER_PYTHON.is_file(), reason=NO_SERVER)
 
 
 @pytest.fixture(params=PLACES)
@@ -48,7 +49,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield folder
         return
     if not SERVER_PYTHON.is_file():
-        pytest.skip("needs an S3 server: `make .venv-s3` installs it")
+        pytest.skip(NO_SERVER)
     with s3_server() as address:
         s3_client(address).create_dir(BUCKET)
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
