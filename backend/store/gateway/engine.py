@@ -12,10 +12,11 @@ import ctypes
 import gc
 import os
 import secrets
+import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +34,12 @@ _FOLDER = "surrealkv://"
 _TABLES = "sstables"  # the folder of a database in which the engine has its tables
 _ROOM = 200_000  # bytes; all that a new store defines takes 40 kB
 _DEFINITIONS = (b"DEFINE ", b"REMOVE ")
+HUNG_SECONDS = 120.0  # after which an opening hangs; 200,000 trajectories open in less than one
+# Arguments: seconds, what to say, whom to end. Its input is a pipe that ends when the opening has, or we have.
+_WATCHDOG = """exec 3<&0 4>&2 2> /dev/null
+sleep "$1" & alarm=$!
+{ cat <&3 > /dev/null; kill "$alarm"; } &
+if wait "$alarm"; then printf '%s\\n' "$2" >&4; kill -KILL "$3"; fi"""
 
 # A forked child has none of the engine's threads. To drop an engine of its parent there would wait for them for ever,
 # and Python drops whatever it finds to be garbage: so all that the parent had stays.
@@ -63,7 +70,7 @@ class StoreEngine:
         self._url = url
         self._folder = Path(url.removeprefix(_FOLDER)) if url.startswith(_FOLDER) else None
         self._tables = self._tables_there()  # that the database was opened with
-        self._database = _opened(url)
+        self._database = self._opened()
         self._on_answer = on_answer
         self._one_at_a_time = threading.Lock()
         self._place: tuple[str | None, str | None] = (None, None)
@@ -110,7 +117,14 @@ class StoreEngine:
                 return act()
             finally:
                 self._tables = self._tables_there()
-                self._database = _opened(self._url)
+                self._database = self._opened()
+
+    def _opened(self) -> SyncEmbeddedDB:
+        """The database, open. Raises RuntimeError; see `ended_after` for an opening that does not end."""
+        with ended_after(HUNG_SECONDS, self._folder) if self._folder and self._tables else nullcontext():
+            database = SyncEmbeddedDB(self._url)
+            database.connect()
+        return database
 
     def execute(self, session: Session, message: bytes) -> bytes:
         """The answer to one request. Raises RuntimeError or ValueError with the engine's words."""
@@ -176,11 +190,22 @@ class StoreEngine:
             raise RuntimeError(f"the database offers no account that only reads ({method}: {reason})")
 
 
-def _opened(url: str) -> SyncEmbeddedDB:
-    """A database of the engine. Raises RuntimeError."""
-    database = SyncEmbeddedDB(url)
-    database.connect()
-    return database
+@contextmanager
+def ended_after(seconds: float, folder: Path) -> Iterator[None]:
+    """End this process with one sentence if what is done meanwhile with the database in `folder` takes longer than
+    `seconds`. Once in many thousand openings the engine never returned (surrealdb-embedded 3.0.0b10, with four tables;
+    its threads all waited), with the interpreter's lock held: no thread of ours goes on then, and no Ctrl-C is noticed.
+    SIGKILL, as nothing else reaches such a process; a store survives it at any moment. Takes some milliseconds."""
+    sentence = (
+        f"the database in {folder} did not open within {seconds:g} s: its engine hangs, which is very rare. "
+        "This process was ended; nothing that was stored is lost. Start it again"
+    )
+    command = ["sh", "-c", _WATCHDOG, "watchdog", str(seconds), sentence, str(os.getpid())]
+    # In a session of its own: a Ctrl-C in the terminal would end it, and not us.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as watchdog:
+        assert watchdog.stdin is not None
+        with watchdog.stdin:
+            yield
 
 
 def _encoded(method: str, parameters: list[Any], session: UUID | None, identity: Any = "store") -> bytes:
