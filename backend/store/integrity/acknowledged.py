@@ -98,6 +98,8 @@ class _State:
             self.files.clear()
         self.logs.update(_extents(line.get("logs", {}), _LOG))
         self.files.update(_extents(line.get("files", {}), _FILE))
+        if not self.closed:  # it changes while a store is open, and its bytes are said apart
+            self.files.pop(_MANIFEST, None)
         self.manifest = bytes.fromhex(line["manifest"]) if "manifest" in line else self.manifest
         self.damage = str(line.get("damage", self.damage))
         for name in line.get("gone", ()):

@@ -16,7 +16,7 @@ from backend.store import RunRecord, Store, StoreError, holding
 from backend.store.folder_swap import WORKPLACE, mark_ready
 from backend.store.gateway.engine import OnAnswer, StoreEngine
 from backend.store.integrity.acceptance import accept_store
-from backend.store.integrity.acknowledged import ACKNOWLEDGED, MARK
+from backend.store.integrity.acknowledged import ACKNOWLEDGED, MARK, Acknowledged
 from backend.store.integrity.copies import COPIES
 from backend.store.lock import FolderLock
 from tests.backend.store.killable import KillableUsers
@@ -284,6 +284,21 @@ def test_what_the_engine_cuts_when_it_opens_is_refused_from_then_on(
     accepted = command("store", "accept", folder)
     assert accepted.code == 0 and "is taken as it is" in accepted.out
     assert command("runs", "--store", folder).code == 0
+
+
+def test_a_manifest_that_was_changed_after_the_last_line_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The engine closed, so all is in its tables and the manifest lists them; then a kill, or a full disk, left no line.
+    fresh(tmp_path / "s")
+    with monkeypatch.context() as killed:
+        killed.setattr(Acknowledged, "end", Acknowledged.abandon)
+        with Store.open(tmp_path / "s") as store:
+            store.add_run(RunRecord("later", "backtest", 1, "h", 7, {}, status="finished"))
+    for _ in range(2):  # and what the first of them notes of the manifest is right
+        with Store.open(tmp_path / "s") as store:
+            assert store.verify_files()
+            assert "later" in {run.run for run in store.runs()}
 
 
 @contextmanager
