@@ -162,11 +162,11 @@ def test_on_a_twin_without_edge_nothing_may_be_earned() -> None:
     assert row["value"] == pytest.approx(-0.3) and row["met"] and "-1.0 to +0.4" in row["against"]
     assert twin_row(document(-0.003, -0.001))["met"]  # it pays costs
     assert not twin_row(document(0.001, 0.003))["met"]
-    assert not config_of(9101, edge=False).market.edge and config_of(9101).market.edge
+    assert not config_of(9201, edge=False).market.edge and config_of(9201).market.edge
 
 
 def test_the_configurations_of_the_headlines_seeds_are_counted(tmp_path: Path) -> None:
-    config = config_of(9101)
+    config = config_of(9201)
     config.check_seeds()  # it is here that these seeds are trained on
     assert [count_configuration(tmp_path, config) for _ in range(2)] == [1, 1]
     changed = config.model_copy(update={"nano": config.nano.model_copy(update={"steps": 3})})
