@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -48,6 +49,7 @@ WANTED = (
 _TIMEOUT = 30.0  # seconds for an answer about what is pulled
 _MOST_BYTES = 2 * 2**30  # of a data set
 _MODEL, _DATA_SET = "model", "data set"
+_POOL_LOG = logging.getLogger("concurrent.futures")
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def pull_model(name: str, revision: str = "main", to: Path | None = None, models
     _make_room(partial, files)
 
     def fetch(patterns: list[str]) -> None:
-        with _explained(name, revision, endpoint):
+        with _explained(name, revision, endpoint), _without_words_of_threads():
             snapshot_download(
                 name,
                 revision=commit,
@@ -146,7 +148,7 @@ def pull_data_set(name: str, revision: str, target: Path, manifest: str) -> Pull
         return Pulled(target, commit, len(files), size, False)
     partial = target.with_name(f".{target.name}.partial")
     _make_room(partial, files)
-    with _explained(name, revision, endpoint, _DATA_SET):
+    with _explained(name, revision, endpoint, _DATA_SET), _without_words_of_threads():
         snapshot_download(
             name,
             repo_type="dataset",
@@ -269,6 +271,18 @@ def _check_file(path: Path, file: HubFile) -> None:
     if problem:
         path.unlink(missing_ok=True)
         raise UserError(f"{file.name} came damaged: it {problem}. Run the same command again; the other files are kept")
+
+
+@contextmanager
+def _without_words_of_threads() -> Iterator[None]:
+    """A Ctrl-C that comes while the main thread waits for others can break a lock of theirs, of which they then tell in
+    a traceback. What goes wrong with a file is raised here all the same."""
+    level = _POOL_LOG.level
+    _POOL_LOG.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        _POOL_LOG.setLevel(level)
 
 
 @contextmanager
