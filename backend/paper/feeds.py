@@ -203,7 +203,7 @@ def rules_from_json(data: Mapping[str, Any]) -> dict[str, SymbolRules]:
             symbol: SymbolRules(**{**one, "max_quantity": one["max_quantity"] or math.inf})
             for symbol, one in data.items()
         }
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DataError(f"the session's rules are damaged: {error!r}; restore a backup of the store.") from error
 
 

@@ -156,7 +156,7 @@ def history_from_json(data: Mapping[str, Any]) -> Market:
                 for symbol, events in data["funding"].items()
             },
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"the session's history is damaged: {error!r}; restore a backup of the store.") from error
 
 
@@ -189,7 +189,7 @@ def bar_from_json(data: Mapping[str, Any]) -> LiveBar:
             {symbol: inside_from_json(bars) for symbol, bars in data.get("inside", {}).items()},
             {symbol: float(value) for symbol, value in data.get("depth", {}).items()},
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"a bar of the session is damaged: {error!r}; restore a backup of the store.") from error
 
 

@@ -106,7 +106,7 @@ def newest_snapshot(store: Store, run: str) -> Snapshot | None:
             same = document["digest"] == _digest(state) and document["entry"] == entry_digest(last.document)
             if same and last.kind == "bar":
                 found.append(Snapshot(after, state, history_from_json(state["history"])))
-        except (DataError, KeyError, TypeError, ValueError):
+        except (DataError, KeyError, TypeError, ValueError, OverflowError):
             continue
     return max(found, key=lambda one: one.after, default=None)
 

@@ -247,19 +247,31 @@ def report_session(
 
 
 @paper_app.command("demo")
-def run_demo(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
+def run_demo(
+    store: StoreOption = STORE,
+    runs: RunsOption = RUNS,
+    speed: Annotated[
+        float | None,
+        typer.Option("--speed", help="Times real time at which the week passes, 6000 if not given."),
+    ] = None,
+) -> None:
     """Trade a week in two minutes: the sample on a mock exchange with a bad network, killed and resumed on the way,
     with its report and parity. It needs no network."""
-    from backend.paper.demo import paper_demo
+    from backend.paper.demo import TIMES_REAL, paper_demo
 
     with bars() as shown:
         shown.message(
             "the sample's last week on a mock exchange that drops, delays and doubles messages, on perpetuals"
         )
-        made = paper_demo(store, runs, shown)
+        speed = TIMES_REAL if speed is None else speed
+        made = paper_demo(store, runs, shown, speed=speed)
     did = ", ".join(f"{count} {name}" for name, count in made.faults.items())
     console.print(f"in {made.seconds:.0f} s the session was killed once and the exchange did: {did}")
     _print(made.outcome)
+    if made.outcome.missed > made.outcome.decisions:
+        console.print(
+            f"most decisions came too late: this machine is slow or busy; try --speed {speed / 4.0:g}", soft_wrap=True
+        )
     _print_parity(made.parity)
 
 

@@ -122,7 +122,7 @@ def event_log(path: Path) -> EventLog:
                 equity.append(point[1])
             elif event["event"] in _LATEST:
                 events.append(event)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError):
             continue
     return EventLog(tuple(times), tuple(equity), tuple(events))
 

@@ -37,6 +37,6 @@ def session_row(store: Store, run: RunRecord) -> RunRow:
             total_return=outcome.equity / outcome.begun_with - 1.0,
             verdict="; ".join(text for text in (_ENDINGS.get(outcome.why, ""), done) if text),
         )
-    except (UserError, ValueError, TypeError, KeyError, AttributeError, IndexError, ZeroDivisionError):
+    except (UserError, ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError):
         row = replace(row, verdict="its journal cannot be read")
     return replace(row, verdict=run.message) if run.message and run.status == "failed" else row

@@ -41,7 +41,7 @@ def read_request(folder: Path) -> PromotionRequest | None:
     try:
         document = parse_json(path.read_bytes())
         return PromotionRequest(str(document["team"]), str(document["digest"]), int(document["at"]))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError):
         return PromotionRequest("", "", 0)
 
 

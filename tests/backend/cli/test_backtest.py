@@ -175,7 +175,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "paper stop": ("SESSION", "--runs"),
     "paper kill": ("SESSION", "--flatten", "--freeze", "--runs"),
     "paper report": ("SESSION", "--parity", "--drift", *KEPT),
-    "paper demo": KEPT,
+    "paper demo": (*KEPT, "--speed"),
     "search": (
         "STRATEGY",
         *MARKET,
