@@ -16,7 +16,7 @@ from typing import IO, Any
 
 _MOST_BYTES = 256 * 2**20  # of one document, or of one line of a file of lines
 MOST_DEPTH = 100
-_MOST_DIGITS = 1000  # of one number
+_MOST_DIGITS = 300  # of one number: all of them have a float
 _LARGE = re.compile(r"[eE]\+?\d{3}")  # an exponent of three digits
 _LONG = 16_384  # characters from which a document is read by a faster reader
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
