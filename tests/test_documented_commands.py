@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.documented_steps import ELSEWHERE, NAMES, OTHER_PROGRAMS, STEPS, Step, group_of
+from tests.documented_steps import ELSEWHERE, FIRST, NAMES, OTHER_PROGRAMS, PARTS, STEPS, Step, group_of
 from tests.shown_commands import PRESENT, ROOT, shell_lines
 from tests.wheels import build_wheel
 
@@ -111,6 +111,7 @@ class Shell:
         self._patience = patience
         self._last: dict[str, str] = {}
         self._lasting: list[subprocess.Popen[str]] = []
+        self._logs = 0
         path = os.pathsep.join([str(self._bin), os.environ["PATH"]])
         outside = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
         self._variables = {
@@ -166,7 +167,8 @@ class Shell:
         return runs[-count].name
 
     def _begin(self, command: list[str], variables: dict[str, str]) -> str | None:
-        log = self.folder / f"log {len(self._lasting)}"
+        self._logs += 1
+        log = self.folder / f"log {self._logs}"
         with log.open("w") as out:
             process = subprocess.Popen(
                 command, cwd=self.folder, env=variables, stdout=out, stderr=subprocess.STDOUT, text=True,
@@ -183,7 +185,8 @@ class Shell:
 
     def close(self) -> None:
         """End what lasts."""
-        for process in self._lasting:
+        while self._lasting:
+            process = self._lasting.pop()
             process.send_signal(signal.SIGINT)
             process.wait(60)
 
@@ -275,20 +278,32 @@ def new_environment(folder: Path) -> Iterator[Path]:
     shutil.rmtree(environment)  # 2 GB
 
 
-@pytest.mark.slow
-def test_the_commands_of_the_pages_run_from_the_wheel(tmp_path: Path) -> None:
-    with new_environment(tmp_path) as environment:
-        folder = tmp_path / "a folder of mine"
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """The program of the wheel in a folder that was empty, after the steps that every part needs."""
+    work = tmp_path_factory.mktemp("wheel")
+    with new_environment(work) as environment:
+        folder = work / "a folder of mine"
         folder.mkdir()
         shell = Shell(environment, folder)
-        first = shell.carry_out(Step("cryptosentinel --help"))
-        assert first is None and list(folder.iterdir()) == []
+        assert shell.carry_out(Step("cryptosentinel --help")) is None
+        assert list(folder.iterdir()) == []
         own_files(folder)
-        try:
-            wrong = [problem for step in STEPS if (problem := shell.carry_out(step))]
-            wrong += [
-                problem for name in NAMES if (problem := shell.carry_out(Step(name.partition(" --")[0], more="--help")))
-            ]
-        finally:
-            shell.close()
-    assert wrong == []
+        assert [problem for step in FIRST if (problem := shell.carry_out(step))] == []
+        yield shell
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_the_commands_of_the_pages_run_from_the_wheel(shell: Shell, part: str) -> None:
+    """All of it takes most of an hour; `-k PART` one part."""
+    try:
+        assert [problem for step in PARTS[part] if (problem := shell.carry_out(step))] == []
+    finally:
+        shell.close()
+
+
+@pytest.mark.slow
+def test_names_of_commands_are_known_to_the_wheel(shell: Shell) -> None:
+    helps = (Step(name.partition(" --")[0], more="--help") for name in NAMES)
+    assert [problem for step in helps if (problem := shell.carry_out(step))] == []

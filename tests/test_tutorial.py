@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PLACE = re.compile(r"(?:runs/)?(train|backtest)-…")
-HEAVY = ("sample", "train", "evaluate", "compare")  # commands with a model, or that need a run of one
 
 
 def steps() -> Iterator[tuple[str, str, list[str]]]:
@@ -28,10 +27,6 @@ def steps() -> Iterator[tuple[str, str, list[str]]]:
             yield "command", text.strip(), expected.splitlines()
 
 
-def is_heavy(command: str) -> bool:
-    return any(word in command for word in HEAVY)
-
-
 def newest(folder: Path, kind: str) -> str:
     """The folder of the last run of a kind, relative to `folder`."""
     return max(folder.glob(f"runs/{kind}-*"), key=lambda path: path.stat().st_mtime_ns).relative_to(folder).as_posix()
@@ -41,33 +36,6 @@ def as_pattern(line: str) -> str:
     return r"\s+".join(re.escape(word).replace("…", ".*?") for word in line.split())
 
 
-def carry_out(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], heavy: bool
-) -> list[str]:
-    """Carry the page out, with the commands that need a model or without; returns those that were run."""
-    (folder / "data").symlink_to(ROOT / "data")
-    run, carried_out = program(folder, monkeypatch, capsys), []
-    for kind, text, expected in steps():
-        if kind == "python" and text.startswith("# my_strategy.py"):
-            (folder / "my_strategy.py").write_text(text, encoding="utf-8")
-        elif kind == "python":
-            exec(compile(text, str(PAGE), "exec"), {})
-            assert "donchian_breakout is" in capsys.readouterr().out
-        elif heavy or not is_heavy(text):
-            place = PLACE.search(text)
-            if place is not None:
-                folder_of_run = newest(folder, place[1])
-                text = text.replace(
-                    place[0], folder_of_run if place[0].startswith("runs/") else Path(folder_of_run).name
-                )
-            result = run(*text.split()[1:])
-            assert result.code == 0, result.err
-            missing = [line for line in expected if not re.search(as_pattern(line), result.out)]
-            assert missing == [], f"{text} printed {result.out}"
-            carried_out.append(text)
-    return carried_out
-
-
 def test_each_command_of_the_page_says_what_it_prints() -> None:
     commands = [text for kind, text, _ in steps() if kind == "command"]
     assert len(commands) >= 8 and all(text.startswith("cryptosentinel ") for text in commands)
@@ -75,12 +43,26 @@ def test_each_command_of_the_page_says_what_it_prints() -> None:
 
 
 @pytest.mark.slow
-def test_the_steps_without_a_model(
+def test_each_step_prints_what_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len(carry_out(tmp_path, monkeypatch, capsys, heavy=False)) == 4
-
-
-@pytest.mark.slow
-def test_the_whole_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(carry_out(tmp_path, monkeypatch, capsys, heavy=True)) >= 9
+    """Some 70 seconds of processor time; `make test-wheel` runs it beside the wheel's tests."""
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    run = program(tmp_path, monkeypatch, capsys)
+    for kind, text, expected in steps():
+        if kind == "python" and text.startswith("# my_strategy.py"):
+            (tmp_path / "my_strategy.py").write_text(text, encoding="utf-8")
+        elif kind == "python":
+            exec(compile(text, str(PAGE), "exec"), {})
+            assert "donchian_breakout is" in capsys.readouterr().out
+        else:
+            place = PLACE.search(text)
+            if place is not None:
+                folder_of_run = newest(tmp_path, place[1])
+                text = text.replace(
+                    place[0], folder_of_run if place[0].startswith("runs/") else Path(folder_of_run).name
+                )
+            result = run(*text.split()[1:])
+            assert result.code == 0, result.err
+            missing = [line for line in expected if not re.search(as_pattern(line), result.out)]
+            assert missing == [], f"{text} printed {result.out}"

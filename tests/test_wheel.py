@@ -95,6 +95,7 @@ def run(installed: Path, folder: Path, *arguments: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_it_holds_what_the_program_reads_and_one_package_at_the_top(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -115,6 +116,7 @@ def test_it_holds_what_the_program_reads_and_one_package_at_the_top(wheel: Path)
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"cryptosentinel"}
 
 
+@pytest.mark.slow
 def test_no_module_of_it_imports_what_it_does_not_have(installed: Path) -> None:
     """Nor names in a string, as for `python -m`, a module that lies elsewhere in the wheel."""
     moved = ("backend", "simulator", "ui")
@@ -136,6 +138,7 @@ def test_no_module_of_it_imports_what_it_does_not_have(installed: Path) -> None:
     assert left == []
 
 
+@pytest.mark.slow
 def test_it_works_in_a_folder_with_modules_of_these_names(installed: Path, others: Path) -> None:
     assert "Begin here" in run(installed, others, "--help")
     assert "presets are demo" in run(installed, others, "demo", "--config", "nothing", code=2)

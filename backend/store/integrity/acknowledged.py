@@ -11,7 +11,8 @@ store is refused, rightly.
 What is known of the engine's files (surrealdb-embedded 3.0.0b10, tried): `wal/N.wal` is appended to, also by the next
 opening, until its contents are in `sstables/`, then it goes; `vlog/` is appended to; a table is not changed once
 written; the manifest lists the tables and the first log that is still needed, and each change of it alters more than
-one byte. Tables have checksums that the engine looks at; values above 4 KB, in `vlog/`, have none.
+one byte. Tables have checksums that the engine looks at; values above 4 KB, in `vlog/`, have none. A new manifest is
+written as `manifest/.tmp_...` first; killed then, the engine leaves that file and never reads it.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ _MANIFEST = f"manifest/{0:020d}.manifest"
 _FIRST_LOG = slice(10, 18)  # in the manifest: number of the first log that is still needed, big-endian
 _LOG = re.compile(r"wal/\d{1,20}\.wal")
 _FILE = re.compile(r"(?:[A-Za-z0-9_-]{1,80}/)?[A-Za-z0-9_-][A-Za-z0-9_.-]{0,80}")
+_UNFINISHED = re.compile(r"manifest/\.tmp_[0-9_]{1,80}")
 _READ_AT_ONCE = 1 << 20
 _READ_AT_OPENING = 64 << 20  # bytes of finished files that are read again at each opening
 _OTHERS_EVERY = 0.1  # seconds after which a line says of more than the logs: that changes a few times a minute at most
@@ -97,7 +99,8 @@ class _State:
             self.logs.clear()
             self.files.clear()
         self.logs.update(_extents(line.get("logs", {}), _LOG))
-        self.files.update(_extents(line.get("files", {}), _FILE))
+        files = line.get("files", {})  # former versions wrote down unfinished ones too
+        self.files.update(_extents({name: files[name] for name in files if not _UNFINISHED.fullmatch(name)}, _FILE))
         if not self.closed:  # it changes while a store is open, and its bytes are said apart
             self.files.pop(_MANIFEST, None)
         self.manifest = bytes.fromhex(line["manifest"]) if "manifest" in line else self.manifest
@@ -329,6 +332,7 @@ class Acknowledged:
                 or path.name == "LOCK"
                 or name.startswith(ACKNOWLEDGED)
                 or name.startswith(f".{ACKNOWLEDGED}")
+                or _UNFINISHED.fullmatch(name)
             ):
                 continue
             found, before = self._identity(name), self._before.get(name)

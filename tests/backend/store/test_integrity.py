@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import resource
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ from backend.store import RunRecord, Store, StoreError, holding
 from backend.store.folder_swap import WORKPLACE, mark_ready
 from backend.store.gateway.engine import OnAnswer, StoreEngine
 from backend.store.integrity.acceptance import accept_store
-from backend.store.integrity.acknowledged import ACKNOWLEDGED, MARK, Acknowledged
+from backend.store.integrity.acknowledged import ACKNOWLEDGED, MARK, Acknowledged, _line
 from backend.store.integrity.copies import COPIES
 from backend.store.lock import FolderLock
 from tests.backend.store.killable import KillableUsers
@@ -230,6 +232,22 @@ def test_a_database_is_copied_before_the_engine_may_cut_its_log(users: KillableU
         os.rename(copy, tmp_path / "db")
         said = users.use("look", tmp_path)
         assert {(d["run"], d["whole"]) for d in said} == {(run, True) for run in runs}, said
+
+
+def test_an_unfinished_manifest_of_a_killed_engine_is_no_damage(users: KillableUsers, tmp_path: Path) -> None:
+    """Also where a former version has written down that it is there."""
+    folder = tmp_path / "store"
+    users.use("write", folder, runs=RUNS[:2], size=200)
+    unfinished = folder / "db" / "manifest" / ".tmp_1795523944222196828_16290122219472444495"
+    unfinished.write_bytes(b"half of a manifest")
+    users.use("write", folder, runs=RUNS[2:4], size=200)
+    acknowledged = folder / "db" / ACKNOWLEDGED
+    assert unfinished.name not in acknowledged.read_text()
+    *lines, last = acknowledged.read_bytes().splitlines()
+    line = json.loads(last.rpartition(b" ")[0])
+    line["files"][f"manifest/{unfinished.name}"] = (18, zlib.crc32(b"half of a manifest"))
+    acknowledged.write_bytes(b"".join(kept + b"\n" for kept in lines) + _line(line))
+    assert [(look["run"], look["whole"]) for look in users.use("look", folder)] == [(run, True) for run in RUNS[:4]]
 
 
 @pytest.mark.parametrize("tail", ["zeros", "garbage", "a part of a record", "a full disk"])
