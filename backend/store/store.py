@@ -194,9 +194,9 @@ class Store:
         self._write([ended])
         self._leases.drop(run_id)
 
-    def add_query(self, record: QueryRecord) -> None:
-        """Add one query of a step."""
-        self._write([record])
+    def add_queries(self, records: Sequence[QueryRecord]) -> None:
+        """Add queries of a step."""
+        self._write(records)
 
     def add_rollouts(self, records: Sequence[RolloutRecord]) -> None:
         """Add the rollouts of a step."""
@@ -206,8 +206,8 @@ class Store:
         """Add conversations, and an edge `caller -> delegated -> callee` for each that has a caller.
 
         Give all conversations of a rollout in one call and in the order in which they began: that order numbers the
-        calls that each caller made. Where they are all those of a `shard` of a step, their tokens lie in files, if the
-        store takes files. Raises `StoreError` if a caller is neither among them nor stored.
+        calls that each caller made. Where they are all those of a `shard` of a step, which was cleared before, their
+        tokens lie in files, if the store takes files. Raises `StoreError` if a caller is neither among them nor stored.
         """
         if shard is None or not (self._connection.keeps_files and self.objects.offered()):
             self._write(records)
@@ -223,7 +223,7 @@ class Store:
                 position = made[(*rollout, record.caller)]
                 made[(*rollout, record.caller)] += 1
                 edges.append(Delegation(record.run, *rollout, record.caller, record.role, record.ordinal, position))
-        self._write(edges)
+        self._write(edges, fresh=shard is not None)
 
     def add_rewards(self, records: Sequence[RewardRecord]) -> None:
         """Add the rewards of a step, one per trajectory."""
@@ -262,18 +262,21 @@ class Store:
         self._write([record])
 
     def clear_shard(self, run_id: str, step: int, shard: int, queries: Sequence[int]) -> None:
-        """Remove the marker of a shard and whatever an earlier attempt left of its queries, before it is done anew."""
+        """Remove the marker of a shard and whatever an earlier attempt left of its queries, before it is done anew. An
+        attempt writes its queries before all else."""
         place = {"run": run_id, "step": step, "shard": shard, "queries": list(queries)}
         marker = RecordID(ShardRecord.table, [run_id, step, shard])
+        keys = [marker, *(RecordID(QueryRecord.table, [run_id, step, query]) for query in queries)]
         self._change(
-            "DELETE $marker RETURN NONE;"
+            "LET $there = SELECT VALUE id FROM $keys; DELETE $marker RETURN NONE; IF array::len($there) > 0 {"
             + "".join(
                 f"DELETE {kind.table} WHERE run = $run AND step = $step AND query IN $queries RETURN NONE;"
                 for kind in (RewardRecord, Delegation, TrajectoryRecord, RolloutRecord, QueryRecord)
             )
             + f"DELETE {TensorRecord.table} WHERE run = $run AND step = $step AND shard = $shard RETURN NONE;"
-            + COUNT_CALLS,
-            parameters={**place, "steps": counted_steps([(run_id, step)]), "marker": marker},
+            + COUNT_CALLS
+            + "};",
+            parameters={**place, "steps": counted_steps([(run_id, step)]), "marker": marker, "keys": keys},
         )
 
     def claim_shard(self, record: ClaimRecord, dead_after: float) -> bool:
@@ -542,19 +545,23 @@ class Store:
 
     # -- the database -----------------------------------------------------------------------------------------------
 
-    def _write(self, records: Sequence[Record], verb: str = "CONTENT") -> None:
-        """Put records of one table in place, in transactions of bounded size."""
+    def _write(self, records: Sequence[Record], verb: str = "CONTENT", fresh: bool = False) -> None:
+        """Put records of one table in place, in transactions of bounded size. Of `fresh` ones none is there, unless
+        from the same call: it may be sent twice."""
         if records:
-            self._write_rows(type(records[0]), [database_row(record) for record in records], verb)
+            self._write_rows(type(records[0]), [database_row(record) for record in records], verb, fresh)
 
-    def _write_rows(self, kind: type[Record], every: Sequence[dict[str, Any]], verb: str = "CONTENT") -> None:
+    def _write_rows(
+        self, kind: type[Record], every: Sequence[dict[str, Any]], verb: str = "CONTENT", fresh: bool = False
+    ) -> None:
         plain = f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }};"
         for rows in portions(every):
             if kind is RolloutRecord:
                 steps = counted_steps({(row["run"], row["step"]) for row in rows})
                 self._change(plain + COUNT_CALLS, parameters={"rows": rows, "steps": steps})
             else:
-                self._change(*(WRITE_EDGES if kind is Delegation else (plain,)), parameters={"rows": rows})
+                edges = WRITE_EDGES[1:] if fresh else WRITE_EDGES
+                self._change(*(edges if kind is Delegation else (plain,)), parameters={"rows": rows})
 
     def _change(self, *transactions: str, parameters: dict[str, Any], answer: str = "") -> Any:
         """Carry out transactions one after the other, each only while the fences stand; what `answer` returns then."""
