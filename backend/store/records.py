@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -25,6 +24,7 @@ _STRICT = ConfigDict(strict=True)
 _ARRAYS = tuple(one["codec"] for one in (INT32, FLOAT32, MASK))
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 _CHECKS: dict[str, dict[str, TypeAdapter[Any]]] = {}  # by table
+_CODECS: dict[str, tuple[tuple[str, Codec | None], ...]] = {}  # by table
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -91,10 +91,11 @@ class Record:
         return cls(**values)
 
 
-@cache
 def _codecs(kind: type[Record]) -> tuple[tuple[str, Codec | None], ...]:
     """The fields of a record, and how those are written that are no plain values."""
-    return tuple((item.name, item.metadata.get("codec")) for item in fields(kind))
+    if kind.table not in _CODECS:
+        _CODECS[kind.table] = tuple((item.name, item.metadata.get("codec")) for item in fields(kind))
+    return _CODECS[kind.table]
 
 
 def _checks(kind: type[Record]) -> dict[str, TypeAdapter[Any]]:
