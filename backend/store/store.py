@@ -49,6 +49,7 @@ from backend.store.records import (
 )
 from backend.store.rows import (
     BEAT_SERVICE,
+    CLEAR_SHARD,
     COUNT_CALLS,
     ROWS_PER_REQUEST,
     TAKE_SERVICE,
@@ -206,8 +207,8 @@ class Store:
         """Add conversations, and an edge `caller -> delegated -> callee` for each that has a caller.
 
         Give all conversations of a rollout in one call and in the order in which they began: that order numbers the
-        calls that each caller made. Where they are all those of a `shard` of a step, which was cleared before, their
-        tokens lie in files, if the store takes files. Raises `StoreError` if a caller is neither among them nor stored.
+        calls that each caller made. Where they are all those of a `shard` of a step, their tokens lie in files, if the
+        store takes files. Raises `StoreError` if a caller is neither among them nor stored.
         """
         if shard is None or not (self._connection.keeps_files and self.objects.offered()):
             self._write(records)
@@ -223,7 +224,7 @@ class Store:
                 position = made[(*rollout, record.caller)]
                 made[(*rollout, record.caller)] += 1
                 edges.append(Delegation(record.run, *rollout, record.caller, record.role, record.ordinal, position))
-        self._write(edges, fresh=shard is not None)
+        self._write(edges)
 
     def add_rewards(self, records: Sequence[RewardRecord]) -> None:
         """Add the rewards of a step, one per trajectory."""
@@ -267,17 +268,8 @@ class Store:
         place = {"run": run_id, "step": step, "shard": shard, "queries": list(queries)}
         marker = RecordID(ShardRecord.table, [run_id, step, shard])
         keys = [marker, *(RecordID(QueryRecord.table, [run_id, step, query]) for query in queries)]
-        self._change(
-            "LET $there = SELECT VALUE id FROM $keys; DELETE $marker RETURN NONE; IF array::len($there) > 0 {"
-            + "".join(
-                f"DELETE {kind.table} WHERE run = $run AND step = $step AND query IN $queries RETURN NONE;"
-                for kind in (RewardRecord, Delegation, TrajectoryRecord, RolloutRecord, QueryRecord)
-            )
-            + f"DELETE {TensorRecord.table} WHERE run = $run AND step = $step AND shard = $shard RETURN NONE;"
-            + COUNT_CALLS
-            + "};",
-            parameters={**place, "steps": counted_steps([(run_id, step)]), "marker": marker, "keys": keys},
-        )
+        parameters = {**place, "steps": counted_steps([(run_id, step)]), "marker": marker, "keys": keys}
+        self._change(CLEAR_SHARD, parameters=parameters)
 
     def claim_shard(self, record: ClaimRecord, dead_after: float) -> bool:
         """Take a shard of a step that is not complete for the process that the record names; whether it has it now. It
@@ -545,23 +537,19 @@ class Store:
 
     # -- the database -----------------------------------------------------------------------------------------------
 
-    def _write(self, records: Sequence[Record], verb: str = "CONTENT", fresh: bool = False) -> None:
-        """Put records of one table in place, in transactions of bounded size. Of `fresh` ones none is there, unless
-        from the same call: it may be sent twice."""
+    def _write(self, records: Sequence[Record], verb: str = "CONTENT") -> None:
+        """Put records of one table in place, in transactions of bounded size."""
         if records:
-            self._write_rows(type(records[0]), [database_row(record) for record in records], verb, fresh)
+            self._write_rows(type(records[0]), [database_row(record) for record in records], verb)
 
-    def _write_rows(
-        self, kind: type[Record], every: Sequence[dict[str, Any]], verb: str = "CONTENT", fresh: bool = False
-    ) -> None:
+    def _write_rows(self, kind: type[Record], every: Sequence[dict[str, Any]], verb: str = "CONTENT") -> None:
         plain = f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }};"
         for rows in portions(every):
             if kind is RolloutRecord:
                 steps = counted_steps({(row["run"], row["step"]) for row in rows})
                 self._change(plain + COUNT_CALLS, parameters={"rows": rows, "steps": steps})
             else:
-                edges = WRITE_EDGES[1:] if fresh else WRITE_EDGES
-                self._change(*(edges if kind is Delegation else (plain,)), parameters={"rows": rows})
+                self._change(*(WRITE_EDGES if kind is Delegation else (plain,)), parameters={"rows": rows})
 
     def _change(self, *transactions: str, parameters: dict[str, Any], answer: str = "") -> Any:
         """Carry out transactions one after the other, each only while the fences stand; what `answer` returns then."""
