@@ -32,7 +32,7 @@ failures = []
 together = threading.Barrier(workers)
 def roll_out(store, shard):
     store.clear_shard("bench", 0, shard, [shard])
-    store.add_query(QueryRecord("bench", 0, shard, 2, ("A",), 7, 1, 9))
+    store.add_queries([QueryRecord("bench", 0, shard, 2, ("A",), 7, 1, 9)])
     store.add_rollouts([
         RolloutRecord("bench", 0, shard, one, 5, True, 0.5, {"trader": 1}, {"fees": 0.1}) for one in range(rollouts)
     ])

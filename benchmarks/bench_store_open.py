@@ -84,7 +84,7 @@ def _write_step(store: Store, run: str, step: int) -> None:
     calls = {"market_analyst": 1, "risk_analyst": 1, "trader": 1}
     rollouts, trajectories, rewards = [], [], []
     for query in range(A_STEP // 16):
-        store.add_query(QueryRecord(run, step, query, 2, ("A",), 7, 1_000, 9))
+        store.add_queries([QueryRecord(run, step, query, 2, ("A",), 7, 1_000, 9)])
         for rollout in range(4):
             rollouts.append(RolloutRecord(run, step, query, rollout, 5, True, 0.5, calls, {"fees": 0.1}))
             for role in ROLES:

@@ -38,7 +38,9 @@ class Costs:
     ask: float = 0.0
     pause: float = 0.5
     load: float = 0.0  # of a worker, which merges the weights of all roles for its engine in every step
-    lead: float = 0.0  # of who leads, in every step: reading outcomes, recording metrics, keeping the run's state
+    # Of worker 0, which leads, in every step before it rolls out: it reads outcomes, records metrics, keeps the run's
+    # state. The others begin meanwhile, as they do where no validation comes between two steps.
+    lead: float = 0.0
     notice: float = 0.0  # in every step, without work: until who waits has noticed, and the disk has what it keeps
     crowded: float = 1.0  # times that work takes while all cores of a machine are busy: they share cache and memory
 
@@ -113,7 +115,7 @@ class _Run:
         rolled_out = 0.0
         for step in range(steps):
             began = max(rolled_out, published[max(0, step - cluster.staleness)]) + costs.notice
-            rolled_out = self._roll_out(self._compute(began, costs.lead))
+            rolled_out = self._roll_out(began)
             previous = published[-1]
             published.append(max(self._train(max(rolled_out, previous)) for _ in range(cluster.trainers)))
         seconds = published[-1]
@@ -133,8 +135,9 @@ class _Run:
         for worker in range(cluster.workers):
             if worker % cluster.per_machine == 0:
                 arrived = self._transfer(began, costs.weight_bytes)
-            loaded = self._compute(arrived, costs.load)
-            self._worked += costs.load
+            own = costs.load if worker else costs.load + costs.lead
+            loaded = self._compute(arrived, own)
+            self._worked += own
             heapq.heappush(free, (loaded, worker, -1, False))
         waiting = [(began, shard) for shard in range(cluster.shards)]
         idle: list[int] = []

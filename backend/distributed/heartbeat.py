@@ -52,7 +52,7 @@ class RunOver(Exception):
 @dataclass(frozen=True)
 class StepAnnouncement:
     """The stage of the coordinator's step, which the other workers read in its message, and how many steps of the stage
-    are done."""
+    are done. They may begin with the step as soon as its weights are published."""
 
     stage: int
     stage_steps: int
@@ -107,6 +107,7 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._reported_at, self._longest_work = time.monotonic(), 0.0
+        self._announced: tuple[int, StepAnnouncement] | None = None
         self._replaced = False
         self._abandoned_since: float | None = None  # on the monotonic clock
         self._thread = threading.Thread(target=self._beat, name=f"heartbeat of {name}", daemon=True)
@@ -146,16 +147,23 @@ class Heartbeat:
         else:
             self.report("failed", message=str(error)[:500] or type(error).__name__)
 
+    def announce(self, step: int, announcement: StepAnnouncement) -> None:
+        """Report work at `step`, and what the step is: all reports of that step begin with it. Raises as `check`."""
+        if (self._announced, self._record.step) != ((step, announcement), step):
+            self._announced = (step, announcement)
+            self.report("working", step)
+
     def report(self, state: ServiceState, step: int | None = None, message: str | None = None) -> None:
         """Report at once what the process does; `step` stays as it was where it is None. Raises as `check`."""
+        step = self._record.step if step is None else step
+        if self._announced is not None and self._announced[0] == step and state not in ENDED:
+            message = ": ".join([self._announced[1].text(), *([] if message is None else [message])])
         with self._lock:
             now = time.monotonic()
             if self._record.state == "working":
                 self._longest_work = max(self._longest_work, now - self._reported_at)
             self._reported_at = now
-            self._write(
-                replace(self._record, state=state, step=self._record.step if step is None else step, message=message)
-            )
+            self._write(replace(self._record, state=state, step=step, message=message))
         set_step(self._record.step)
         _log.info("%s%s", state, f": {message}" if message else "")
         self.check()
@@ -174,7 +182,7 @@ class Heartbeat:
         result = probe()
         if result is not None:
             if self._record.step != step or self._record.state == "starting":
-                self._report_work(step, what)
+                self.report("working", step)
             return result
         self.report("waiting", step, what)
         pause, began = _SHORTEST, time.monotonic()
@@ -183,7 +191,7 @@ class Heartbeat:
             time.sleep(pause)
             result = probe()
             if result is not None:
-                self._report_work(step, what)
+                self.report("working", step)
                 return result
             pause = min(_LONGEST, _GROWTH * pause)
             now = time.monotonic()
@@ -194,12 +202,6 @@ class Heartbeat:
             if now - last_log > _LOG_AFTER:
                 _log.warning("has waited %.0f s %s%s", now - began, what, self._silent_services())
                 last_log = now
-
-    def _report_work(self, step: int, what: str) -> None:
-        """Report work at a step, now that there is what was waited for. Others read in the coordinator's message what
-        the step is, also while it works again."""
-        announced = StepAnnouncement.parse(what)
-        self.report("working", step, None if announced is None else announced.text())
 
     def _take_name(self) -> bool:
         """Take the name from who had it; False if another has been faster."""

@@ -35,6 +35,7 @@ from cryptosentinel.scheduler import Throughput
 
 _log = logging.getLogger(__name__)
 _ALL_COMPLETE = -1  # in place of the number of a shard
+_FOR_OTHERS = "for the other workers"
 _HELD_SECONDS = 1.0  # between two questions whether shards of other workers have become free
 _HELD_AT_ONCE = 8  # of these shards: others ask for others
 _NEWER_SECONDS = 1.0  # between two questions for newer weights while a shard is rolled out
@@ -65,13 +66,15 @@ class RolloutWorker:
         """As `RolloutSource.collect`, for the coordinator: announce the step, roll out shards of it, and wait for
         those of the others. The rollouts stay in the store, where the trainers read them."""
         step, stage = plan.step, plan.stage
-        self._heartbeat.report("working", step, _announcement(plan).text())
+        self._heartbeat.announce(step, StepAnnouncement(stage.number, plan.stage_steps))
         throughput = Throughput()
         sampling = self._roll_out(plan, throughput)
         if (closing := closing_marker(self._config)) is not None:
             self._store.add_shard(ShardRecord(self._run, step, closing, 0, 0, 0))
         complete = partial(is_complete, self._store, self._run, step, self._config)
-        self._heartbeat.wait(step, self._waiting(plan), complete)
+        self._heartbeat.wait(step, _FOR_OTHERS, complete)
+        if plan.goes_on:  # what is left to do of this step is the coordinator's alone: the others need not wait for it
+            self._heartbeat.announce(step + 1, StepAnnouncement(stage.number, plan.stage_steps + 1))
         records = self._store.rollouts(self._run, step)
         metrics = {"stage": float(stage.number), **team_metrics(records), **sampling}
         return RolloutBatch(StepData(stage, [], []), metrics, throughput.metrics())
@@ -108,7 +111,7 @@ class RolloutWorker:
         def groups(rounds: int, known: int) -> list[list[TeamAttempt]]:
             expected = set(range((rounds + 1) * self._config.shards))
             complete = partial(self._are_complete, plan.step, expected)
-            self._heartbeat.wait(plan.step, self._waiting(plan), complete)
+            self._heartbeat.wait(plan.step, _FOR_OTHERS, complete)
             data = read_step_data(self._store, self._run, plan.step, MANAGER.key, self._config, self._curriculum)
             return [list(group) for group in data.team[:known]]
 
@@ -140,7 +143,7 @@ class RolloutWorker:
                     return shard
             return None if left else _ALL_COMPLETE
 
-        while (shard := self._heartbeat.wait(plan.step, self._waiting(plan), next_shard)) != _ALL_COMPLETE:
+        while (shard := self._heartbeat.wait(plan.step, _FOR_OTHERS, next_shard)) != _ALL_COMPLETE:
             self._roll_out_shard(plan, shard, queries[shard - first], throughput)
 
     def _claim(self, step: int, shard: int) -> bool:
@@ -200,11 +203,3 @@ class RolloutWorker:
 
     def _complete_shards(self, step: int) -> set[int]:
         return {marker.shard for marker in self._store.shards(self._run, step)}
-
-    def _waiting(self, plan: StepPlan) -> str:
-        """What this worker reports while it waits for the others. From the coordinator they read the stage in it."""
-        return f"{_announcement(plan).text()}: for the other workers"
-
-
-def _announcement(plan: StepPlan) -> StepAnnouncement:
-    return StepAnnouncement(plan.stage.number, plan.stage_steps)

@@ -20,7 +20,6 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from surrealdb import BlockingWsSurrealConnection
-from surrealdb.data.cbor import encode
 from surrealdb.errors import SurrealError, TransportError, UnexpectedResponseError
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
@@ -28,6 +27,7 @@ from backend.store.errors import StoreDiskError, StoreError
 from backend.store.folder_swap import DATABASE_FOLDER
 from backend.store.gateway import address
 from backend.store.gateway.answers import decoded_answer
+from backend.store.gateway.cbor_writer import encoded
 from backend.store.gateway.client import GatewayClient, SignInRefused
 from backend.store.gateway.credentials import PASSWORD_VARIABLE, USER_VARIABLE, environment_account
 from backend.store.gateway.engine import DATABASE, NAMESPACE, Session, StoreEngine
@@ -113,7 +113,7 @@ class ServerChannel(BlockingWsSurrealConnection):
 
     def query_encoded(self, text: str, parameters: dict[str, Any], /) -> bytes:
         """See `StoreChannel`. The SDK has decoded what the server encoded."""
-        return bytes(encode(self.query_raw(text, parameters)))
+        return encoded(self.query_raw(text, parameters))
 
     def snapshot(self) -> str | None:
         """See `StoreChannel`. Its files are another machine's."""
@@ -231,7 +231,7 @@ class Connection:
 
         def result(answer: bytes) -> bytes:
             found = only_result(answer)
-            return bytes(encode(self._result(decoded_answer(answer)))) if found is None else found
+            return encoded(self._result(decoded_answer(answer))) if found is None else found
 
         return self._asked(lambda channel: channel.query_encoded(text, parameters or {}), result)
 

@@ -111,6 +111,20 @@ TEXT = {"codec": Codec(_clean, lambda value: value)}
 MASK = {"codec": _array_codec("?", bool)}
 
 
+def is_plain(value: Any, allow_nan: bool) -> bool:
+    """Whether `database_value` gives just what it gets, told quickly for nearly all that records hold."""
+    kind = type(value)
+    if kind is int:
+        return value in _INT64
+    if kind is float:
+        return allow_nan or math.isfinite(value)
+    if kind is str:
+        return value.isascii() and "\0" not in value
+    if kind is dict:
+        return all(type(key) is str and is_plain(key, True) and is_plain(value[key], allow_nan) for key in value)
+    return value is None or kind is bool
+
+
 def database_value(value: Any, where: str, allow_nan: bool) -> Any:
     """`value` as the database takes it, numpy scalars made plain; `StoreError` for what would be stored wrongly."""
     value = _plain(value)

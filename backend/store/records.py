@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from backend.store.encoding import FLOAT32, INT32, JSON, MASK, PAIRS, TEXT, database_value
+from backend.store.encoding import FLOAT32, INT32, JSON, MASK, PAIRS, TEXT, Codec, database_value, is_plain
 from backend.store.errors import StoreError
 
 RunStatus = Literal["running", "finished", "failed", "interrupted", "deleting"]
@@ -24,6 +24,7 @@ _STRICT = ConfigDict(strict=True)
 _ARRAYS = tuple(one["codec"] for one in (INT32, FLOAT32, MASK))
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 _CHECKS: dict[str, dict[str, TypeAdapter[Any]]] = {}  # by table
+_CODECS: dict[str, tuple[tuple[str, Codec | None], ...]] = {}  # by table
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -48,11 +49,15 @@ class Record:
         """The record as the database takes it. Raises `StoreError`, naming the field, for a value it cannot hold."""
         valid_run_id(self.run)
         row: dict[str, Any] = {}
-        who = str(self)
-        for item in fields(self):
-            value, where = getattr(self, item.name), f"{who}: {item.name}"
-            codec = item.metadata.get("codec")
-            row[item.name] = codec.encode(value, where) if codec else database_value(value, where, self.allow_nan)
+        who = ""
+        for name, codec in _codecs(type(self)):
+            value = getattr(self, name)
+            if codec is None and is_plain(value, self.allow_nan):
+                row[name] = value
+                continue
+            who = who or str(self)
+            where = f"{who}: {name}"
+            row[name] = database_value(value, where, self.allow_nan) if codec is None else codec.encode(value, where)
         return row
 
     def __str__(self) -> str:
@@ -84,6 +89,13 @@ class Record:
                 ) from error
         valid_run_id(values["run"])
         return cls(**values)
+
+
+def _codecs(kind: type[Record]) -> tuple[tuple[str, Codec | None], ...]:
+    """The fields of a record, and how those are written that are no plain values."""
+    if kind.table not in _CODECS:
+        _CODECS[kind.table] = tuple((item.name, item.metadata.get("codec")) for item in fields(kind))
+    return _CODECS[kind.table]
 
 
 def _checks(kind: type[Record]) -> dict[str, TypeAdapter[Any]]:

@@ -9,7 +9,17 @@ from typing import Any
 from surrealdb import RecordID
 from surrealdb.data.types.range import BoundExcluded, BoundIncluded, Range
 
-from backend.store.records import CallCountRecord, Delegation, Record, ServiceRecord, TrajectoryRecord
+from backend.store.records import (
+    CallCountRecord,
+    Delegation,
+    QueryRecord,
+    Record,
+    RewardRecord,
+    RolloutRecord,
+    ServiceRecord,
+    TensorRecord,
+    TrajectoryRecord,
+)
 
 # Bounds of one request: a server takes messages of limited size.
 ROWS_PER_REQUEST = 1_000
@@ -36,6 +46,17 @@ FOR $one IN $steps {
     } RETURN NONE
 };
 """
+
+# Removes the marker of a shard, and what there is of its queries if there is anything: `$keys` are the marker's and
+# theirs, which are written before all else.
+CLEAR_SHARD = (
+    "LET $there = SELECT VALUE id FROM $keys; DELETE $marker RETURN NONE; IF array::len($there) > 0 {"
+    + "".join(
+        f"DELETE {kind.table} WHERE run = $run AND step = $step AND query IN $queries RETURN NONE;"
+        for kind in (RewardRecord, Delegation, TrajectoryRecord, RolloutRecord, QueryRecord)
+    )
+    + f"DELETE {TensorRecord.table} WHERE run = $run AND step = $step AND shard = $shard RETURN NONE; {COUNT_CALLS} }};"
+)
 
 # A process reports (`service_report`) if no other has reported under its name since; whether it has. In each, what the
 # record itself says is there when this is sent again because its answer was lost.

@@ -49,6 +49,7 @@ from backend.store.records import (
 )
 from backend.store.rows import (
     BEAT_SERVICE,
+    CLEAR_SHARD,
     COUNT_CALLS,
     ROWS_PER_REQUEST,
     TAKE_SERVICE,
@@ -194,9 +195,9 @@ class Store:
         self._write([ended])
         self._leases.drop(run_id)
 
-    def add_query(self, record: QueryRecord) -> None:
-        """Add one query of a step."""
-        self._write([record])
+    def add_queries(self, records: Sequence[QueryRecord]) -> None:
+        """Add queries of a step."""
+        self._write(records)
 
     def add_rollouts(self, records: Sequence[RolloutRecord]) -> None:
         """Add the rollouts of a step."""
@@ -262,19 +263,13 @@ class Store:
         self._write([record])
 
     def clear_shard(self, run_id: str, step: int, shard: int, queries: Sequence[int]) -> None:
-        """Remove the marker of a shard and whatever an earlier attempt left of its queries, before it is done anew."""
+        """Remove the marker of a shard and whatever an earlier attempt left of its queries, before it is done anew. An
+        attempt writes its queries before all else."""
         place = {"run": run_id, "step": step, "shard": shard, "queries": list(queries)}
         marker = RecordID(ShardRecord.table, [run_id, step, shard])
-        self._change(
-            "DELETE $marker RETURN NONE;"
-            + "".join(
-                f"DELETE {kind.table} WHERE run = $run AND step = $step AND query IN $queries RETURN NONE;"
-                for kind in (RewardRecord, Delegation, TrajectoryRecord, RolloutRecord, QueryRecord)
-            )
-            + f"DELETE {TensorRecord.table} WHERE run = $run AND step = $step AND shard = $shard RETURN NONE;"
-            + COUNT_CALLS,
-            parameters={**place, "steps": counted_steps([(run_id, step)]), "marker": marker},
-        )
+        keys = [marker, *(RecordID(QueryRecord.table, [run_id, step, query]) for query in queries)]
+        parameters = {**place, "steps": counted_steps([(run_id, step)]), "marker": marker, "keys": keys}
+        self._change(CLEAR_SHARD, parameters=parameters)
 
     def claim_shard(self, record: ClaimRecord, dead_after: float) -> bool:
         """Take a shard of a step that is not complete for the process that the record names; whether it has it now. It

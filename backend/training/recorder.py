@@ -114,10 +114,12 @@ class TrainingRecorder:
         store = store or self.store
         groups: list[Sequence[Rollout | Practice]] = [*team, *practice]
         queries = [group[0].query for group in groups]
-        for query in queries:
-            store.add_query(
+        store.add_queries(
+            [
                 QueryRecord(self.run, step, query.number, stage, query.symbols, query.bar, query.view().now, query.seed)
-            )
+                for query in queries
+            ]
+        )
         records: list[RolloutRecord] = []
         trajectories: list[TrajectoryRecord] = []
         for place, group in enumerate(team):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backend.policies.adapters import save_versions
@@ -96,6 +96,7 @@ class Trainer:
         """One step of training; its metrics. Raises `RunFailed` where the run cannot go on."""
         state, step = self.state, self.state.step
         plan = self._parts.planner.plan(step, state.stage, step - state.stage_began)
+        plan = replace(plan, goes_on=not (self.config.tokens or self._validates_after(step + 1)))
         rollouts = self._rollouts.collect(plan)
         learning = self._learners.train_step(step, rollouts.data)
         self._recorder.rewards(step, learning.credits)
@@ -105,7 +106,7 @@ class Trainer:
         state.rollbacks += learning.rollbacks
         state.step += 1
         state.tokens += tokens_of(rollouts.data)
-        if state.step % self.config.validation_every == 0 or state.step == self._total() or self._spent():
+        if self._validates_after(state.step) or self._spent():
             self._validate(metrics)
         self._record(metrics, rollouts.engine)
         self._states.save(state)
@@ -207,14 +208,20 @@ class Trainer:
     def _done(self) -> bool:
         return self._spent() or (self.state.stage == 2 and self.state.step >= self._total())
 
+    def _validates_after(self, steps: int) -> bool:
+        """Whether a validation is due when so many steps are done, apart from tokens that are spent."""
+        return steps % self.config.validation_every == 0 or steps == self._total(steps)
+
     def _spent(self) -> bool:
         """Whether the rollouts have taken all tokens that they may."""
         return 0 < self.config.tokens <= self.state.tokens
 
-    def _total(self) -> int:
-        """Steps of the whole run, as far as is known: stage 1 may take longer than its least."""
+    def _total(self, done: int | None = None) -> int:
+        """Steps of the whole run, as far as is known once `done` of them are (as many as now): stage 1 may take longer
+        than its least."""
         state, curriculum = self.state, self._curriculum
-        began = state.stage_began if state.stage == 2 else max(curriculum.stage1_steps, state.step + 1)
+        done = state.step if done is None else done
+        began = state.stage_began if state.stage == 2 else max(curriculum.stage1_steps, done + 1)
         return began + curriculum.stage2_steps
 
 

@@ -23,7 +23,7 @@ _PAGE = "views/training.py"
 def add_training(store: Store, run: str) -> None:
     """A training after one step of one group of four rollouts."""
     store.add_run(RunRecord(run, "train", 1, "hash", 1_700_000_000_000, {"config": {"training": {"stage2_steps": 4}}}))
-    store.add_query(QueryRecord(run, 0, 0, 2, ("AAAUSDT",), 40, 1_577_836_800_000, 9))
+    store.add_queries([QueryRecord(run, 0, 0, 2, ("AAAUSDT",), 40, 1_577_836_800_000, 9)])
     rollouts = [
         RolloutRecord(run, 0, 0, number, number, number != 2, 0.5 + number / 10,
                       {"market_analyst": number, "risk_analyst": 1}, {"net_return": number / 100, "orders": 1.0})

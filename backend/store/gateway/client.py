@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from surrealdb.data.cbor import encode
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from backend.store.errors import StoreError
 from backend.store.gateway.answers import decoded_answer
+from backend.store.gateway.cbor_writer import encoded
 from backend.store.gateway.credentials import GatewayAccount
 from backend.store.gateway.rpc_messages import NOT_OFFERED, short_id
 
@@ -81,7 +81,7 @@ class GatewayClient:
     def _exchange(self, method: str, parameters: list[Any]) -> bytes:
         self._number += 1
         wanted = str(self._number)
-        self._socket.send(encode({"id": wanted, "method": method, "params": parameters}))
+        self._socket.send(encoded({"id": wanted, "method": method, "params": parameters}))
         while True:
             received = self._socket.recv()
             answer = received if isinstance(received, bytes) else received.encode()

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from surrealdb.data.cbor import decode, encode
+from surrealdb.data.cbor import decode
 from surrealdb_embedded import SyncEmbeddedDB
 
+from backend.store.gateway.cbor_writer import encoded
 from backend.store.gateway.rpc_messages import DISK_TROUBLE, request
 
 NAMESPACE = "cryptosentinel"
@@ -210,7 +211,7 @@ def ended_after(seconds: float, folder: Path) -> Iterator[None]:
 
 def _encoded(method: str, parameters: list[Any], session: UUID | None, identity: Any = "store") -> bytes:
     place = {} if session is None else {"session": session}
-    return bytes(encode({"id": identity, "method": method, "params": parameters, **place}))
+    return encoded({"id": identity, "method": method, "params": parameters, **place})
 
 
 def trim_memory() -> None:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from surrealdb.cbor import CBORError
-from surrealdb.data.cbor import decode, encode
+from surrealdb.data.cbor import decode
 from surrealdb.errors import SurrealError
+
+from backend.store.gateway.cbor_writer import encoded
 
 LONGEST_PARSED = 64 * 1024  # bytes of a request that is decoded here
 
@@ -54,13 +56,13 @@ def parsed(message: bytes, longest: int = LONGEST_PARSED) -> Any:
 def query(text: str, parameters: dict[str, Any]) -> bytes:
     """A request to run statements. At most 23 parameters where one of them is `Encoded`."""
     if not any(isinstance(value, Encoded) for value in parameters.values()):
-        return bytes(encode({"id": "store", "method": "query", "params": [text, parameters]}))
-    head = encode("id") + encode("store") + encode("method") + encode("query") + encode("params")
+        return encoded({"id": "store", "method": "query", "params": [text, parameters]})
+    head = encoded("id") + encoded("store") + encoded("method") + encoded("query") + encoded("params")
     values = [
-        encode(name) + (value.content if isinstance(value, Encoded) else encode(value))
+        encoded(name) + (value.content if isinstance(value, Encoded) else encoded(value))
         for name, value in parameters.items()
     ]
-    return b"\xa3" + bytes(head) + b"\x82" + bytes(encode(text)) + bytes([0xA0 + len(values)]) + b"".join(values)
+    return b"\xa3" + head + b"\x82" + encoded(text) + bytes([0xA0 + len(values)]) + b"".join(values)
 
 
 def only_result(answer: bytes) -> bytes | None:
@@ -81,20 +83,20 @@ def only_result(answer: bytes) -> bytes | None:
 
 def request(method: str, parameters: list[str | None]) -> bytes:
     """A request about the session. None is CBOR's null, which in `use` means: no longer any."""
-    head = b"\xa3" + encode("id") + encode("gateway") + encode("method") + encode(method) + encode("params")
-    values = [_NULL if value is None else bytes(encode(value)) for value in parameters]
-    return bytes(head) + bytes([0x80 + len(values)]) + b"".join(values)
+    head = b"\xa3" + encoded("id") + encoded("gateway") + encoded("method") + encoded(method) + encoded("params")
+    values = [_NULL if value is None else encoded(value) for value in parameters]
+    return head + bytes([0x80 + len(values)]) + b"".join(values)
 
 
 def success(message: bytes, result: str | bytes | bool | None) -> bytes:
     """The answer to `message`."""
-    return bytes(encode({"id": id_of(message), "result": result}))
+    return encoded({"id": id_of(message), "result": result})
 
 
 def failure(message: bytes | None, reason: str) -> bytes:
     """The answer to `message` that it failed; None for one that could not be read."""
     identity = None if message is None else id_of(message)
-    return bytes(encode({"id": identity, "error": {"code": -32000, "message": reason}}))
+    return encoded({"id": identity, "error": {"code": -32000, "message": reason}})
 
 
 def engine_failed(answer: bytes) -> str | None:

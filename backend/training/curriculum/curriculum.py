@@ -96,11 +96,13 @@ class Curriculum:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The step that is next, its stage, and how many steps of that stage are done."""
+    """The step that is next, its stage, and how many steps of that stage are done. `goes_on`: the step after it is of
+    the same stage, whatever this one brings, as no validation comes between them."""
 
     step: int
     stage: Stage
     stage_steps: int
+    goes_on: bool = False
 
 
 class StepPlanner:

@@ -175,7 +175,7 @@ def test_a_leader_that_dies_is_replaced_by_one_that_stands_by(
         if not name.startswith("lead"):
             return one
         left -= 1
-        return cast("Store", Mortal(one, rng.randrange(20, 60))) if left >= 0 else one
+        return cast("Store", Mortal(one, rng.randrange(4, 16))) if left >= 0 else one
 
     with Store.open(tmp_path / "store") as store:  # one in memory keeps no files
         begin_by_hand(store, config)

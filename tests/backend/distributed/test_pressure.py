@@ -79,3 +79,44 @@ def test_nobody_runs_ahead(staleness: int, newest_weights: bool, nano: Path, tmp
             assert step == published[str(who)] + 1
             published[str(who)] = step
     assert ahead == staleness, "rollouts waited for a slow trainer longer than they had to"
+
+
+class Busy:
+    """The leader's store: metrics of a step are written only when somebody has begun with the next one, or after a
+    long time; `late` are the steps of which nobody had."""
+
+    def __init__(self, store: Store, late: list[int]) -> None:
+        self._store, self._late = store, late
+
+    def fenced(self, *fences: Fence) -> Busy:
+        return Busy(self._store.fenced(*fences), self._late)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def add_metrics(self, run: str, step: int, values: dict[str, float]) -> None:
+        deadline = time.monotonic() + 60
+        while 0 < step < STEPS and not self._store.claims(run, step):
+            if time.monotonic() > deadline:
+                self._late.append(step)
+                break
+            time.sleep(0.01)
+        self._store.add_metrics(run, step, values)
+
+
+@pytest.mark.slow
+def test_others_begin_while_the_leader_ends_its_step(nano: Path, tmp_path: Path) -> None:
+    config = smaller_config(
+        base_model=str(nano), stage1_steps=0, stage1_max_steps=0, stage2_steps=STEPS, validation_every=1000,
+        shards=SHARDS, queries_per_step=2, rollouts_per_query=2,
+    )  # fmt: skip
+    late: list[int] = []
+    with Store.open("mem://") as store:
+        begin_run(store, config)
+        run_in_threads(
+            store,
+            processes(config, nano, tmp_path, 2),
+            lambda one, name: cast("Store", Busy(one, late)) if name == "rollout-0" else one,
+        )
+        assert {one.step for one in store.metrics(RUN)} == set(range(STEPS + 1))
+    assert not late, "the others waited for the leader"

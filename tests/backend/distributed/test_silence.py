@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.builders.market import load_market
@@ -40,6 +40,7 @@ def record(pid: int, beat: int, step: int = 0) -> ServiceRecord:
     return ServiceRecord(RUN, NAME, "trainer", "trader", "v", f"{pid}@host/ab", "working", step, beat)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.1, 30.0), min_size=1, max_size=20))
 def test_who_is_silent_for_too_long_hangs_and_nobody_else(pauses: list[float]) -> None:
     """Whatever the times between two heartbeats; the database's clock plays no part."""

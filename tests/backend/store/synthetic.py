@@ -43,7 +43,7 @@ def add_training(store: Store, run: str, steps: int = 3, status: RunStatus = "fi
 
 def add_step(store: Store, run: str, step: int, rollouts: int = 3) -> None:
     """What a training writes of one step."""
-    store.add_query(QueryRecord(run, step, 0, 2, ("A",), 7, 1_000, 9))
+    store.add_queries([QueryRecord(run, step, 0, 2, ("A",), 7, 1_000, 9)])
     store.add_rollouts(
         [RolloutRecord(run, step, 0, number, 5, True, 0.5, {"trader": 1}, {"fees": 0.1}) for number in range(rollouts)]
     )

@@ -1,4 +1,4 @@
-"""Reading answers: the same values as the SDK reads, of every message."""
+"""Reading answers: the same values as the SDK reads, of every message. Writing: the same bytes as the SDK writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from surrealdb import RecordID, Table
 from surrealdb.data import cbor
 from surrealdb.data.types.null import Null
 
-from backend.store.gateway import answers
+from backend.store.gateway import answers, cbor_writer
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.floats(width=32, allow_nan=False)
 PLAIN = st.none() | st.just(Null) | st.booleans() | NUMBERS | st.text() | st.binary() | st.decimals(allow_nan=False)
@@ -56,3 +56,23 @@ def test_what_the_engine_writes_is_read_without_the_sdk(monkeypatch: Any) -> Non
     monkeypatch.setattr(cbor, "decode", None)
     assert answers.decoded_answer(message) == row
     assert answers.decoded_answer(b"\xf9\x3e\x00") == 1.5
+
+
+@given(
+    TREES | st.integers() | st.just((1, (2.0, None))) | st.sampled_from([float("nan"), float("inf"), "\ud800", {1: 2}])
+)
+def test_what_is_written_are_the_bytes_of_the_sdk(value: Any) -> None:
+    assert read(cbor_writer.encoded, value) == read(lambda tree: bytes(cbor.encode(tree)), value)
+
+
+def test_requests_and_rows_are_written_without_the_sdk(monkeypatch: Any) -> None:
+    """Else nothing would be gained by it."""
+    row = {"id": RecordID("run", ["a", 1]), "sum": -1.5, "flag": True, "none": None, "ids": b"\1", "long": "x" * 300}
+    request = {
+        "id": "7",
+        "method": "query",
+        "params": ["RETURN 1", {"rows": [row, {"n": -(2**63)}], "pair": (1, 70_000)}],
+    }
+    expected = bytes(cbor.encode(request))
+    monkeypatch.setattr(cbor, "encode", None)
+    assert cbor_writer.encoded(request) == expected

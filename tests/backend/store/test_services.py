@@ -48,7 +48,7 @@ def write_shard(store: Store, shard: int, queries: tuple[int, ...], calls: int =
     """Two rollouts a query, each a manager and `calls` traders."""
     talks, rollouts = [], []
     for query in queries:
-        store.add_query(QueryRecord("r", 3, query, 2, ("A",), 7, 1_000, 9))
+        store.add_queries([QueryRecord("r", 3, query, 2, ("A",), 7, 1_000, 9)])
         for k in range(2):
             rollouts.append(RolloutRecord("r", 3, query, k, 5, True, 0.5, {"trader": calls}, {}))
             talks.append(TrajectoryRecord("r", 3, query, k, "manager", 0, "v", *TOKENS))

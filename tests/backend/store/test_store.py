@@ -72,7 +72,7 @@ def test_every_kind_of_record_comes_back(store: Store) -> None:
     backtest = BacktestRecord("r", "team", {"equity": [1.0, 2.0], "note": None})
     decision = DecisionRecord("r", "team", 0, 1_700_000_000_000, {"messages": ["'; DELETE run; --"]})
     store.add_run(RUN)
-    store.add_query(query)
+    store.add_queries([query])
     store.add_adapter(adapter)
     store.add_evaluation(evaluation)
     store.add_backtest(backtest)
@@ -202,6 +202,7 @@ def test_calls_are_counted_as_the_rollouts_stand_however_often_a_step_is_written
                 store.clear_shard("r", step, 0, [what])
                 there = {key: calls for key, calls in there.items() if key[:2] != (step, what)}
                 continue
+            store.add_queries([QueryRecord("r", step, query, 2, ("A",), 7, 1_000, 9) for query in {q for q, _ in what}])
             store.add_rollouts([RolloutRecord("r", step, *key, 5, True, 0.5, calls, {}) for key, calls in what.items()])
             there |= {(step, *key): calls for key, calls in what.items()}
         expected: dict[str, Counter[int]] = defaultdict(Counter)

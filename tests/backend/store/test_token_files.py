@@ -57,7 +57,7 @@ def add_step(store: Store, records: list[TrajectoryRecord], step: int = 0) -> No
     for shard in range(SHARDS):
         own = [record for record in records if record.query == shard]
         store.clear_shard(RUN, step, shard, [shard])
-        store.add_query(QueryRecord(RUN, step, shard, 2, ("A",), 7, 1_000, 9))
+        store.add_queries([QueryRecord(RUN, step, shard, 2, ("A",), 7, 1_000, 9)])
         store.add_rollouts([RolloutRecord(RUN, step, shard, 0, 5, True, 0.5, {"trader": 1}, {"fees": 0.1})])
         store.add_trajectories(own, shard)
         store.add_rewards([RewardRecord(RUN, step, shard, 0, one.role, 0, 0.5, {"format": 1.0}) for one in own])

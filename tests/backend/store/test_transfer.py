@@ -41,7 +41,7 @@ def fill(store: Store, run: str = "r", steps: int = 3) -> int:
     count = 1
     store.add_run(replace(RUN, run=run))
     for step in range(steps):
-        store.add_query(QueryRecord(run, step, 0, 2, ("A", "B"), 7, 1_000, 9))
+        store.add_queries([QueryRecord(run, step, 0, 2, ("A", "B"), 7, 1_000, 9)])
         store.add_rollouts([RolloutRecord(run, step, 0, 0, 5, True, 0.1, {"trader": 1}, {"fees": 1.0})])
         talks = [
             TrajectoryRecord(run, step, 0, 0, "manager", 0, "v", *TOKENS, format_score=1.0),

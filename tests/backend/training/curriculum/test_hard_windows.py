@@ -139,7 +139,7 @@ def test_a_run_draws_by_its_records_and_a_resumed_one_the_same(nano: Path, tmp_p
 def test_only_the_last_steps_are_remembered(store: Store) -> None:
     watched = hard_windows.Gaps(store, RUN, lambda symbol, bar: 0)
     for step in range(3):
-        store.add_query(QueryRecord(RUN, step, 0, 2, ("AAAUSDT",), 100, 0, 1))
+        store.add_queries([QueryRecord(RUN, step, 0, 2, ("AAAUSDT",), 100, 0, 1)])
         store.add_rollouts(
             [replace(one, run=RUN, step=step) for one in group((1.0, 0.5 + 0.1 * step), (-1.0, 0.5 - 0.1 * step))]
         )
