@@ -106,13 +106,15 @@ def in_time(key: str, read: Callable[[], Any]) -> tuple[Any, bool]:
     return found, True
 
 
-def read_run(run_id: str) -> RunPage:
+def read_run(run_id: str, run: RunRecord | None = None) -> RunPage:
     """Everything about a run; a run that has ended is read only once, and all tabs share what came of it, which nothing
-    changes. Raises `StoreError`."""
-    with open_store() as store:
-        run = store.run(run_id)
-        if run.status == "running":
-            return RunPage.read(store, run_id)
+    changes. `run` is its record where the caller has just read it: then the store need not be opened for one that is
+    kept. Raises `StoreError`."""
+    if run is None or run.status == "running":
+        with open_store() as store:
+            run = store.run(run_id)
+            if run.status == "running":
+                return RunPage.read(store, run_id)
     with st.spinner("Reading the records") if _key(run) not in _ENDED else nullcontext():
         return keep_run(run)
 
