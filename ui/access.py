@@ -7,9 +7,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from typing import Any
 
 import streamlit as st
+from streamlit.errors import StreamlitDuplicateElementKey
 
 from backend.errors import message_and_code
 from backend.jobs.queue import JobQueue
@@ -57,7 +59,17 @@ def mistakes_explained() -> Iterator[None]:
             raise
         st.error(escape_markdown(known[0]))
         if isinstance(error, StoreError):
-            st.button("Try again", icon=":material/refresh:")
+            _offer_to_try_again()
+
+
+def _offer_to_try_again() -> None:
+    """A button, also where several parts of a page have failed: each has one of its own."""
+    for number in count():
+        try:
+            st.button("Try again", icon=":material/refresh:", key=f"try again {number}")
+            return
+        except StreamlitDuplicateElementKey:
+            continue
 
 
 def escape_markdown(text: str) -> str:
