@@ -19,8 +19,9 @@ MOST_DEPTH = 100
 _MOST_DIGITS = 300  # of one number: all of them have a float
 _LARGE = re.compile(r"[eE]\+?\d{3}")  # an exponent of three digits
 _LONG = 16_384  # characters from which a document is read by a faster reader
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_LARGE_IN_BYTES = re.compile(_LARGE.pattern.encode())
 _RUN = 100  # two hundred digits in a row hold a whole stretch of these
+_APART = 9  # letters of a stretch so far apart are looked at first, since few stretches are digits in all of them
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -36,17 +37,18 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
         constant = _CONSTANTS.__getitem__ if nan else _no_constant
-        if _may_be_too_large(text):
+        long = _LongText(text) if len(text) > _LONG else None
+        if _may_be_too_large(text) if long is None else long.may_be_too_large():
             value = json.loads(text, parse_constant=constant, parse_float=_finite, parse_int=_integer)
-        elif len(text) > _LONG:
-            value = _long_value(text, constant)
-        else:
+        elif long is None:
             value = json.loads(text, parse_constant=constant)
+        else:
+            value = _long_value(text, constant)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels") from None
     # Few brackets cannot nest deeply: most documents need no further look.
     if text.count("[") + text.count("{") > MOST_DEPTH:
-        depth = _depth_in(text) if len(text) > _LONG else depth_of(value)
+        depth = depth_of(value) if long is None else long.depth()
         if depth > MOST_DEPTH:
             raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels")
     return value
@@ -63,13 +65,59 @@ def _long_value(text: str, constant: Callable[[str], Any]) -> Any:
         return json.loads(text, parse_constant=constant)
 
 
-def _depth_in(text: str) -> int:
-    """`depth_of` the value that a long `text` holds, by its brackets: to walk through the value takes longer."""
-    import numpy as np
+class _LongText:
+    """The letters of a long document and where its strings are, so that what is between them can be looked at without
+    a walk through the value, which takes longer than to read it. Of what is no JSON it may say anything."""
 
-    letters = np.frombuffer(_STRING.sub("", text).encode("utf-8"), np.uint8) | 0x20  # which makes { and } of [ and ]
-    brackets = letters[(letters == ord("{")) | (letters == ord("}"))]
-    return int(np.cumsum(np.where(brackets == ord("{"), 1, -1)).max(initial=0))
+    def __init__(self, text: str) -> None:
+        import numpy as np  # not where the command line begins
+
+        self._bytes = text.encode("utf-8", "surrogatepass")
+        self._letters = np.frombuffer(self._bytes, np.uint8)
+        quotes = np.flatnonzero(self._letters == ord('"'))
+        slashes = np.flatnonzero(self._letters == ord("\\"))
+        if len(slashes):  # an odd number of them in a row makes the quote that follows a part of its string
+            last = np.flatnonzero(np.diff(slashes, append=-1) != 1)
+            escaped = np.zeros(len(self._letters) + 1, np.bool_)
+            escaped[slashes[last[np.diff(last, prepend=-1) % 2 == 1]] + 1] = True
+            quotes = quotes[~escaped[quotes]]
+        self._quotes = quotes  # those with which a string begins or ends
+
+    def _outside(self, places: Any) -> Any:
+        """Those of the places that are in no string."""
+        import numpy as np
+
+        return places[np.searchsorted(self._quotes, places) % 2 == 0]
+
+    def depth(self) -> int:
+        """`depth_of` the value."""
+        import numpy as np
+
+        # { and } are [ and ] with one more bit, and the letter between each pair is a backslash or a bar.
+        places = np.flatnonzero((self._letters | 0x20) - ord("{") <= 2)
+        marks = self._letters[places] | 0x20
+        brackets = marks != ord("|")
+        places, marks = places[brackets], marks[brackets]
+        outside = np.searchsorted(self._quotes, places) % 2 == 0
+        return int(np.cumsum(np.where(marks[outside] == ord("{"), 1, -1)).max(initial=0))
+
+    def may_be_too_large(self) -> bool:
+        """`_may_be_too_large`, where digits in strings do not count."""
+        import numpy as np
+
+        marks = self._outside(np.flatnonzero(self._letters[:-1] | 0x20 == ord("e")))
+        marks = marks[self._letters[marks + 1] != ord("-")]
+        if any(_LARGE_IN_BYTES.match(self._bytes, place) for place in marks.tolist()):
+            return True
+        whole = self._letters[: len(self._letters) // _RUN * _RUN].reshape(-1, _RUN)
+        stretches = np.flatnonzero(_are_digits(whole[:, ::_APART]))
+        stretches = stretches[_are_digits(whole[stretches])]
+        return len(self._outside(_RUN * stretches)) > 0
+
+
+def _are_digits(letters: Any) -> Any:
+    """Which rows of letters (n, k) are all digits."""
+    return (letters - ord("0") < 10).all(axis=1)  # below "0" it is large, since it has no sign
 
 
 def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:

@@ -7,9 +7,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from typing import Any
 
 import streamlit as st
+from streamlit.errors import StreamlitDuplicateElementKey
 
 from backend.errors import message_and_code
 from backend.jobs.queue import JobQueue
@@ -57,7 +59,17 @@ def mistakes_explained() -> Iterator[None]:
             raise
         st.error(escape_markdown(known[0]))
         if isinstance(error, StoreError):
-            st.button("Try again", icon=":material/refresh:")
+            _offer_to_try_again()
+
+
+def _offer_to_try_again() -> None:
+    """A button, also where several parts of a page have failed: each has one of its own."""
+    for number in count():
+        try:
+            st.button("Try again", icon=":material/refresh:", key=f"try again {number}")
+            return
+        except StreamlitDuplicateElementKey:
+            continue
 
 
 def escape_markdown(text: str) -> str:
@@ -106,13 +118,15 @@ def in_time(key: str, read: Callable[[], Any]) -> tuple[Any, bool]:
     return found, True
 
 
-def read_run(run_id: str) -> RunPage:
+def read_run(run_id: str, run: RunRecord | None = None) -> RunPage:
     """Everything about a run; a run that has ended is read only once, and all tabs share what came of it, which nothing
-    changes. Raises `StoreError`."""
-    with open_store() as store:
-        run = store.run(run_id)
-        if run.status == "running":
-            return RunPage.read(store, run_id)
+    changes. `run` is its record where the caller has just read it: then the store need not be opened for one that is
+    kept. Raises `StoreError`."""
+    if run is None or run.status == "running":
+        with open_store() as store:
+            run = store.run(run_id)
+            if run.status == "running":
+                return RunPage.read(store, run_id)
     with st.spinner("Reading the records") if _key(run) not in _ENDED else nullcontext():
         return keep_run(run)
 

@@ -7,17 +7,24 @@ first figure is drawn, and the table of runs and the newest run are read.
 from __future__ import annotations
 
 import ast
+import gc
 import logging
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
 _STORE_SECONDS = 8.0  # for which the server waits for what is in the store; a store that answers late is read beside
 
 _LATER = ("paper",)  # pages that need the libraries of models and exchanges, which take long: they wait for their visit
+# What is imported when a page is first drawn; a version of Streamlit that has not one of them needs it not.
+_BEHIND = ("pyarrow.pandas_compat", "streamlit.emojis", "streamlit.material_icon_names")
+# After each drawing Streamlit looks through all objects of the process, which are some millions here, and answers
+# nobody meanwhile; pages that follow something are drawn each second. Python's own collector does what is needed.
+_OPTIONS = ("--runner.postScriptGC=false",)
 
 _log = logging.getLogger(__name__)
 
@@ -25,14 +32,16 @@ _log = logging.getLogger(__name__)
 def main(options: Sequence[str]) -> None:
     """Serve until a signal ends it."""
     print("The page is made ready for its first visit. This takes some seconds.", flush=True)
-    for name in needed_modules():
+    for name in [*needed_modules(), *filter(find_spec, _BEHIND)]:
         import_module(name)
     reading = threading.Thread(target=_read, name="what the first visit needs", daemon=True)
     reading.start()
     reading.join(_STORE_SECONDS)
     from streamlit.web import cli
 
-    cli.main(["run", str(HERE / "app.py"), *options], prog_name="streamlit")
+    gc.collect()
+    gc.freeze()  # what is there now stays, so that the collector need not look at it again
+    cli.main(["run", str(HERE / "app.py"), *_OPTIONS, *options], prog_name="streamlit")
 
 
 def needed_modules() -> list[str]:

@@ -6,7 +6,7 @@ looks for its fills in it, and reports read it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from operator import lt
@@ -19,10 +19,13 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_serializer,
     field_validator,
     model_validator,
 )
 
+from backend.decisions.packed_numbers import Rows, packed, unpacked
 from backend.store.records import BacktestRecord
 from backend.store.store import Store
 from backend.store.versioned import Upgrade, VersionedDocument
@@ -38,6 +41,7 @@ from simulator.tables import EARLIEST, LATEST
 Number = int | float  # an integer in JSON stays one
 _RECORDS: dict[str, TypeAdapter[Any]] = {"fills": TypeAdapter(Fill), "trades": TypeAdapter(Trade)}
 _KNOWN_REASONS = (*get_args(FillReason), "open")
+_LONG = 2_000  # bars from which the curves are written as bytes, so that they are read thirty times as fast
 
 
 class RoleInference(BaseModel):
@@ -124,6 +128,11 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, **lists, "inference": document.get("thinking")}
 
 
+def _as_it_is(document: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 to 2: the curves may be `packed`, which those of version 1 never are."""
+    return document
+
+
 class BacktestDocument(VersionedDocument):
     """The result of one strategy or team over one window, as `BacktestResult` describes it.
 
@@ -132,15 +141,15 @@ class BacktestDocument(VersionedDocument):
     strategy.
     """
 
-    LATEST: ClassVar[int] = 1
-    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {0: _complete}
+    LATEST: ClassVar[int] = 2
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {0: _complete, 1: _as_it_is}
 
     symbols: tuple[str, ...]
     start: int
     decisions: int
     times: Annotated[list[int], Field(min_length=1)]
     equity: Annotated[list[float], Field(min_length=1)]
-    exposure: list[list[float]]
+    exposure: Sequence[list[float]]
     fills: tuple[Fill, ...]
     trades: tuple[Trade, ...]
     rejections: tuple[RejectionDocument, ...]
@@ -149,6 +158,17 @@ class BacktestDocument(VersionedDocument):
     absent_bars: int
     inference: InferenceCost | None = None
     lookahead: VerdictDocument | None = None
+
+    @field_validator("times", "equity", "exposure", mode="wrap")
+    @classmethod
+    def _read_curve(cls, value: Any, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        """A curve as lists, or `packed`, whose numbers need no further look."""
+        if not isinstance(value, str):
+            return read(value)
+        numbers = unpacked(value, "i8" if info.field_name == "times" else "f8")
+        if info.field_name == "exposure":
+            return Rows(numbers.reshape(-1, len(info.data.get("symbols", ())) or 1))
+        return numbers.tolist() or read([])  # which is refused
 
     @field_validator("fills", "trades", mode="before")
     @classmethod
@@ -181,7 +201,8 @@ class BacktestDocument(VersionedDocument):
                 f"there are {len(self.times)} times, {len(self.equity)} values of equity and {len(self.exposure)} of "
                 "exposure"
             )
-        if not set(map(len, self.exposure)) <= {len(self.symbols)}:
+        widths = {self.exposure.width} if isinstance(self.exposure, Rows) else set(map(len, self.exposure))
+        if not widths <= {len(self.symbols)}:
             raise ValueError("exposure is not of every symbol")
         in_order = all(map(lt, self.times, islice(self.times, 1, None)))  # a tenth of a loop's time
         if not EARLIEST <= self.times[0] <= self.times[-1] < LATEST or not in_order:
@@ -200,6 +221,18 @@ class BacktestDocument(VersionedDocument):
         """The document of a result."""
         verdict = None if lookahead is None else VerdictDocument.of(lookahead)
         return cls.model_validate({**result.to_dict(), "inference": inference, "lookahead": verdict})
+
+    @field_serializer("exposure")
+    def _write_rows(self, rows: Sequence[list[float]]) -> list[list[float]]:
+        return [list(row) for row in rows]
+
+    def to_json(self) -> dict[str, Any]:
+        """See `VersionedDocument`. The curves of a long window are `packed`."""
+        if len(self.times) < _LONG:
+            return super().to_json()
+        curves = {"times": packed(self.times, "i8"), "equity": packed(self.equity, "f8"),
+                  "exposure": packed(self.exposure, "f8")}  # fmt: skip
+        return {"version": self.LATEST, **self.model_dump(exclude=set(curves)), **curves}
 
     @property
     def total_return(self) -> float:

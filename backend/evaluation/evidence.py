@@ -3,7 +3,10 @@ beta, and how dear trading may become."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import threading
+from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,6 +24,11 @@ from simulator.market.timeframes import YEAR_MS
 _LEVEL = 0.95
 _SAMPLES = 2_000
 _FEWEST_SAMPLES, _MOST_BARS = 200, 20_000_000  # of all resamples together: what a reader waits for
+
+# A table of runs shows the interval that the run itself shows when it is opened: it is made once a process.
+_MADE: OrderedDict[bytes, WindowIntervals] = OrderedDict()
+_MOST_MADE = 1_000
+_MAKING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,8 @@ def evidence_of(result: BacktestDocument, hold: BacktestDocument | None, trials:
     held = _returns(hold) if hold is not None and hold.times == result.times else None
     intervals, problem = None, ""
     try:
-        samples = min(_SAMPLES, max(_FEWEST_SAMPLES, _MOST_BARS // max(len(returns), 1)))
         ruined = held is not None and held.min(initial=0.0) <= -1.0
-        intervals = window_intervals(returns, per_year, None if ruined else held, samples=samples, level=_LEVEL)
+        intervals = _intervals(returns, per_year, None if ruined else held)
     except DataError as error:
         problem = str(error)
     regression = None
@@ -95,6 +102,24 @@ def evidence_of(result: BacktestDocument, hold: BacktestDocument | None, trials:
             math.fsum(abs(fill.quantity) * fill.price for fill in result.fills),
         ),
     )
+
+
+def _intervals(returns: FloatArray, per_year: float, held: FloatArray | None) -> WindowIntervals:
+    """`window_intervals` of these numbers, made once. Raises `DataError` as that does."""
+    numbers = hashlib.sha256(repr((len(returns), per_year, held is None)).encode())
+    numbers.update(returns.tobytes())
+    numbers.update(b"" if held is None else held.tobytes())
+    key = numbers.digest()
+    with _MAKING:
+        if key in _MADE:
+            return _MADE[key]
+    samples = min(_SAMPLES, max(_FEWEST_SAMPLES, _MOST_BARS // max(len(returns), 1)))
+    made = window_intervals(returns, per_year, held, samples=samples, level=_LEVEL)
+    with _MAKING:
+        _MADE[key] = made
+        while len(_MADE) > _MOST_MADE:
+            _MADE.popitem(last=False)
+    return made
 
 
 def _returns(result: BacktestDocument) -> FloatArray:

@@ -79,8 +79,9 @@ def date_of(time: int) -> str:
 
 
 def moments(times: Sequence[int]) -> list[str]:
-    """`date_of` each."""
-    return [date_of(time) for time in times]
+    """`date_of` each, all of them at once: a figure of a long window has tens of thousands."""
+    written = np.datetime_as_string(np.array(times, "datetime64[ms]"), unit="m").tolist()
+    return [text.replace("T", " ") for text in written]
 
 
 class Moments(Sequence[str]):
@@ -98,6 +99,10 @@ class Moments(Sequence[str]):
     def __getitem__(self, index: slice) -> Moments: ...
     def __getitem__(self, index: int | slice) -> str | Moments:
         return Moments(self._times[index]) if isinstance(index, slice) else date_of(self._times[index])
+
+    def at(self, places: Sequence[int]) -> list[str]:
+        """Those at these places."""
+        return moments([self._times[place] for place in places])
 
 
 def equity_chart(
@@ -338,7 +343,7 @@ def thin(x: Sequence[Any], y: Sequence[float] | FloatArray) -> tuple[list[Any], 
     count = min(len(x), len(y))
     values = np.asarray(y[:count], np.float64)
     if count <= MOST_POINTS:
-        return list(x[:count]), values.tolist()
+        return _at(x, range(count)), values.tolist()
     stretch = math.ceil(2 * count / MOST_POINTS)
     whole = count // stretch * stretch
     stretches = values[:whole].reshape(-1, stretch)
@@ -347,7 +352,11 @@ def thin(x: Sequence[Any], y: Sequence[float] | FloatArray) -> tuple[list[Any], 
     if whole < count:
         kept.append(whole + np.array([values[whole:].argmin(), values[whole:].argmax()]))
     order = np.unique(np.concatenate(kept)).tolist()
-    return [x[index] for index in order], values[order].tolist()
+    return _at(x, order), values[order].tolist()
+
+
+def _at(x: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    return x.at(places) if isinstance(x, Moments) else [x[place] for place in places]
 
 
 def _add_band(
@@ -358,7 +367,7 @@ def _add_band(
     if stop - first < 2:
         return
     places = np.unique(np.linspace(first, stop - 1, min(stop - first, MOST_POINTS, _BAND_POINTS)).round().astype(int))
-    moments_shown = [x[place] for place in places.tolist()]
+    moments_shown = _at(x, places.tolist())
     edge = {"mode": "lines", "line": {"width": 0, "color": BLUE}, "hoverinfo": "skip", "legendgroup": "band"}
     for values, more in (
         (low, {"showlegend": False}),

@@ -73,14 +73,16 @@ def monthly_returns(times: Sequence[int], equity: Sequence[float]) -> list[Month
     months multiply up to the total return; that of an account that was ruined is -1 (see `metrics.returns_of`).
     """
     returns = _returns(equity)
-    grown: dict[tuple[int, int], float] = {}
-    for close, value in zip(times[1:], returns.tolist(), strict=True):
-        moment = datetime.fromtimestamp((close - 1) / 1000, tz=UTC)
-        key = (moment.year, moment.month)
-        grown[key] = grown.get(key, 1.0) * (1.0 + value)
+    if not len(returns):
+        return []
+    closes = np.asarray(times[1:], np.int64) - 1
+    months = closes.astype("datetime64[ms]").astype("datetime64[M]").astype(np.int64)  # since January 1970
+    starts = np.flatnonzero(np.diff(months, prepend=months[0] - 1))
+    growth = np.multiply.reduceat(1.0 + returns, starts) - 1.0
+    named = [(1970 + number // 12, number % 12 + 1) for number in months[starts].tolist()]
     return [
-        Month(year, month, growth - 1.0, times[0] <= _month_start(year, month) and times[-1] >= _month_end(year, month))
-        for (year, month), growth in grown.items()
+        Month(year, month, total, times[0] <= _month_start(year, month) and times[-1] >= _month_end(year, month))
+        for (year, month), total in zip(named, growth.tolist(), strict=True)
     ]
 
 

@@ -246,6 +246,13 @@ def summarise(store: Store, run_id: str) -> RunSummary:
     )
 
 
+def summarise_results(store: Store, run: RunRecord) -> RunSummary:
+    """A backtest's results alone, without its decisions, of which there may be many. Raises `StoreError` as `summarise`
+    does."""
+    check_document(run)
+    return RunSummary(run, {}, [], read_backtests(store, run.run), [], {})
+
+
 def run_facts(summary: RunSummary) -> dict[str, Any]:
     """The run as one JSON document; `null` stands for what is not available."""
     run, closing = summary.run, summary.closing

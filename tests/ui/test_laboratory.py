@@ -95,6 +95,7 @@ def test_a_click_in_a_run_plays_it_again_without_a_part(queue: JobQueue, played:
 def test_teams_compete_on_a_stored_window(queue: JobQueue, played: tuple[Path, str]) -> None:
     app = open_page(ARENA)
     assert not app.exception
+    assert "Who competed in this backtest" in words(app) and "Against one another" in words(app), "there at once"
     field(app.multiselect, "Who competes").set_value(["scripted"])
     field(app.button, "Run").click().run()
     assert "needs two" in app.error[0].value

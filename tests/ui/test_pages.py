@@ -22,6 +22,7 @@ from tests.hostile_runs import RUN, dangerous, hostile_store
 from tests.stored_runs import add_backtest_run, add_demo_run, comparison, episode, full_decision
 from tests.ui.page_client import APP, address, field, look_at, open_page, open_part, words
 
+PAGES = ("runs", "new_backtest", "training", "data", "experiments", "laboratory", "arena", "paper", "jobs")
 EVIL = "<script>alert(1)</script> ![x](https://evil.example/x) :red[no] $x$"
 
 
@@ -186,6 +187,17 @@ def test_a_store_that_cannot_be_opened_is_explained_and_can_be_tried_again(here:
     app.button[0].click().run()
     assert not app.error
     assert "There are no runs yet" in words(app)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_page_breaks_where_the_store_is_dead(here: Path, page: str) -> None:
+    """Also one whose parts all read the store."""
+    (here / "store").write_text("no folder")
+    app = open_page(f"views/{page}.py")
+    assert not app.exception
+    errors = [error.value for error in app.error]
+    assert all("cannot use this folder" in error for error in errors)
+    assert len([button for button in app.button if button.label == "Try again"]) == len(errors)
 
 
 class _WithoutItsExtra(ModuleType):

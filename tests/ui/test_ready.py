@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from streamlit.web import cli
 
 from backend.reporting.comparison.run_labels import RunLabels, write_labels
 from backend.store.records import RunRecord
@@ -20,7 +22,7 @@ from tests.ui.page_client import open_page, words
 from ui.kept import Kept
 from ui.parts import ready
 from ui.parts.ready import current_state, prepare, rows_of
-from ui.server import needed_modules
+from ui.server import main, needed_modules
 
 
 def test_what_two_ask_for_at_once_is_made_once() -> None:
@@ -103,3 +105,16 @@ def test_what_is_made_ready_imports_nothing_that_takes_seconds() -> None:
     )
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert process.stdout.strip() == "[]"
+
+
+def test_the_server_begins_with_all_that_a_first_visit_needs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[list[str]] = []
+    monkeypatch.setattr(cli, "main", lambda options, prog_name: began.append(options))
+    try:
+        main(["--server.port=1"])
+    finally:
+        gc.unfreeze()
+    [[run, page, *options]] = began
+    assert (run, Path(page)) == ("run", ROOT / "ui" / "app.py")
+    assert options == ["--runner.postScriptGC=false", "--server.port=1"], "what the user says comes last, and wins"
+    assert {"streamlit.emojis", "pyarrow.pandas_compat"} <= set(sys.modules)

@@ -118,8 +118,9 @@ def hand_over(request: BacktestRequest) -> None:
     open_job(job_queue().submit(backtest_command(request, store_name(), str(RUNS)), once=True))
 
 
-def show_again(key: str, part: str) -> None:
-    """The job that the address names and what came of it; `part` is in the commands of those that belong here."""
+def show_again(key: str, part: str) -> bool:
+    """The job that the address names and what came of it; `part` is in the commands of those that belong here. False
+    where the address names none."""
     queue = job_queue()
     queue.wake()
     jobs = [job for job in queue.jobs() if any(word.startswith(part) for word in job.request.command)]
@@ -131,12 +132,13 @@ def show_again(key: str, part: str) -> None:
         if st.button(escape_markdown(job_label(job)), key=f"{key} {job.name}", icon=":material/visibility:"):
             open_job(Submission(job, True))
     if not shown:
-        return
+        return False
     with mistakes_explained():
         job = queue.job(shown[0])
         show_job(job)
         if job.status == "done" and job.run:
             show_against(job.run)
+    return True
 
 
 def show_against(run: str) -> None:

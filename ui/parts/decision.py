@@ -76,8 +76,10 @@ def choose_decision(window: WindowPage) -> None:
     with replay:
         ask_replay(window, team, decision)
     file = f"{decision.run}-decision-{chosen}.html"
-    transcript = window.transcript(team, decision)
-    st.download_button("Download the whole transcript", transcript, file, "text/html", key=f"whole {name}")
+    st.download_button(
+        "Download the whole transcript", lambda: window.transcript(team, decision), file, "text/html",
+        key=f"whole {name}", on_click="ignore",
+    )  # fmt: skip
 
 
 def _choose_on_timeline(window: WindowPage, team: str) -> None:

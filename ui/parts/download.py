@@ -31,18 +31,24 @@ def offer_downloads(page: RunPage) -> None:
         left, middle, right = st.columns(3, vertical_alignment="bottom")
         what = left.selectbox("Table", list(_TABLES), key=f"table of {run}")
         form = middle.selectbox("Format", ["CSV", "Parquet"], key=f"format of {run}")
-        table = _TABLES[what](BacktestOutcome(run, report.parent, report, Config(), page.summary))
-        data, kind = (_parquet(table), _PARQUET) if form == "Parquet" else (table.to_csv().encode(), "text/csv")
+        outcome = BacktestOutcome(run, report.parent, report, Config(), page.summary)
+        write, kind = (_parquet, _PARQUET) if form == "Parquet" else (_csv, "text/csv")
+        # Files are made at the click: those of a long run take longer than the page.
         right.download_button(
-            f"Download {what}", data, f"{run}-{what}.{form.lower()}", kind, key=f"get {run}", on_click="ignore"
-        )
+            f"Download {what}", lambda: write(_TABLES[what](outcome)), f"{run}-{what}.{form.lower()}", kind,
+            key=f"get {run}", on_click="ignore",
+        )  # fmt: skip
         if report.is_file():
             st.download_button(
-                "Download the report (HTML)", report.read_bytes(), f"{run}.html", "text/html", key=f"report of {run}",
+                "Download the report (HTML)", report.read_bytes, f"{run}.html", "text/html", key=f"report of {run}",
                 on_click="ignore",
             )  # fmt: skip
         else:
             st.caption(escape_markdown(f"Its report is not in {RUNS / run} any more."))
+
+
+def _csv(table: pd.DataFrame) -> bytes:
+    return table.to_csv().encode()
 
 
 def _parquet(table: pd.DataFrame) -> bytes:

@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from backend.reporting.backtest_sections import SECTIONS
 from backend.reporting.blocks import Picture
-from backend.reporting.comparison.run_labels import table_state
+from backend.reporting.comparison.run_labels import RunLabels, read_labels, table_state
 from backend.reporting.comparison.run_table import RunRow, bare_row, run_row
 from backend.reporting.market_reload import market_of
 from backend.reporting.run_page import RunPage
@@ -61,11 +61,41 @@ def current_state() -> list[str]:
         mark = last_write(where)
         if mark is None or (where, mark) != seen.get("mark") or time.monotonic() > seen["until"]:
             with open_store() as store:
-                seen["state"] = table_state(store)
-            # To open it writes too, so the mark is that of the closed one. Who writes just between is seen in time.
-            seen.update(mark=(where, last_write(where)), until=time.monotonic() + _TRUSTED_SECONDS)
-        state: list[str] = seen["state"]
+                state = table_state(store)
+            _keep_state(state)
+        state = seen["state"]
         return state
+
+
+class RunsLook(NamedTuple):
+    """The runs of the store with their labels and rows, the newest first, how many rows are left unread, and the
+    `table_state` that all this is of."""
+
+    runs: list[RunRecord]
+    labels: dict[str, RunLabels]
+    rows: list[RunRow]
+    unread: int
+    state: list[str]
+
+
+def look_at_runs() -> RunsLook:
+    """All that the table of runs shows. Raises `StoreError`."""
+    with open_store() as store:
+        state = table_state(store)
+        runs = store.runs()
+        rows, unread = rows_of(store, runs)
+        look = RunsLook(runs, read_labels(store), rows, unread, state)
+        now = table_state(store)  # what was written while rows were read is seen at the next look
+    with _LOOKING:
+        _keep_state(now)
+    return look
+
+
+def _keep_state(state: list[str]) -> None:
+    """What the store, which was just closed, was like. To open it writes too, so the mark is that of the closed one.
+    Who writes just between is seen in time."""
+    where = store_name()
+    _SEEN.update(state=state, mark=(where, last_write(where)), until=time.monotonic() + _TRUSTED_SECONDS)
 
 
 def prepare() -> None:

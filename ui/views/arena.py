@@ -8,8 +8,9 @@ from backend.reporting.labels import title_of
 from backend.runs.requests import BacktestRequest
 from backend.runs.stored_setup import StoredSetup
 from simulator.errors import UserError
-from ui.access import mistakes_explained
+from ui.access import mistakes_explained, read_run
 from ui.parts.again import choose_backtest, hand_over, known_teams, show_again
+from ui.parts.drawing import draw_blocks
 from ui.parts.setting_fields import engine_fields
 
 _MOST = 8
@@ -18,11 +19,16 @@ _MOST = 8
 def _page() -> None:
     st.title("Arena")
     st.caption("Teams, models and strategies on the same bars at the same costs. Each is compared with the first.")
+    setup = None
     with mistakes_explained():
         setup = choose_backtest("arena run")
         if setup is not None:
             _ask(setup)
-    show_again("arena", "--like")
+    if not show_again("arena", "--like") and setup is not None and len(setup.sources) > 1:
+        with mistakes_explained():
+            st.subheader("Who competed in this backtest")
+            for against in filter(None, (window.against() for window in read_run(setup.run.run).windows)):
+                draw_blocks(against.blocks, "stored")
 
 
 def _ask(setup: StoredSetup) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,15 @@ from backend.experiments.folder import (
 from backend.reporting.blocks import Picture
 from backend.reporting.charts import difference_chart
 from backend.reporting.labels import title_of
-from backend.reporting.run_summary import summarise
+from backend.reporting.run_summary import summarise_results
 from backend.runs.requests import RUNS
 from backend.store.records import RunRecord, TrialRecord
+from backend.store.store import Store
 from cryptosentinel.protocol.untrusted import visible
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 from ui.access import asked_for, escape_markdown, mistakes_explained, open_store, set_address, store_name
+from ui.kept import Kept
 from ui.parts.drawing import MOMENT, draw_blocks
 
 _MOST_RUNS = 50  # backtests of the leaderboard, the newest ones
@@ -53,6 +56,7 @@ _LEADERS = {
 }  # fmt: skip
 
 _Window = tuple[str, int, int]  # hash of the data, first and last close (ms)
+_TESTED: Kept[list[tuple[_Window, dict[str, Any]]]] = Kept(500)  # of runs that have ended
 
 
 def _page() -> None:
@@ -69,12 +73,13 @@ def _page() -> None:
 
 def _leaderboard() -> None:
     """Teams and strategies of all backtests of one window, so that nothing is compared across windows."""
-    with open_store() as store:
-        runs = [run for run in store.runs() if run.kind == "backtest" and run.status == "finished"][:_MOST_RUNS]
     rows: dict[_Window, list[dict[str, Any]]] = defaultdict(list)
-    for run in runs:
-        for window, row in _rows(store_name(), run.run, run.finished_at, run):
-            rows[window].append(row)
+    with open_store() as store, st.spinner("Reading the backtests"):
+        runs = [run for run in store.runs() if run.kind == "backtest" and run.status == "finished"][:_MOST_RUNS]
+        for run in runs:
+            key = (store_name(), run.run, run.finished_at)
+            for window, row in _TESTED.get(key, partial(_rows, store, run)):
+                rows[window].append(row)
     if not rows:
         st.info("No backtest has finished yet: start one under New backtest. It takes half a minute.")
         return
@@ -94,26 +99,24 @@ def _window_words(window: _Window, rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{format_time(first)} to {format_time(last)} UTC, data {data[:8]}, {len(rows)} results"
 
 
-@st.cache_data(show_spinner="Reading the backtests", max_entries=500)
-def _rows(where: str, run_id: str, finished_at: int | None, _run: RunRecord) -> list[tuple[_Window, dict[str, Any]]]:
-    """What was tested in a run, a row each with its window. The first three arguments are the key of the cache."""
-    with open_store() as store:
-        summary = summarise(store, run_id)
+def _rows(store: Store, run: RunRecord) -> list[tuple[_Window, dict[str, Any]]]:
+    """What was tested in a run, a row each with its window."""
+    summary = summarise_results(store, run)
     leaders = []
     for window in summary.windows():
         times = window.main_result.times
-        key = (_run.data_hash, int(times[0]), int(times[-1]))
+        key = (run.data_hash, int(times[0]), int(times[-1]))
         for name in window.subjects:
             result, evidence = window.results[name], window.evidence[name]
             leaders.append((key, {
-                "team": visible(title_of(name)) + (" (in sample)" if is_marked(_run.config, name) else ""),
+                "team": visible(title_of(name)) + (" (in sample)" if is_marked(run.config, name) else ""),
                 "return": 100.0 * result.total_return,
                 "95 % interval": _interval(evidence),
                 "Sharpe": result.metrics.get("sharpe"),
                 "deflated": 100.0 * evidence.deflated,
                 "trials": evidence.trials,
                 "drawdown": 100.0 * float(result.metrics.get("max_drawdown", 0.0)),
-                "run": run_id,
+                "run": run.run,
             }))  # fmt: skip
     return leaders
 

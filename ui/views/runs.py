@@ -7,21 +7,17 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import streamlit as st
 
-from backend.reporting.comparison.run_labels import (
-    RunLabels,
-    read_labels,
-    write_labels,
-)
+from backend.reporting.comparison.run_labels import RunLabels, write_labels
 from backend.reporting.comparison.run_table import RunRow
 from backend.reporting.comparison.seed_groups import SeedGroup, seed_groups
 from backend.reporting.comparison.side_by_side import comparison_blocks
 from backend.runs.sample_run import add_sample_run, has_sample_run
 from backend.store.store import Store
 from cryptosentinel.protocol.untrusted import visible
-from ui.access import asked_for, escape_markdown, mistakes_explained, open_store, read_run, set_address, store_name
+from ui.access import asked_for, escape_markdown, mistakes_explained, read_run, set_address, store_name
 from ui.parts.drawing import MOMENT, draw_blocks
 from ui.parts.follow import follow_store
-from ui.parts.ready import current_state, rows_of
+from ui.parts.ready import look_at_runs
 from ui.views.run import show_run
 
 _MOST_COMPARED = 8
@@ -49,11 +45,7 @@ def _page() -> None:
     st.title("Runs")
     st.caption(escape_markdown(f"Store: {store_name()}"))
     with mistakes_explained():
-        state = current_state()
-        with open_store() as store:
-            runs = store.runs()
-            labels = read_labels(store)
-            rows, unread = rows_of(store, runs)
+        runs, labels, rows, unread, state = look_at_runs()
         follow_store(state, unread)
         if not runs:
             st.info("There are no runs yet. Start a backtest on the next page, or run `make demo`.")
@@ -61,7 +53,8 @@ def _page() -> None:
                 st.button("Open the finished run that comes with the program", on_click=_add_sample, type="primary",
                           icon=":material/folder_open:")  # fmt: skip
             return
-        names = [run.run for run in runs]
+        records = {run.run: run for run in runs}
+        names = list(records)
         _begin_with(names)
         _choose_in_table(rows, labels)
         _show_seeds(seed_groups(runs, rows))
@@ -73,9 +66,9 @@ def _page() -> None:
             st.info("Tick a run in the table to open it, several to compare them.")
         elif len(chosen) == 1:
             _edit_labels(chosen[0], labels.get(chosen[0], RunLabels()))
-            show_run(read_run(chosen[0]))
+            show_run(read_run(chosen[0], records[chosen[0]]))
         else:
-            draw_blocks(comparison_blocks([read_run(name).summary for name in chosen]), "compared")
+            draw_blocks(comparison_blocks([read_run(name, records[name]).summary for name in chosen]), "compared")
 
 
 def _add_sample() -> None:

@@ -101,7 +101,7 @@ def _shown(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> s
     if job is not None:
         show_job(queue.job(job.name))
     _go_on(of_run[chosen], job)
-    page = read_run(chosen)
+    page = read_run(chosen, of_run[chosen])
     for warning in page.warnings:
         st.warning(escape_markdown(warning))
     show_training(page)

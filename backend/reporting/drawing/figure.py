@@ -14,6 +14,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
@@ -21,6 +23,9 @@ Trace = dict[str, Any]
 
 # The ends of a line across the whole figure, in shares of its width or height.
 _ACROSS = {"0": 0, "1": 1}
+
+_LISTS = ("x", "y", "open", "high", "low", "close")  # attributes of a trace, a value a point
+_LONG = 100  # points
 
 
 def trace(kind: str, **attributes: Any) -> Trace:
@@ -84,7 +89,7 @@ class PlainFigure:
         """The same as a figure of plotly. Raises `ValueError` for an attribute that plotly.js does not know."""
         import plotly.graph_objects as go
 
-        return go.Figure(data=self.data, layout={**self.layout, "template": "none"})
+        return go.Figure(data=[_with_arrays(each) for each in self.data], layout={**self.layout, "template": "none"})
 
     def _add_line(self, along: str, at: str, value: float, line: Mapping[str, Any]) -> None:
         ends = {f"{along}{end}": share for end, share in _ACROSS.items()}
@@ -101,6 +106,22 @@ def _merge(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
             _merge(merged, value)
         else:
             document[name] = value
+
+
+def _with_arrays(drawn: Trace) -> Trace:
+    """A trace whose long lists of numbers or of words are arrays: plotly looks at each item of a list, several times,
+    and at an array once. What is not there is NaN, which is a hole too."""
+    return {name: _array(value) if name in _LISTS and isinstance(value, list) else value for name, value in
+            drawn.items()}  # fmt: skip
+
+
+def _array(values: list[Any]) -> Any:
+    if len(values) < _LONG:
+        return values
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        return np.array(values)
+    return np.array(values, np.float64) if kinds <= {float, int, type(None)} else values
 
 
 def _copied(drawn: Trace) -> Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend.decisions import backtest_document
 from backend.decisions.backtest_document import BacktestDocument, StoredBacktest, read_backtests
 from backend.decisions.document import (
     ConversationDocument,
@@ -21,9 +23,11 @@ from backend.decisions.document import (
     TokenUsage,
     read_decisions,
 )
+from backend.decisions.packed_numbers import packed
 from backend.decisions.tree import decision_tree
 from backend.reporting.decision_narrative import narrate
 from backend.reporting.run_summary import summarise
+from backend.store.errors import StoreError
 from backend.store.records import BacktestRecord, DecisionRecord, EvaluationRecord
 from backend.store.store import Store
 from simulator.checks.verdict import LookaheadVerdict, VerdictFinding
@@ -110,6 +114,31 @@ def test_a_backtest_comes_back_exactly(equity: list[float], metrics: dict[str, f
     again = BacktestDocument.from_json(stored, "test")
     assert again == document
     assert json.dumps(as_read(again.to_json())) == json.dumps(stored)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backtest_document, "_LONG", 1)  # its curves as bytes
+        as_bytes = as_read(document.to_json())
+    of_bytes = BacktestDocument.from_json(as_bytes, "test")
+    assert all(isinstance(as_bytes[name], str) for name in ("times", "equity", "exposure"))
+    assert of_bytes == document and json.dumps(as_read(of_bytes.to_json())) == json.dumps(stored)
+
+
+def test_the_curves_of_a_long_backtest_are_stored_as_bytes_and_damaged_ones_are_refused() -> None:
+    document = BacktestDocument.of(episode().result)
+    start, count = document.times[0], 2_500
+    long = document.model_copy(update={
+        "times": list(range(start, start + count)), "equity": [1e4 + 0.1 * bar for bar in range(count)],
+        "exposure": [[bar / 7] * len(document.symbols) for bar in range(count)],
+    })  # fmt: skip
+    stored = as_read(long.to_json())
+    assert BacktestDocument.from_json(stored, "test") == long
+    assert BacktestDocument.from_json({**stored, "version": 1, "times": long.times}, "test").times == long.times
+    for name, value, reason in (
+        ("times", stored["equity"], "must be i8"), ("equity", "f8:!", "cannot be read"),
+        ("equity", packed([1.0, math.nan], "f8"), "not finite"), ("times", "i8:", "at least 1"),
+        ("equity", packed(long.equity[:-1], "f8"), "2499 values"), ("exposure", packed([0.5], "f8"), "exposure"),
+    ):  # fmt: skip
+        with pytest.raises(StoreError, match=reason):
+            BacktestDocument.from_json({**stored, name: value}, "test")
 
 
 def test_a_result_is_what_the_simulator_made() -> None:

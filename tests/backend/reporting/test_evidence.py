@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from backend.decisions.backtest_document import BacktestDocument
+from backend.evaluation import evidence
 from backend.evaluation.evidence import evidence_of
 from backend.reporting.backtest_sections import numbers_section, tiles
 from backend.reporting.blocks import Missing, Table
@@ -36,6 +37,18 @@ def test_the_intervals_are_those_of_the_stored_equity(window: WindowResult) -> N
     assert found.intervals.total_return.value == pytest.approx(own.total_return)
     assert found.intervals.sharpe.value == pytest.approx(own.metrics["sharpe"])
     assert found.intervals.max_drawdown.value == pytest.approx(own.metrics["max_drawdown"])
+
+
+def test_an_interval_is_made_once_and_only_for_the_same_numbers(
+    window: WindowResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, hold = window.main_result, window.hold
+    assert hold is not None
+    doubled = hold.model_copy(update={"equity": [2.0 * hold.equity[0], *hold.equity[1:]]})
+    known = [evidence_of(own, other, 1).intervals for other in (hold, doubled, None)]
+    assert known[0] is not None and known[0] != known[1] and known[1] != known[2]
+    monkeypatch.setattr(evidence, "window_intervals", None)  # which can no longer be called
+    assert [evidence_of(own, other, 1).intervals for other in (hold, doubled, None)] == known
 
 
 def test_table_tiles_and_document_carry_them(window: WindowResult) -> None:

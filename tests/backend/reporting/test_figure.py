@@ -63,6 +63,17 @@ def test_what_is_not_finite_is_a_hole() -> None:
     assert json.loads(figure.to_json())["data"][0]["y"] == [1.0, None, None]
 
 
+def test_long_lists_are_arrays_for_plotly_with_the_same_numbers_words_and_holes() -> None:
+    count = 500
+    values = [None if bar % 7 == 0 else bar / 3 for bar in range(count)]
+    words, mixed = [f"2020-01-01 00:{bar % 60:02}" for bar in range(count)], [0, "a"] * (count // 2)
+    figure = PlainFigure([trace("scatter", x=words, y=values), trace("scatter", x=mixed, y=list(range(count)))])
+    first, second = figure.plotly().data
+    assert list(first.x) == words and list(second.x) == mixed and list(second.y) == list(range(count))
+    assert [None if math.isnan(value) else value for value in first.y] == values
+    assert first.y.dtype == float and figure.data[0]["y"] is values
+
+
 def test_a_word_that_plotly_does_not_know_is_refused() -> None:
     with pytest.raises(ValueError, match="colour"):
         PlainFigure([trace("scatter", colour="red")]).plotly()
