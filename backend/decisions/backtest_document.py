@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from backend.decisions.packed_numbers import Rows, packed, unpacked
+from backend.decisions.packed_numbers import PackedRows, packed, unpacked
 from backend.store.records import BacktestRecord
 from backend.store.store import Store
 from backend.store.versioned import Upgrade, VersionedDocument
@@ -167,7 +167,7 @@ class BacktestDocument(VersionedDocument):
             return read(value)
         numbers = unpacked(value, "i8" if info.field_name == "times" else "f8")
         if info.field_name == "exposure":
-            return Rows(numbers.reshape(-1, len(info.data.get("symbols", ())) or 1))
+            return PackedRows(numbers.reshape(-1, len(info.data.get("symbols", ())) or 1))
         return numbers.tolist() or read([])  # which is refused
 
     @field_validator("fills", "trades", mode="before")
@@ -201,7 +201,7 @@ class BacktestDocument(VersionedDocument):
                 f"there are {len(self.times)} times, {len(self.equity)} values of equity and {len(self.exposure)} of "
                 "exposure"
             )
-        widths = {self.exposure.width} if isinstance(self.exposure, Rows) else set(map(len, self.exposure))
+        widths = {self.exposure.width} if isinstance(self.exposure, PackedRows) else set(map(len, self.exposure))
         if not widths <= {len(self.symbols)}:
             raise ValueError("exposure is not of every symbol")
         in_order = all(map(lt, self.times, islice(self.times, 1, None)))  # a tenth of a loop's time

@@ -39,7 +39,7 @@ def unpacked(text: str, form: str) -> np.ndarray[tuple[int], np.dtype[Any]]:
     return numbers
 
 
-class Rows(Sequence[list[float]]):
+class PackedRows(Sequence[list[float]]):
     """The rows of an array (n, k), each made when it is asked for: a hundred thousand lists take longer than all else.
     It is equal to any other sequence with the same rows."""
 
@@ -57,9 +57,9 @@ class Rows(Sequence[list[float]]):
     @overload
     def __getitem__(self, index: int) -> list[float]: ...
     @overload
-    def __getitem__(self, index: slice) -> Rows: ...
-    def __getitem__(self, index: int | slice) -> list[float] | Rows:
-        return Rows(self._array[index]) if isinstance(index, slice) else self._array[index].tolist()
+    def __getitem__(self, index: slice) -> PackedRows: ...
+    def __getitem__(self, index: int | slice) -> list[float] | PackedRows:
+        return PackedRows(self._array[index]) if isinstance(index, slice) else self._array[index].tolist()
 
     def __iter__(self) -> Iterator[list[float]]:
         return iter(self._array.tolist())
@@ -73,4 +73,4 @@ class Rows(Sequence[list[float]]):
     __hash__ = None  # type: ignore[assignment]  # as a list has none
 
     def __repr__(self) -> str:
-        return f"Rows({self._array!r})"
+        return f"PackedRows({self._array!r})"

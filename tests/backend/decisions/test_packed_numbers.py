@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from backend.decisions.packed_numbers import Rows, packed, unpacked
+from backend.decisions.packed_numbers import PackedRows, packed, unpacked
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -27,7 +27,7 @@ def test_any_other_text_is_a_value_error(text: str) -> None:
 
 @given(arrays.arrays(np.float64, st.tuples(st.integers(0, 6), st.integers(1, 3)), elements=finite), st.data())
 def test_rows_are_like_the_lists_that_they_stand_for(array: np.ndarray, data: st.DataObject) -> None:
-    rows, lists = Rows(array), array.tolist()
+    rows, lists = PackedRows(array), array.tolist()
     part = data.draw(st.slices(len(lists)))
     assert rows == lists and list(rows) == lists and len(rows) == len(lists) and rows.width == array.shape[1]
     assert rows[part] == lists[part] and [rows[place] for place in range(len(rows))] == lists
