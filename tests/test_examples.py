@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import importlib.util
 import io
 import json
 import sys
@@ -114,9 +113,6 @@ def test_a_reward_and_a_score_of_ones_own_judge_what_a_training_learns_from(
     assert 0.0 < score(Forecast(up=0.0, flat=0.0, down=1.0), {}, moves, 0.02) < honest < 1.0
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("stable_baselines3") is None, reason="stable-baselines3 is absent: it is no dependency"
-)
 def test_ppo_of_stable_baselines_learns_in_the_environment(example: Callable[[str], ModuleType]) -> None:
     module = example("sb3_agent")
     earned = module.returns(module.train(steps=256), episodes=2)
