@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 _CODE = (".py", ".pyc", ".pyi", ".so", ".nbi", ".nbc")  # and what numba keeps of it
-_SYSTEM = ("/usr/", "/lib", "/proc/", "/sys/", "/dev/", "/etc/")
+_SYSTEM = ("/usr/", "/lib", "/proc/", "/sys/", "/etc/")
 _LONGEST = 4096  # characters of a path
 _NAMED = 3  # in a note, at most
 _watching: dict[int, set[str]] = {}  # by thread: what it has read since it began to be watched
