@@ -14,6 +14,7 @@ from backend.store.maintenance.copying import OnCopied, all_counted, copy_store
 from backend.store.maintenance.file_copy import copy_files
 from backend.store.maintenance.object_copy import adopt_files, copy_objects
 from backend.store.store import Store
+from simulator.files import DISK_FULL
 
 
 def backup_store(source: Store, target: Path, on_copied: OnCopied) -> dict[str, int]:
@@ -39,7 +40,10 @@ def backup_store(source: Store, target: Path, on_copied: OnCopied) -> dict[str, 
         os.rename(copy, target)
         sync_folder(target.parent)
     except OSError as error:
-        raise StoreError(f"the backup {target} cannot be written ({error.strerror}): nothing is there") from error
+        advice = "; free some space" if error.errno in DISK_FULL else ""
+        raise StoreError(
+            f"the backup {target} cannot be written ({error.strerror}): nothing is there{advice}"
+        ) from error
     finally:
         try:
             _leave(workplace, lock)

@@ -2,12 +2,17 @@
 
 It makes the copy a store of its own, reads every record of it and compares the files of runs, in memory that ends with
 it. On standard output is a JSON document a line: `done` and `total` records, at the end `records` by table, or `error`.
+It ends when its standard input does, which is a pipe from who started it: one that outlived a killed backup would write
+into the folder of the next.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import select
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +26,9 @@ from simulator.errors import UserError
 
 def read_copy() -> None:
     """Read the store in the folder that is the only argument."""
+    if select.select([sys.stdin], [], [], 0.0)[0]:  # nothing is ever sent: it has ended
+        return
+    threading.Thread(target=_end_with_input, daemon=True).start()
     try:
         with Store.open(Path(sys.argv[1]), exclusive=True) as copy:
             _become_own(copy.connection)
@@ -29,6 +37,11 @@ def read_copy() -> None:
         _say(records=dict(records))
     except UserError as error:
         _say(error=str(error))
+
+
+def _end_with_input() -> None:
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
 
 
 def _become_own(connection: Connection) -> None:

@@ -91,7 +91,7 @@ def _read_all(target: Path, on_copied: OnCopied) -> dict[str, int]:
     with (
         TemporaryFile(dir=target) as complaints,
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, env=environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, env=environment
         ) as process,
     ):
         assert process.stdout is not None

@@ -503,3 +503,10 @@ def test_a_run_that_is_running_is_not_compacted(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     with Store.open(tmp_path) as store:
         assert isinstance(store.run("run-0"), RunRecord)
+
+
+def test_who_reads_a_copy_ends_with_who_started_it(tmp_path: Path) -> None:
+    # One that went on after its backup was killed would write into the folder of the next backup.
+    command = [sys.executable, "-m", "backend.store.maintenance.copy_reader", str(tmp_path / "copy")]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "") and not (tmp_path / "copy").exists()
