@@ -46,7 +46,7 @@ from backend.training.start import begin
 from benchmarks.run import Result
 
 STEPS = 2  # the first warms up
-ROUNDS = 1
+ROUNDS = 3  # a turn differs from the next by a tenth
 TARGET = 1.8
 LOOK = 0.02  # seconds between two looks of those who play the trainers
 SETTINGS = (
