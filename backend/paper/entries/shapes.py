@@ -62,11 +62,19 @@ class _BarEntry(_Look):
     feed: dict[str, int] = {}
 
 
+class _Keeps(_Shape):
+    every: Annotated[int, Field(ge=1)]
+    bars: Annotated[int, Field(ge=1)]
+
+
 class _Start(_Shape):
     history: dict[str, Any]
     decide_every: Annotated[int, Field(ge=1)]
     last: int | None  # of a live session, which has no end
     cash: FiniteFloat
+    keeps: _Keeps | None = None
+    inside: str = ""
+    rules: dict[str, dict[str, Any]] | None = None
 
 
 class _Decision(_Shape):
