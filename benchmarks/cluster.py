@@ -135,9 +135,9 @@ class _Run:
         for worker in range(cluster.workers):
             if worker % cluster.per_machine == 0:
                 arrived = self._transfer(began, costs.weight_bytes)
-            own = costs.load if worker else costs.load + costs.lead
-            loaded = self._compute(arrived, own)
-            self._worked += own
+            before_rollouts = costs.load if worker else costs.load + costs.lead
+            loaded = self._compute(arrived, before_rollouts)
+            self._worked += before_rollouts
             heapq.heappush(free, (loaded, worker, -1, False))
         waiting = [(began, shard) for shard in range(cluster.shards)]
         idle: list[int] = []
