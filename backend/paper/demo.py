@@ -51,11 +51,10 @@ _OVERRIDES = (f"paper.history_bars={HISTORY_BARS}", "paper.grace_seconds=600", "
 
 @dataclass(frozen=True)
 class PaperDemo:
-    """What the demonstration came to. `bars` are those of the week; `faults` counts by name what the exchange did."""
+    """What the demonstration came to. `faults` counts by name what the exchange did."""
 
     outcome: PaperOutcome
     parity: Parity
-    bars: int
     kills: int
     faults: Mapping[str, int]
     seconds: float
@@ -103,7 +102,8 @@ def _traded(
     process: _Process, store: str | Path, runs: Path, observer: Observer, speed: float, kills: int, begun: float
 ) -> PaperDemo:
     week, first = _week()
-    run, total = new_run_id("paper"), len(week) - first - 1
+    # A session that begins late in the first bar, which is under way, has it in its history: one bar fewer.
+    run, total = new_run_id("paper"), len(week) - first
     # The week does not pass while a process starts, which takes a busy machine as long as some days of it.
     process.wait()
     clock = SimulatedClock(int(week.open_time[first]) + SECOND_MS, speed)
@@ -126,7 +126,7 @@ def _traded(
             process.wait()
         faults = dict(exchange.draws.injected)
     _, outcome = paper_status(run, store, runs)
-    return PaperDemo(outcome, paper_parity(run, store), total, kills, faults, time.monotonic() - begun)
+    return PaperDemo(outcome, paper_parity(run, store), kills, faults, time.monotonic() - begun)
 
 
 def _week() -> tuple[Market, int]:
