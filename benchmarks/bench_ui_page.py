@@ -30,7 +30,7 @@ from benchmarks.run import Result, table
 from simulator.data.archive import write_market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
-from tests.ui.browsing import CHROMIUM, served
+from tests.ui.browsing import CHROMIUM, served, serving
 
 BY_NAME_ONLY = True
 RUNS, DECISIONS = 100, 50_000
@@ -41,6 +41,12 @@ FIRST_SECONDS, CHANGE_SECONDS, OPEN_SECONDS, ZOOM_SECONDS = 2.0, 2.0, 2.0, 1.0
 STARTS = ("2020-03-01", "2020-02-15")
 LONG, MADE, FIRST_DAY = "long", "made", 1_577_836_800_000
 PATIENCE = 120_000  # milliseconds
+# A page of Streamlit alone that shows one small table and one line: what is slower here is ours.
+PLAIN = """
+import pandas as pd, plotly.graph_objects as go, streamlit as st
+st.dataframe(pd.DataFrame({"a": [1, 2]}))
+st.plotly_chart(go.Figure(go.Scatter(x=[1, 2], y=[1, 2])), theme=None)
+"""
 DRAWN = "document.querySelector('.js-plotly-plot .main-svg') && document.querySelector('.js-plotly-plot').data"
 
 
@@ -68,6 +74,7 @@ def measure(folder: Path) -> list[Result]:
         stack.callback(browser.close)
         firsts = [_first_visit(browser, folder) for _ in range(VISITS)]
         note("first", max(firsts), FIRST_SECONDS, f"s to the first visit's picture, the slowest of {VISITS}; {size}")
+        note("plain", _plain_visit(browser, folder), FIRST_SECONDS, "s to the picture of a page of Streamlit alone")
         url = stack.enter_context(served(folder))
         again = _timed_visit(browser, f"{url}/")
         note("again", again, FIRST_SECONDS, f"s to the picture of a further visit; {size}")
@@ -122,6 +129,14 @@ def _first_visit(browser: Browser, folder: Path) -> float:
     """Seconds of the first visit to a page server that has just begun to answer."""
     with served(folder) as url:
         return _timed_visit(browser, f"{url}/")
+
+
+def _plain_visit(browser: Browser, folder: Path) -> float:
+    """Seconds of a further visit to `PLAIN`."""
+    (folder / "plain.py").write_text(PLAIN)
+    with serving(["streamlit", "run", "plain.py"], folder) as url:
+        _timed_visit(browser, url)
+        return _timed_visit(browser, url)
 
 
 def _timed_visit(browser: Browser, address: str) -> float:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
@@ -32,11 +32,18 @@ needs_chromium = pytest.mark.skipif(
 @contextmanager
 def served(folder: Path, port: int = 0) -> Iterator[str]:
     """The page of the store in `folder`, whose current folder that is, for a block."""
+    with serving(["ui.server"], folder, port) as url:
+        yield url
+
+
+@contextmanager
+def serving(module: Sequence[str], folder: Path, port: int = 0) -> Iterator[str]:
+    """A page's server for a block: a module with its arguments, which takes the options of `streamlit run`."""
     if not port:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
-    command = [sys.executable, "-m", "ui.server", f"--server.port={port}", "--server.headless=true",
+    command = [sys.executable, "-m", *module, f"--server.port={port}", "--server.headless=true",
                "--server.address=localhost", "--browser.gatherUsageStats=false",
                "--server.fileWatcherType=none"]  # fmt: skip
     environment = {**os.environ, "CRYPTOSENTINEL_STORE": str(folder / "store"), "PYTHONPATH": str(ROOT)}
