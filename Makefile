@@ -28,11 +28,11 @@ test: $(STAMP) .venv-site ## lint, types, layers, fast tests
 	@$(RUN)lint-imports
 	@$(RUN)pytest -n 2 -m "not slow"
 
-test-wheel: $(STAMP) ## the wheel, installed alone: a backtest, the preset `quick`, the page; beside it the tutorial, step by step
+test-wheel: $(STAMP) ## the wheel, installed alone: a backtest, the preset `quick`, the page; beside it the tutorial, step by step, and the notebook
 	@log=$$(mktemp) \
-	  && { $(RUN)pytest -n 2 --dist loadfile -m slow tests/test_wheel.py tests/test_tutorial.py > $$log 2>&1 \
+	  && { $(RUN)pytest -n 2 --dist loadfile -m slow tests/test_wheel.py tests/test_tutorial.py tests/test_examples.py > $$log 2>&1 \
 	    || { cat $$log; exit 1; }; } \
-	  && rm $$log && echo "the wheel works in an environment of its own, and the tutorial as it is written"
+	  && rm $$log && echo "the wheel works in an environment of its own, and the tutorial and the notebook as they are written"
 
 test-all: $(STAMP) .venv-vllm .venv-site .venv-s3 ## the same with the slow tests
 	@$(RUN)ruff check .
