@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from backend.models.manifest import MANIFEST, read_manifest
-from backend.models.registry import base_of_team
 from simulator.errors import UserError
 
 _PIECE = 2**20  # bytes read at a time
@@ -18,6 +17,9 @@ def team_digest(folder: Path, base: str = "") -> str:
 
     Raises `UserError` for a folder that holds no team, and for files that cannot be read.
     """
+    # Only now: it needs the libraries of models, which who has no such team does without.
+    from backend.models.registry import base_of_team
+
     manifest = read_manifest(folder)
     digest = hashlib.sha256()
     try:

@@ -79,6 +79,14 @@ def test_a_strategys_backtest_and_the_list_of_runs_import_nothing_of_models(tmp_
     assert packages & MODELS == set()
 
 
+def test_paper_trading_of_the_scripted_team_imports_nothing_of_models(tmp_path: Path) -> None:
+    write_market(generate(SyntheticConfig(bars=600, seed=5, symbols=("AAAUSDT",), timeframe="4h")), tmp_path / "bars")
+    session = ["paper", "run", "--data", "bars", "--start", "2020-04-01", "--session", "one"]
+    codes, packages = packages_after(tmp_path, session, ["paper", "status", "one"], ["paper", "report", "one"])
+    assert codes == [0, 0, 0]
+    assert packages & MODELS == set()
+
+
 def test_the_list_of_runs_imports_no_library_of_calculation_and_of_the_client_only_what_it_uses(tmp_path: Path) -> None:
     with Store.open(tmp_path / "runs" / "store") as store:
         store.add_run(RunRecord("backtest-1", "backtest", 1, "hash", 1_700_000_000_000, {}))
