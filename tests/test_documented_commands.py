@@ -275,11 +275,7 @@ def new_environment(folder: Path) -> Iterator[Path]:
     subprocess.run([*pip, "install", "--no-deps", "--no-index", str(wheel)], check=True)
     subprocess.run([*pip, "check"], check=True)
     yield environment
-    # 2 GB. What a step left in the background may still write what Python compiles; the second time it is over.
-    shutil.rmtree(environment, ignore_errors=True)
-    if environment.exists():
-        time.sleep(10.0)
-        shutil.rmtree(environment)
+    shutil.rmtree(environment)  # 2 GB
 
 
 @pytest.fixture(scope="module")

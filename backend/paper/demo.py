@@ -102,7 +102,7 @@ def _traded(
     process: _Process, store: str | Path, runs: Path, observer: Observer, speed: float, kills: int, begun: float
 ) -> PaperDemo:
     week, first = _week()
-    # A session that begins late in the first bar, which is under way, has it in its history: one bar fewer.
+    # A session that begins when the first bar is over already has it in its history: one bar fewer.
     run, total = new_run_id("paper"), len(week) - first
     # The week does not pass while a process starts, which takes a busy machine as long as some days of it.
     process.wait()
