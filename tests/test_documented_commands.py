@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from backend.jobs.queue import JobQueue
 from tests.documented_steps import ELSEWHERE, FIRST, NAMES, OTHER_PROGRAMS, PARTS, STEPS, Step, group_of
 from tests.shown_commands import PRESENT, ROOT, shell_lines
 from tests.wheels import build_wheel
@@ -189,6 +190,21 @@ class Shell:
             process = self._lasting.pop()
             process.send_signal(signal.SIGINT)
             process.wait(60)
+        self._end_jobs()
+
+    def _end_jobs(self) -> None:
+        """Else they would write into the environment, which goes next: Python leaves what it compiles there."""
+        if not (self.folder / "runs" / "jobs").is_dir():
+            return
+        queue = JobQueue(self.folder / "runs")
+        for job in queue.active():
+            queue.cancel(job.name)
+        until, ended = time.monotonic() + self._patience, False
+        while not ended:
+            assert time.monotonic() < until, f"jobs that do not end: {queue.active()}"
+            time.sleep(0.5)
+            with queue.supervising() as ended:
+                pass
 
 
 def _free_port() -> int:

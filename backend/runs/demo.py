@@ -37,6 +37,7 @@ from backend.training.checkpoints import TrainingState
 from backend.training.rl_job import check_ready, processes_for, run_rl
 from backend.training.rollout.held_out_value import value_sentence
 from backend.training.start import begin
+from cryptosentinel.agents.registry import roles_of
 from simulator.documents import read_document
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -110,8 +111,9 @@ def _train_and_measure(
     worth on held-out states."""
     observer.message(
         f"1. A market is made: {len(market):,} bars of {market.timeframe}, {len(market.symbols)} coins. Each drifts "
-        "up, down or sideways for weeks. Nobody sees the drift; trend, funding and headlines hint at it. A twin has "
-        f"the same noise and no drift, so that nothing can be known there. {_shared(processes.number)}"
+        "up, down or sideways for weeks. Nobody sees the drift; trend, funding and headlines hint at it. "
+        f"{_known_to_one_role(config)}A twin has the same noise and no drift, so that nothing can be known there. "
+        f"{_shared(processes.number)}"
     )
     observer.message(
         "2. Warm start: a small model learns to speak from transcripts of a scripted team. You see the tokenizer being "
@@ -120,9 +122,8 @@ def _train_and_measure(
     begin(config, market, folder, observer.progress, processes)
     observer.message(
         "3. M-GRPO. At each step you see the team's outcome, 0.5 for nothing earned and more for more, and how many "
-        "answers are valid. In stage 1 the roles practise alone; once their format is reliable a gate opens, and in "
-        "stage 2 all are paid for what the team earns. 'validation' is the outcome in states that it never trains on; "
-        "the best version there is kept."
+        f"answers are valid. {_paid(config)} 'validation' is the outcome in states that it never trains on; the best "
+        "version there is kept."
     )
     trained = run_rl(config, market, store, run, folder, observer.progress, observer.trained, processes)
     observer.message(
@@ -152,6 +153,29 @@ def _train_and_measure(
 def _shared(processes: int) -> str:
     """Who does the work, for a message."""
     return "One process does the work." if processes == 1 else f"{processes} processes share the work."
+
+
+def _known_to_one_role(config: Config) -> str:
+    """What only one role's tools show, for a message."""
+    if config.market.kind != "private":
+        return ""
+    return (
+        "Only MarketAnalyst's tools show these, only RiskAnalyst's that a jump may come, only Trader's that the spread "
+        "is wide. "
+    )
+
+
+def _paid(config: Config) -> str:
+    """What the roles are paid for, and which of them learn, for a message."""
+    roles, frozen = roles_of(config.team.roles), config.training.freeze
+    learn = ", ".join(role for role in roles if role not in frozen)
+    who = f"Only {learn} learns; the others keep what the warm start taught them." if frozen else ""
+    if config.training.stage1_steps == 0:
+        return f"The format was learned in the warm start, so each step pays for what the team earns. {who}".strip()
+    return (
+        "In stage 1 the roles practise alone; once their format is reliable a gate opens, and in stage 2 all are paid "
+        f"for what the team earns. {who}"
+    ).strip()
 
 
 _TEACHERS = {

@@ -147,13 +147,14 @@ def _own_environment() -> dict[str, str]:
     own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     own |= {"RAY_USAGE_STATS_ENABLED": "0"}
     if not any(name.startswith("RAY_AUTH_") for name in os.environ):  # else Ray leaves one in the home folder
-        own |= {"RAY_AUTH_TOKEN": _token()}
+        own |= {"RAY_AUTH_TOKEN": cluster_token()}
     return own
 
 
 @cache
-def _token() -> str:
-    """The same for all clusters of this process, since Ray reads it once."""
+def cluster_token() -> str:
+    """What the processes of a cluster of our own know each other by. The same for all clusters of this process, since
+    Ray reads it once."""
     return secrets.token_hex(32)
 
 

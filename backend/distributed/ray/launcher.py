@@ -37,6 +37,7 @@ _PLACE = 120.0  # seconds to find resources in
 _BEGIN = 300.0  # seconds for an actor to begin in: a busy machine takes its time to load libraries
 _GRACE = 20.0  # seconds to end in after being asked to
 _ASK = 5.0  # seconds for a short answer
+_BEGINNINGS = 5  # of an incarnation, before the run has failed: Ray may put it where a machine has just gone
 
 
 def run_ray(
@@ -157,15 +158,25 @@ class RayProcesses:
         return [(self._running.pop(result), result) for result in ray.wait(list(self._running), timeout=timeout)[0]]
 
     def restart(self, name: str, on_start: OnStart | None) -> None:
-        """Start a new incarnation of a process that has died. Raises `RunFailed`."""
+        """Start a new incarnation of a process that has died, several times where Ray does not know yet that the
+        machine it chooses has gone too. Raises `RunFailed`."""
         import ray
+        from ray.exceptions import RayActorError
 
         process = self._processes[name]
-        ray.kill(process.actor)  # it may only have been out of reach
         # All former ones: the last may have died before it could put its own id into the store.
         incarnation = replace(process.incarnation, replaces=f"{process.incarnation.replaces},{process.pid}")
-        self._processes[name] = self._with_actor(replace(process, incarnation=incarnation))
-        self._begin(name, on_start)
+        for beginning in range(1, _BEGINNINGS + 1):
+            ray.kill(process.actor)  # it may only have been out of reach
+            process = self._with_actor(replace(process, incarnation=incarnation))
+            self._processes[name] = process
+            try:
+                self._begin(name, on_start)
+                return
+            except RunFailed as error:
+                if beginning == _BEGINNINGS or not isinstance(error.__cause__, RayActorError):
+                    raise
+            require_alive()
 
     def end(self) -> None:
         """Ask all to end, and end those that do not."""
@@ -218,7 +229,8 @@ class RayProcesses:
         process = self._processes[name]
         if node not in self._machines:
             self._machines |= survey(self._folder)
-        shared = self._machines[node].shared or name == COORDINATOR
+        machine = self._machines.get(node)  # None: it is gone already, and the process with it
+        shared = name == COORDINATOR or (machine is not None and machine.shared)
         process = replace(process, pid=pid, incarnation=replace(process.incarnation, shared=shared))
         self._processes[name] = process
         self._running[process.actor.run.remote(process.incarnation)] = name
@@ -246,14 +258,15 @@ def _planned_processes(
 
 
 def survey(folder: Path) -> dict[str, Machine]:
-    """The machines of the cluster by their id. Raises `UserError` for one that does not have this very program."""
+    """The machines of the cluster by their id, but for those that go meanwhile. Raises `UserError` for one that does
+    not have this very program."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
 
     marker, token = folder / SERVICES / "ray.token", secrets.token_hex(16)
     marker.write_text(token)
     task = ray.remote(probe)
-    nodes = {one["NodeID"]: one["NodeManagerHostname"] for one in ray.nodes() if one["Alive"]}
+    nodes = _alive_nodes()
     asked = {
         node: task.options(num_cpus=0, scheduling_strategy=_here(node)).remote(node, str(marker), token)
         for node in nodes
@@ -268,6 +281,8 @@ def survey(folder: Path) -> dict[str, Machine]:
                     f"machine {nodes[node]} of the Ray cluster has not answered for {_PLACE:.0f} s"
                 ) from error
             except RayError as error:
+                if node not in _alive_nodes():
+                    continue  # it was counted as alive until now
                 raise UserError(
                     f"machine {nodes[node]} of the cluster cannot run this program ({_cause(error)}): install it "
                     "on all of them, the same version"
@@ -280,6 +295,13 @@ def survey(folder: Path) -> dict[str, Machine]:
     finally:
         marker.unlink(missing_ok=True)
     return machines
+
+
+def _alive_nodes() -> dict[str, str]:
+    """The host of each machine that the cluster believes to be there, by its id."""
+    import ray
+
+    return {one["NodeID"]: one["NodeManagerHostname"] for one in ray.nodes() if one["Alive"]}
 
 
 def _answer(asked: Any) -> Any:

@@ -12,6 +12,7 @@ import ctypes
 import gc
 import os
 import secrets
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -33,6 +34,9 @@ DATABASE = "main"
 _READER = "gateway_reader"
 _FOLDER = "surrealkv://"
 _TABLES = "sstables"  # the folder of a database in which the engine has its tables
+LARGE_TABLE = 32_000_000  # bytes, which the engine merges in half a second
+_OPENINGS_TO_MERGE = 4  # it merges when it finds so many new tables, and each opening leaves a small one
+_MOST_OPENINGS = 12
 _ROOM = 200_000  # bytes; all that a new store defines takes 40 kB
 _DEFINITIONS = (b"DEFINE ", b"REMOVE ")
 HUNG_SECONDS = 120.0  # after which an opening hangs; 200,000 trajectories open in less than one
@@ -71,6 +75,7 @@ class StoreEngine:
         self._url = url
         self._folder = Path(url.removeprefix(_FOLDER)) if url.startswith(_FOLDER) else None
         self._tables = self._tables_there()  # that the database was opened with
+        self._written: set[str] = set()  # tables that were new at the last closing
         self._database = self._opened()
         self._on_answer = on_answer
         self._one_at_a_time = threading.Lock()
@@ -79,9 +84,49 @@ class StoreEngine:
         self._reader: UUID | None = None
 
     def close(self) -> None:
-        """Close the database, after what it is at; a second call does nothing."""
+        """Close the database, after what it is at; a second call does nothing.
+
+        Who has written much also has it merged. The engine writes what is new into one table when it is closed, and
+        merges it at the fourth opening after that (surrealdb-embedded 3.0.0b10, tried with 840 MB: 8 s and 1.2 GB).
+        That would be somebody's who only wants to look.
+        """
         with self._one_at_a_time:
             self._database.close()
+            self._note_written()
+            if self._large_tables() & self._written:
+                self._merge()
+
+    def _merge(self) -> None:
+        """Open the closed database and close it again until the engine has no more to merge: it may move a large table
+        from level to level, with each opening one."""
+        openings = unchanged = 0
+        while unchanged < _OPENINGS_TO_MERGE and openings < _MOST_OPENINGS and self._room_to_merge():
+            before = self._large_tables()
+            try:
+                self._database = self._opened()
+            except RuntimeError:
+                return  # it was closed in order: what is wrong now concerns who opens it next
+            self._database.close()
+            openings += 1
+            unchanged = unchanged + 1 if self._large_tables() == before else 0
+
+    def _note_written(self) -> None:
+        """Remember which tables the opening that has just ended has left."""
+        self._written |= self._tables_there() - self._tables
+
+    def _room_to_merge(self) -> bool:
+        """Whether the disk could hold all tables once more: the engine writes the merged ones before they go."""
+        if self._folder is None:
+            return False
+        with os.scandir(self._folder / _TABLES) as entries:
+            return sum(entry.stat().st_size for entry in entries) < shutil.disk_usage(self._folder).free
+
+    def _large_tables(self) -> set[str]:
+        if self._folder is None:
+            return set()
+        with suppress(FileNotFoundError), os.scandir(self._folder / _TABLES) as entries:
+            return {entry.name for entry in entries if entry.stat().st_size > LARGE_TABLE}
+        return set()
 
     def reopen(self) -> None:
         """Close a database in a folder and open it again, between two requests: what the engine keeps in memory of all
@@ -113,6 +158,7 @@ class StoreEngine:
         again after. Raises as `reopen` and `act` do."""
         with self._one_at_a_time:
             self._database.close()
+            self._note_written()
             self._place, self._variables, self._reader = (None, None), {}, None
             try:
                 return act()

@@ -23,7 +23,7 @@ from backend.distributed.coordinator import coordinator_state
 from backend.distributed.local_launcher import run_processes
 from backend.distributed.ray import launcher
 from backend.distributed.ray.actors import Machine
-from backend.distributed.ray.cluster import cluster
+from backend.distributed.ray.cluster import cluster, cluster_token
 from backend.distributed.ray.launcher import RayProcesses, run_ray
 from backend.policies.temporary import temporary_folder
 from backend.store.run_record import recorded_run
@@ -141,7 +141,10 @@ def make_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Cl
     """Makes a cluster whose head has so many CPUs."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    # As a cluster of our own has it: Ray reads it once for all clusters of a process, and one without tokens takes a
+    # driver that asks for them to have dropped its actors.
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", cluster_token())
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     files = temporary_folder("ray", prefix="cs-", inside=lambda: "/tmp")  # the paths of sockets must be short
     monkeypatch.setenv("RAY_TMPDIR", str(files))
@@ -219,6 +222,7 @@ def test_further_workers_wait_for_room_and_wait_anew_when_their_machine_goes(
         [joined] = set(look(processes, len(first) + 1)) - set(first)
         assert joined in ("rollout-1", "rollout-2")
         nodes.remove_node(node, allow_graceful=False)
+        assert len(launcher.survey(tmp_path / RUN)) == 1, "a machine that has just gone is asked no more"
         gone: list[str] = []
         while not gone:
             gone = [name for name, _ in processes.ended(1.0)]
