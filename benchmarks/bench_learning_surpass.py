@@ -76,7 +76,8 @@ def config_of(seed: int, edge: bool = True) -> Config:
     """The preset's configuration of a seed of the headline, which it may be trained on here; without `edge` that of
     the market's twin."""
     own = [f"{section}.seed={seed}" for section in ("market", "training", "nano", "evaluation")]
-    return load_config("private", [*own, f"market.edge={str(edge).lower()}", "seeds.confirm=[]"])
+    # One shard: a process a seed is all that there is, and the settings are those that the seeds were run with.
+    return load_config("private", [*own, f"market.edge={str(edge).lower()}", "seeds.confirm=[]", "training.shards=1"])
 
 
 def count_configuration(folder: Path, config: Config) -> int:

@@ -98,7 +98,7 @@ def evaluate(
 @grouped
 def demo(
     recorded: RecordOptions,
-    config: ConfigOption = "demo",
+    config: ConfigOption = "private",
     set_: SetOption = None,
     workers: Annotated[
         int,
