@@ -19,6 +19,8 @@ _LINES = {
     _BEFORE: ("before training", charts.VERMILION, "dot", "square"),
     _TRAINED: ("trained", charts.BLUE, "solid", "circle"),
 }
+_TIMINGS = {"traded_now": "Trader would send at once", "traded_later": "Trader would wait"}
+_LEARNED = "3. What the team learned that nobody told it"
 _HEIGHT = 260
 _CLOSED = "closed"
 _SELDOM = 0.01  # of a role's conversations
@@ -29,7 +31,9 @@ def story_pictures(document: Mapping[str, Any]) -> list[Picture]:
     story = document.get("story")
     if not story:
         return []
-    return [_teacher(story), _roles(story), _learned(story, document["differences"])]
+    against_teacher = _against_teacher(document["differences"])
+    timed = _timed(document.get("rows", {}), against_teacher)
+    return [_teacher(story), _roles(story), timed or _learned(story, against_teacher)]
 
 
 def _teacher(story: Mapping[str, Any]) -> Picture:
@@ -94,13 +98,44 @@ def _cell(open_to_it: bool, share: float | None) -> str:
     return "not asked" if share is None else f"{100 * share:.0f} %"
 
 
-def _learned(story: Mapping[str, Any], differences: Sequence[Mapping[str, Any]]) -> Picture:
+def _timed(rows: Mapping[str, Mapping[str, Any]], against_teacher: str) -> Picture | None:
+    """How often a team trades by what Trader would do with the orders; None where that was not known of each team, or
+    Trader would always do the same."""
+    shares: dict[str, list[float]] = {}
+    for name in _LINES:
+        of_team = [rows.get(name, {}).get(key) for key in _TIMINGS]
+        shares[name] = [share for share in of_team if share is not None]
+    if any(len(of_team) < len(_TIMINGS) for of_team in shares.values()):
+        return None
+    figure = charts.blank_figure("what Trader's tools say of the spread", "decisions that trade", "%")
+    for name, of_team in shares.items():
+        label, colour, _, _ = _LINES[name]
+        figure.add_trace(
+            trace(
+                "bar",
+                x=list(_TIMINGS.values()),
+                y=[100.0 * share for share in of_team],
+                name=label,
+                marker={"color": colour},
+                hovertemplate=f"{title_of(name)}: %{{y:.0f}} %<extra></extra>",
+            )
+        )
+    figure.update_yaxes(range=[0.0, 105.0])
+    figure.update_layout(height=_HEIGHT, barmode="group")
+    caption = (
+        "How often a decision trades where Trader would send the orders at once, and where it would wait, since the "
+        f"spread is wide. {against_teacher}"
+    )
+    return Picture(_LEARNED, caption, figure)
+
+
+def _learned(story: Mapping[str, Any], against_teacher: str) -> Picture:
     figure = _by_evidence(story, "net_return", "return a decision", 1e4, "bp", (_TEACHER, _BEFORE, _TRAINED))
     caption = (
         "What a decision earns in the mean, net of all costs, by what the public data say of the market; holding earns "
-        f"about nothing. {_against_teacher(differences)}"
+        f"about nothing. {against_teacher}"
     )
-    return Picture("3. What the team learned that nobody told it", caption, figure)
+    return Picture(_LEARNED, caption, figure)
 
 
 def _against_teacher(differences: Sequence[Mapping[str, Any]]) -> str:

@@ -52,6 +52,21 @@ def test_the_lines_are_the_figures_and_a_stretch_without_states_is_a_gap() -> No
     assert list(by_name["trained"]["customdata"]) == [3, 2, 4, 0, 1]
 
 
+def test_where_spreads_are_wide_for_days_it_shows_who_heeds_trader() -> None:
+    shares = {"teacher": (0.62, 0.6), "warm_started, greedy": (0.67, 0.83), "trained, greedy": (0.88, 0.0)}
+    rows: dict[str, dict[str, float | None]] = {
+        name: {"traded_now": now, "traded_later": later} for name, (now, later) in shares.items()
+    }
+    learned = story_pictures(document(0.004, 0.001, 0.007) | {"rows": rows})[2]
+    assert {trace["name"]: list(trace["y"]) for trace in learned.figure.data} == {
+        "teacher": [62.0, 60.0], "before training": [67.0, 83.0], "trained": [88.0, 0.0]
+    }  # fmt: skip
+    assert "above its teacher by" in learned.caption
+    rows["teacher"]["traded_later"] = None  # Trader never waits
+    [*_, learned] = story_pictures(document(0.004, 0.001, 0.007) | {"rows": rows})
+    assert learned.figure.data[0]["mode"] == "lines+markers"
+
+
 def test_who_may_look_up_what_is_told_apart_from_who_does() -> None:
     [trace] = pictures()[1].figure.data
     cells = dict(zip(zip(trace["y"], trace["x"], strict=True), trace["hovertext"], strict=True))
