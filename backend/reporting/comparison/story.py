@@ -103,18 +103,18 @@ def _timed(rows: Mapping[str, Mapping[str, Any]], against_teacher: str) -> Pictu
     Trader would always do the same."""
     shares: dict[str, list[float]] = {}
     for name in _LINES:
-        of_team = [rows.get(name, {}).get(key) for key in _TIMINGS]
-        shares[name] = [share for share in of_team if share is not None]
-    if any(len(of_team) < len(_TIMINGS) for of_team in shares.values()):
+        shown = [rows.get(name, {}).get(key) for key in _TIMINGS]
+        shares[name] = [float(share) for share in shown if share is not None]
+    if any(len(known) < len(_TIMINGS) for known in shares.values()):
         return None
     figure = charts.blank_figure("what Trader's tools say of the spread", "decisions that trade", "%")
-    for name, of_team in shares.items():
+    for name, traded in shares.items():
         label, colour, _, _ = _LINES[name]
         figure.add_trace(
             trace(
                 "bar",
                 x=list(_TIMINGS.values()),
-                y=[100.0 * share for share in of_team],
+                y=[100.0 * share for share in traded],
                 name=label,
                 marker={"color": colour},
                 hovertemplate=f"{title_of(name)}: %{{y:.0f}} %<extra></extra>",
