@@ -68,6 +68,7 @@ FIRST = (
     Step("cryptosentinel config --config NAME", {"NAME": "demo"}, says="15000"),
     Step("cryptosentinel data sample --out data"),
     Step(".venv/bin/cryptosentinel demo --config quick", {".venv/bin/": ""}, says="report: runs/"),
+    Step("cryptosentinel demo --config demo", more=QUICK, says="report: runs/"),
     Step("cryptosentinel backtest --team scripted", says="scripted", keep="scripted"),
     Step("cryptosentinel backtest --team donchian_breakout", says="donchian_breakout", keep="donchian"),
     Step("cryptosentinel backtest --team ema_cross:fast=10,slow=50", says="ema_cross", keep="ema"),
