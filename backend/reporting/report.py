@@ -16,7 +16,7 @@ from backend.decisions.tree import decision_tree
 from backend.reporting import charts
 from backend.reporting.backtest_sections import sections, tiles
 from backend.reporting.blocks import ReportSection
-from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, value_section
+from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, above_teacher, value_section
 from backend.reporting.comparison.story import story_pictures
 from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision_narrative import headline, narrate
@@ -87,6 +87,7 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
         "how": how_it_was_run(summary),
         "config": json.dumps(summary.settings, indent=2) if summary.settings else None,
         "value": _value(summary),
+        "above_teacher": _above_teacher(summary),
         "story": [
             (picture, figures.add(picture.title, picture.figure))
             for picture in story_pictures(summary.evaluations.get(HELD_OUT_VALUE, {}))
@@ -121,6 +122,11 @@ def interval_meaning(low: float, high: float) -> str:
 def _value(summary: RunSummary) -> ReportSection | None:
     document = summary.evaluations.get(HELD_OUT_VALUE)
     return None if document is None else value_section(document)
+
+
+def _above_teacher(summary: RunSummary) -> tuple[float, float, float, str] | None:
+    document = summary.evaluations.get(HELD_OUT_VALUE)
+    return None if document is None else above_teacher(document)
 
 
 def _difference(figures: PageFigures, summary: RunSummary) -> PageFigure | None:

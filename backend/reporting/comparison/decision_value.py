@@ -35,6 +35,17 @@ _DIFFERENCES = (
 )
 
 
+def above_teacher(document: Mapping[str, Any]) -> tuple[float, float, float, str]:
+    """What the trained team is worth more than its teacher, with the ends of the 95 % interval and the unit: as the
+    verdict has it, the outcome score where large losses count, else the return in basis points."""
+    difference = next(row for row in document["differences"] if row["against"] == "teacher")
+    key, scale, unit = "net_return", 1e4, "bp"
+    if document.get("tail_weight", 0.0) > 0.0:
+        key, scale, unit = "outcome", 1e3, "thousandths of the outcome"
+    low, high = difference[f"{key}_ci95"]
+    return scale * difference[key], scale * low, scale * high, unit
+
+
 def value_section(document: Mapping[str, Any]) -> ReportSection:
     """The decisions' worth of each team, and what the trained one earns more than each other."""
     ordered = sorted(document["rows"].items(), key=lambda item: -item[1]["outcome"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from backend.reporting import charts
 from backend.reporting.blocks import Picture
+from backend.reporting.comparison.decision_value import above_teacher
 from backend.reporting.drawing.figure import PlainFigure, trace
 from backend.reporting.labels import title_of
 from cryptosentinel.agents.registry import role_title
@@ -31,7 +32,7 @@ def story_pictures(document: Mapping[str, Any]) -> list[Picture]:
     story = document.get("story")
     if not story:
         return []
-    against_teacher = _against_teacher(document["differences"])
+    against_teacher = _against_teacher(document)
     timed = _timed(document.get("rows", {}), against_teacher)
     return [_teacher(story), _roles(story), timed or _learned(story, against_teacher)]
 
@@ -138,10 +139,9 @@ def _learned(story: Mapping[str, Any], against_teacher: str) -> Picture:
     return Picture(_LEARNED, caption, figure)
 
 
-def _against_teacher(differences: Sequence[Mapping[str, Any]]) -> str:
-    of_teacher = next(one for one in differences if one["against"] == _TEACHER)
-    mean, (low, high) = 1e4 * of_teacher["net_return"], (1e4 * bound for bound in of_teacher["net_return_ci95"])
-    size = f"{mean:+.1f} bp a decision (95 % interval {low:+.1f} to {high:+.1f})"
+def _against_teacher(document: Mapping[str, Any]) -> str:
+    mean, low, high, unit = above_teacher(document)
+    size = f"{mean:+.1f} {unit} a decision (95 % interval {low:+.1f} to {high:+.1f})"
     if low > 0.0:
         return f"Trained lies above its teacher by {size}: that much no example has shown it, rewards alone did."
     if high < 0.0:

@@ -88,6 +88,12 @@ def test_the_last_caption_follows_the_interval(gain: float, low: float, high: fl
     assert said in pictures(gain, low, high)[2].caption
 
 
+def test_where_large_losses_count_it_is_the_outcome_that_is_compared() -> None:
+    measured = document(0.004, 0.001, 0.007) | {"tail_weight": 0.3}
+    measured["differences"][0] |= {"outcome": -0.002, "outcome_ci95": [-0.003, -0.001]}
+    assert "below its teacher, -2.0 thousandths of the outcome" in story_pictures(measured)[2].caption
+
+
 def test_a_run_that_was_measured_without_it_has_no_story() -> None:
     assert story_pictures({}) == []
     assert story_pictures({"differences": [], "story": None}) == []
