@@ -14,6 +14,7 @@ import numpy as np
 
 from backend.evaluation.in_sample import IN_SAMPLE
 from backend.experiments.cells import Cell, experiment_cells
+from backend.experiments.measures import HELD_OUT_VALUE, measure_called
 from backend.experiments.plan import ExperimentFile
 from backend.statistics.seed_grid import GridInterval, grid_interval
 from backend.statistics.selection import benjamini_hochberg, holm
@@ -22,7 +23,7 @@ from simulator.errors import DataError, UserError
 
 Documents = Mapping[str, Mapping[str, Any]]  # of finished cells, by name
 _SHOWN = ("total_return", "sharpe", "max_drawdown", "exposure", "turnover", "costs", "hold_rate", "calls", "rulings")
-_WORDS = {"total_return": "return", "sharpe": "Sharpe ratio", "max_drawdown": "largest drawdown"}
+_SHOWN_HELD_OUT = ("questions", "traded", "traded_now", "traded_later")  # and the value itself
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class ArmResult:
     """An arm on one market.
 
     Attributes:
-        values: the measure, (seeds, windows). means: of what is shown beside it, None where an arm has none.
+        values: the measure, (seeds, windows); of held-out states (seeds, 1).
+        means: of what is shown beside it, None where an arm has none.
         interval: of the mean; None where there are too few values, for the reason in `problem`.
         tokens: that the trainings took, a seed's mean; None where nothing was trained.
     """
@@ -68,8 +70,9 @@ class MarketResult:
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """All of it. `in_sample`: a sentence for each team that was trained on the windows. `looks`: runs that looked at
-    the windows of the first market, this one included; `trials`: different ways of trading that were tested there."""
+    """All of it. `windows`: that each seed traded. `in_sample`: a sentence for each team that was trained on them.
+    `looks`: runs that looked at the windows of the first market, this one included; `trials`: different ways of trading
+    that were tested there."""
 
     name: str
     question: str
@@ -88,6 +91,8 @@ class ExperimentResult:
     programs: list[str]
     seconds: float
     in_sample: list[str] = field(default_factory=list)  # a former version's result has none
+    states: int = 0  # held-out states of a seed, where these are what was measured
+    scenario_paths: int = 0  # of each
 
     def to_dict(self) -> dict[str, Any]:
         """All of it for programs."""
@@ -100,6 +105,8 @@ def analyse(experiment: ExperimentFile, run: str, cells: Documents, trials: int,
     plan = experiment.plan
     check_alike(experiment, cells)
     markets = [_market(experiment, market, cells) for market in plan.markets]
+    first = cells[experiment_cells(experiment)[0].name]
+    held_out = first.get("held_out") or {"states": 0, "scenario_paths": 0}
     marked = list(dict.fromkeys(mark for cell in cells.values() for mark in cell.get(IN_SAMPLE, ())))
     return ExperimentResult(
         name=experiment.name,
@@ -110,16 +117,24 @@ def analyse(experiment: ExperimentFile, run: str, cells: Documents, trials: int,
         correction=plan.test.correction,
         level=plan.test.level,
         seeds=list(experiment.seeds),
-        windows=len(markets[0].arms[0].values[0]),
+        windows=_windows_of_a_seed(experiment, cells),
         nested=experiment.nested,
         markets=markets,
         sentence=" ".join([*(f"{mark}." for mark in marked), *(_sentence(experiment, one) for one in markets)]),
         in_sample=marked,
+        states=held_out["states"],
+        scenario_paths=held_out["scenario_paths"],
         trials=trials,
         looks=looks,
         programs=sorted({str(cell.get("code", "")) for cell in cells.values()}),
         seconds=float(sum(cell["seconds"] for cell in cells.values())),
     )
+
+
+def _windows_of_a_seed(experiment: ExperimentFile, cells: Documents) -> int:
+    first = experiment_cells(experiment)[0]
+    of_seed = [one for one in _of(experiment, first.market, first.arm) if one.seed == first.seed]
+    return sum(len(cells[cell.name]["windows"]) for cell in of_seed)
 
 
 def check_alike(experiment: ExperimentFile, cells: Documents) -> None:
@@ -132,6 +147,7 @@ def check_alike(experiment: ExperimentFile, cells: Documents) -> None:
         for what, ours, theirs in (
             ("data", document["data_hash"], known["data_hash"]),
             ("windows", _spans(document), _spans(known)),
+            ("held-out states", _states(document), _states(known)),
         ):
             if ours != theirs:
                 raise UserError(
@@ -143,6 +159,12 @@ def check_alike(experiment: ExperimentFile, cells: Documents) -> None:
 
 def _spans(document: Mapping[str, Any]) -> list[tuple[int, int]]:
     return [(window["start"], window["stop"]) for window in document["windows"]]
+
+
+def _states(document: Mapping[str, Any]) -> str | None:
+    """A hash of the held-out states that a cell decided in; None where it decided in none."""
+    held_out = document.get("held_out")
+    return None if held_out is None else str(held_out["states_hash"])
 
 
 def _market(experiment: ExperimentFile, market: str, cells: Documents) -> MarketResult:
@@ -180,7 +202,10 @@ def _of(experiment: ExperimentFile, market: str, arm: str) -> list[Cell]:
 
 
 def _table(rows: Sequence[Sequence[Mapping[str, Any]]], measure: str) -> FloatArray:
-    """(seeds, windows of all folds). Raises `UserError` where a seed has other windows than another in number."""
+    """(seeds, windows of all folds), or (seeds, 1) of a measure that a seed has one value of. Raises `UserError` where
+    a seed has other windows than another in number."""
+    if measure == HELD_OUT_VALUE:
+        return np.array([[fold["held_out"]["outcome"] for fold in row] for row in rows], np.float64)
     values = [[window[measure] for fold in row for window in fold["windows"]] for row in rows]
     if len({len(row) for row in values}) > 1:
         cell = rows[0][0]["cell"]
@@ -196,12 +221,21 @@ def _arm(
         key: float(np.mean([window[key] for window in windows])) if all(key in one for one in windows) else None
         for key in _SHOWN
     }
+    measured = [fold["held_out"] for row in rows for fold in row if fold.get("held_out")]
+    means |= {key: _known_mean([one[key] for one in measured]) for key in _SHOWN_HELD_OUT}
+    means[HELD_OUT_VALUE] = _known_mean([one["outcome"] for one in measured])
     tokens = [fold["training"]["tokens"] for row in rows for fold in row if fold["training"]]
     try:
         interval, problem = grid_interval(values, nested=experiment.nested, level=experiment.plan.test.level), ""
     except DataError as error:
         interval, problem = None, str(error)
     return ArmResult(name, values.tolist(), means, interval, problem, float(np.mean(tokens)) if tokens else None)
+
+
+def _known_mean(values: Sequence[float | None]) -> float | None:
+    """The mean of what is known, None where nothing is."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _sentence(experiment: ExperimentFile, result: MarketResult) -> str:
@@ -218,14 +252,15 @@ def _sentence(experiment: ExperimentFile, result: MarketResult) -> str:
     count = f"{len(result.comparisons)} comparison{'s' if len(result.comparisons) > 1 else ''}"
     if not sure:
         return f"{where}None of {count} with {experiment.plan.reference} shows a difference {basis}."
+    measure = measure_called(test.measure)
     said = "; ".join(f"{one.arm} {difference_text(test.measure, one.interval)}" for one in sure)
     return (
-        f"{where}{len(sure)} of {count} with {experiment.plan.reference} shows a difference in {_WORDS[test.measure]} "
-        f"a window {basis}: {said}."
+        f"{where}{len(sure)} of {count} with {experiment.plan.reference} shows a difference in {measure.words} "
+        f"{measure.each} {basis}: {said}."
     )
 
 
 def difference_text(measure: str, interval: GridInterval) -> str:
     """A difference with its interval, as +1.20 points (+0.30 to +2.10)."""
-    scale, unit = (1.0, "") if measure == "sharpe" else (100.0, " points")
-    return f"{scale * interval.mean:+.2f}{unit} ({scale * interval.low:+.2f} to {scale * interval.high:+.2f})"
+    shown = measure_called(measure)
+    return f"{shown.signed(interval.mean)}{shown.unit} ({shown.signed(interval.low)} to {shown.signed(interval.high)})"

@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from backend.builders.loaded_team import LoadedTeam
+from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import Account, account_of, limits_of, load_market, split, thinking_time_of
 from backend.builders.strategies import NamedStrategy
 from backend.config.schema import Config
 from backend.evaluation.compare import play_windows
 from backend.evaluation.in_sample import IN_SAMPLE, overlaps, spans_trained_on
 from backend.evaluation.trials import digest_of_trial
-from backend.experiments.controls import TRAINED_HERE, UNTRAINED, shuffled_news, time_reversed
+from backend.experiments.controls import TEACHER, TRAINED_HERE, UNTRAINED, shuffled_news, time_reversed
 from backend.experiments.folds import Fold, folds_of, with_fold
+from backend.experiments.held_out import value_of
+from backend.experiments.measures import HELD_OUT_VALUE
 from backend.experiments.plan import ArmPlan, ExperimentFile, MarketControl
 from backend.models.manifest import MANIFEST, team_folder
 from backend.runs.backtest import subject_of
@@ -129,6 +131,8 @@ def run_cell(
         subject, training = _team_made_here(arm, config, market, folder, base, cell, report)
     elif like is not None:
         subject = _matched(like["style"], cell)
+    elif arm.subject == TEACHER:
+        subject = scripted_team(config.team, config.nano.teacher).renamed(TEACHER)
     else:
         subject = subject_of(arm.subject, config)
     if isinstance(subject, LoadedTeam):
@@ -142,6 +146,9 @@ def run_cell(
     else:
         episodes = []
         results = [_play(subject.make(), market, window, account) for window in windows]
+    held_out: dict[str, Any] | None = None
+    if experiment.plan.test.measure == HELD_OUT_VALUE:
+        held_out = value_of(subject, experiment.shared_settings(cell.seed, cell.market), market, report)
     return {
         "cell": cell.name,
         "data_hash": market.content_hash,
@@ -151,6 +158,7 @@ def run_cell(
         "style": _style(results),
         "digest": digest_of_trial(subject, config, windows[0].decide_every, cell.seed),
         "training": training,
+        "held_out": held_out,
         "trained_on": list(fold.trained_on(market)) if training is not None else None,
         IN_SAMPLE: list(marked.values()),
         "seconds": time.monotonic() - began,

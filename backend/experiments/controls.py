@@ -25,20 +25,23 @@ from simulator.market.market import Market
 from simulator.strategies import AlwaysShort, Hold, MatchedRandom
 
 TRAINED_HERE, UNTRAINED = "train", "untrained"  # teams that an experiment makes
+TEACHER = "teacher"  # the scripted team of `nano.teacher`
 
 
 @dataclass(frozen=True)
 class ControlArm:
-    """Who trades, the settings that make it the control, and whether it answers without sampling."""
+    """Who trades, the settings that make it the control, and whether it answers without sampling. `left_out` are the
+    roles that its team is without."""
 
     team: str
     set: tuple[str, ...] = ()
     greedy: bool = False
+    left_out: tuple[str, ...] = ()
 
 
-def _without(*left_out: str) -> str:
+def _without(*left_out: str) -> ControlArm:
     kept = [f'"{role}"' for role in STANDARD if role not in left_out]
-    return f"team.roles=[{', '.join(kept)}]"
+    return ControlArm(TRAINED_HERE, (f"team.roles=[{', '.join(kept)}]",), left_out=left_out)
 
 
 CONTROLS: dict[str, ControlArm] = {
@@ -47,9 +50,9 @@ CONTROLS: dict[str, ControlArm] = {
     MatchedRandom.name: ControlArm(MatchedRandom.name),
     "untrained": ControlArm(UNTRAINED),
     "untrained_greedy": ControlArm(UNTRAINED, greedy=True),
-    "teacher": ControlArm("scripted"),
-    "single_agent": ControlArm(TRAINED_HERE, (_without(*STANDARD),)),
-    **{f"without_{role}": ControlArm(TRAINED_HERE, (_without(role),)) for role in STANDARD},
+    "teacher": ControlArm(TEACHER),
+    "single_agent": _without(*STANDARD),
+    **{f"without_{role}": _without(role) for role in STANDARD},
     "veto_off": ControlArm(TRAINED_HERE, ("team.veto=false",)),
     "label_shuffled": ControlArm(TRAINED_HERE, ("training.experimental.shuffled_rewards=true",)),
 }

@@ -56,6 +56,20 @@ class WindowDocument(BaseModel):
     rulings: FiniteFloat | None = None
 
 
+class HeldOutDocument(BaseModel):
+    """What the decisions of a cell are worth on held-out states (`backend.experiments.held_out`)."""
+
+    net_return: FiniteFloat
+    outcome: FiniteFloat
+    questions: FiniteFloat
+    traded: FiniteFloat
+    traded_now: FiniteFloat | None
+    traded_later: FiniteFloat | None
+    states: int
+    scenario_paths: int
+    states_hash: _Text
+
+
 class CellDocument(BaseModel):
     """A finished cell."""
 
@@ -67,6 +81,7 @@ class CellDocument(BaseModel):
     style: StyleDocument
     digest: _Text
     training: TrainingDocument | None
+    held_out: HeldOutDocument | None = None
     trained_on: list[Any] | None
     in_sample: list[_Text] | None = None
     seconds: FiniteFloat

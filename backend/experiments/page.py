@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from backend.experiments.analysis import ArmResult, Comparison, ExperimentResult, MarketResult, difference_text
 from backend.experiments.folder import PAGE
+from backend.experiments.measures import HELD_OUT_VALUE, measure_called
 from backend.experiments.pictures import IntervalRow, interval_picture
 from cryptosentinel.protocol.untrusted import visible
 from simulator.files import write_whole
@@ -37,6 +38,10 @@ _COLUMNS = {
     "hold_rate": ("holds", 1.0, ".2f"),
     "calls": ("calls", 1.0, ".2f"),
     "rulings": ("rulings", 1.0, ".2f"),
+    "questions": ("questions", 1.0, ".2f"),
+    "traded": ("trades %", 100.0, ".0f"),
+    "traded_now": ("if now %", 100.0, ".0f"),
+    "traded_later": ("if later %", 100.0, ".0f"),
 }  # fmt: skip
 _CORRECTIONS = {
     "holm": "Holm's correction over all comparisons on a market",
@@ -72,21 +77,32 @@ def page_of(result: ExperimentResult) -> Markup:
 
 def _how(result: ExperimentResult) -> Markup:
     what = "each on a market of its own" if result.nested else "all on the same windows"
+    measure = measure_called(result.measure)
+    if result.measure == HELD_OUT_VALUE:
+        amount = Markup(
+            "{} held-out states each, the same for all arms, in which everybody decides with the likeliest answers; "
+            "each decision is scored over {} common scenarios. {} windows each were traded besides"
+        ).format(result.states, result.scenario_paths, result.windows)
+        paired = "seed"
+    else:
+        amount, paired = Markup("{} windows each").format(result.windows), "seed and window"
     method = (
         "Student's over the seeds' means, since the windows of a seed share its market"
         if result.nested
         else "of a random-effects analysis over seeds and windows, since both were drawn"
     )
     return Markup(
-        "<p>{seeds} seeds ({numbers}), {what}; {windows} windows each. The test was chosen before the run: the "
-        "difference of {measure} a window from {against}, paired by seed and window, two-sided at {level} %, with "
+        "<p>{seeds} seeds ({numbers}), {what}; {amount}. The test was chosen before the run: the "
+        "difference of {measure} {each} from {against}, paired by {paired}, two-sided at {level} %, with "
         "{correction}. Intervals are {method}.</p>"
     ).format(
         seeds=len(result.seeds),
         numbers=", ".join(map(str, result.seeds)),
         what=what,
-        windows=result.windows,
+        amount=amount,
         measure=result.measure.replace("_", " "),
+        each=measure.each,
+        paired=paired,
         against=visible(result.against),
         level=f"{100 * (1 - result.level):g}",
         correction=_CORRECTIONS[result.correction],
@@ -102,9 +118,9 @@ def _market(result: ExperimentResult, market: MarketResult) -> Markup:
         against = market.comparisons[0].against
         parts.append(
             Markup(
-                "<figure>{}<figcaption>What each arm has beyond {}, a window: mean and interval, and a dot for each "
+                "<figure>{}<figcaption>What each arm has beyond {}, {}: mean and interval, and a dot for each "
                 "seed.</figcaption></figure>"
-            ).format(_differences(result, market), visible(against))
+            ).format(_differences(result, market), visible(against), measure_called(result.measure).each)
         )
         parts.append(_comparison_table(result, market.comparisons))
     parts.append(_arm_table(result, market.arms))
@@ -112,7 +128,8 @@ def _market(result: ExperimentResult, market: MarketResult) -> Markup:
 
 
 def _differences(result: ExperimentResult, market: MarketResult) -> Markup:
-    scale, unit = (1.0, "") if result.measure == "sharpe" else (100.0, " %")
+    measure = measure_called(result.measure)
+    scale = measure.scale
     rows = [
         IntervalRow(
             one.arm,
@@ -124,7 +141,7 @@ def _differences(result: ExperimentResult, market: MarketResult) -> Markup:
         )
         for one in market.comparisons
     ]
-    return interval_picture(rows, unit, f"{result.name}: differences, {market.market}")
+    return interval_picture(rows, measure.axis, f"{result.name}: differences, {market.market}")
 
 
 def _comparison_table(result: ExperimentResult, comparisons: Sequence[Comparison]) -> Markup:
@@ -138,7 +155,15 @@ def _comparison_table(result: ExperimentResult, comparisons: Sequence[Comparison
         for one in comparisons
     )  # fmt: skip
     return _table(
-        ["against " + comparisons[0].against, "difference a window", "p", "p corrected", "degrees", "differs"], rows
+        [
+            "against " + comparisons[0].against,
+            "difference " + measure_called(result.measure).each,
+            "p",
+            "p corrected",
+            "degrees",
+            "differs",
+        ],
+        rows,
     )
 
 

@@ -22,7 +22,10 @@ from backend.config.base import Names, Section, suggestion
 from backend.config.load import load_config, override, parse_toml, presets
 from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import Config
-from backend.experiments.controls import CONTROLS, TRAINED_HERE, ControlArm
+from backend.experiments.controls import CONTROLS, TEACHER, TRAINED_HERE, UNTRAINED, ControlArm
+from backend.experiments.held_out import problem_with
+from backend.experiments.measures import HELD_OUT_VALUE
+from backend.runs.backtest import names_strategy
 from backend.runs.requests import check_subject
 from simulator.documents import read_bytes
 from simulator.errors import UserError
@@ -45,7 +48,11 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH")  # in the name o
 class TestPlan(Section):
     """Which figure is compared with which arm's, and what is done about several comparisons."""
 
-    measure: Literal["total_return", "sharpe", "max_drawdown"] = "total_return"
+    measure: Literal["total_return", "sharpe", "max_drawdown", "held_out_value"] = Field(
+        "total_return",
+        description="of a window; held_out_value: the expected outcome of a decision, over evaluation.states held-out "
+        "states and scenarios that all arms have in common, with the likeliest answers",
+    )
     against: str = Field("", description="the arm that all others are compared with; empty: the first")
     correction: Literal["holm", "benjamini_hochberg", "none"] = "holm"
     level: float = Field(0.95, gt=0.5, lt=1.0)
@@ -209,6 +216,19 @@ class ExperimentFile:
 
     def settings(self, arm: ArmPlan, seed: int, market: str) -> Config:
         """The configuration of an arm for one seed. Raises `ConfigError`."""
+        changed = [*self._of_seed(seed, market), *arm.made.set]
+        if arm.made.left_out and self.config.training.freeze:  # a role that is not there cannot be frozen
+            frozen = [role for role in self.config.training.freeze if role not in arm.made.left_out]
+            changed += [f"training.freeze={','.join(frozen)}"]
+        changed += arm.set
+        changed += [f"training.tokens={arm.tokens}"] if arm.tokens else []
+        return override(self.config, changed, f"arm '{arm.name}' of the experiment")
+
+    def shared_settings(self, seed: int, market: str) -> Config:
+        """What all arms have in common for one seed, by which they are measured."""
+        return override(self.config, self._of_seed(seed, market), "the experiment")
+
+    def _of_seed(self, seed: int, market: str) -> list[str]:
         changed = [f"{section}.seed={seed}" for section in ("training", "nano", "evaluation", "sft")]
         changed += [f"market.seed={seed}"] if self.nested else []
         changed += ["seeds.confirm=[]"] if seed in self.config.seeds.confirm else []  # what they are kept for
@@ -216,9 +236,7 @@ class ExperimentFile:
         windows = self.plan.windows
         changed += [f"evaluation.windows={windows.count}"] if windows.count else []
         changed += [f"evaluation.decisions_per_window={windows.decisions}"] if windows.decisions else []
-        changed += [*arm.made.set, *arm.set]
-        changed += [f"training.tokens={arm.tokens}"] if arm.tokens else []
-        return override(self.config, changed, f"arm '{arm.name}' of the experiment")
+        return changed
 
 
 def read_experiment(path: Path, seeds: str = "", name: str = "", allowed: Collection[str] = ()) -> ExperimentFile:
@@ -338,8 +356,13 @@ def _check(path: Path, experiment: ExperimentFile) -> None:
                 f"{path}: markets names no_edge, which is of generated markets: recorded bars have no twin whose law "
                 "is known; use time_reversed or shuffled_news"
             )
+    if plan.test.measure == HELD_OUT_VALUE:
+        strategies = {arm.name: arm.subject for arm in plan.arms if names_strategy(arm.subject)}
+        problem = problem_with(config, plan.same_market, plan.markets, strategies)
+        if problem:
+            raise UserError(f"{path}: measure = '{HELD_OUT_VALUE}' {problem}")
     for arm in plan.arms:
-        if arm.subject not in (TRAINED_HERE, "untrained", MatchedRandom.name):
+        if arm.subject not in (TRAINED_HERE, UNTRAINED, TEACHER, MatchedRandom.name):
             check_subject(arm.subject)
         for market in plan.markets:
             experiment.settings(arm, experiment.seeds[0], market)

@@ -90,12 +90,15 @@ def experiment_list(runs: RunsOption = RUNS) -> None:
 
 def _show(result: Mapping[str, Any]) -> None:
     """Print the comparisons of an experiment, market by market, and its sentence."""
-    scale, unit = (1.0, "") if result["measure"] == "sharpe" else (100.0, "%")
+    from backend.experiments.measures import measure_called
+
+    measure = measure_called(result["measure"])
     console.print(result["question"], style="bold", soft_wrap=True)
     for market in result["markets"]:
-        title = f"{market['market']}: {result['measure'].replace('_', ' ')} a window"
-        table = narrow_table(f"{title}, {len(result['seeds'])} seeds x {result['windows']} windows")
-        for heading in (f"mean{unit}", f"difference{unit}", "interval", "p", "corrected"):
+        title = f"{market['market']}: {result['measure'].replace('_', ' ')} {measure.each}"
+        amount = f"{result['states']} states" if result["states"] else f"{result['windows']} windows"
+        table = narrow_table(f"{title}, {len(result['seeds'])} seeds x {amount}")
+        for heading in (f"mean{measure.axis}", f"difference{measure.axis}", "interval", "p", "corrected"):
             table.add_column(heading, justify="right", no_wrap=True)
         compared = {one["arm"]: one for one in market["comparisons"]}
         for arm in market["arms"]:
@@ -104,10 +107,10 @@ def _show(result: Mapping[str, Any]) -> None:
             cells = ["-"] * 4
             if comparison is not None:
                 ends = comparison["interval"]
-                low, high = (f"{scale * ends[key]:+.2f}" for key in ("low", "high"))
-                cells = [f"{scale * ends['mean']:+.2f}", f"{low} to {high}", f"{ends['p_value']:.3f}",
+                low, high = (measure.signed(ends[key]) for key in ("low", "high"))
+                cells = [measure.signed(ends["mean"]), f"{low} to {high}", f"{ends['p_value']:.3f}",
                          f"{comparison['adjusted']:.3f}"]  # fmt: skip
-            table.add_row(arm["arm"], f"{scale * mean:+.2f}", *cells)
+            table.add_row(arm["arm"], measure.signed(mean), *cells)
         console.print(table)
         if market["problem"]:
             console.print(f"no difference can be judged: {market['problem']}", soft_wrap=True)

@@ -77,6 +77,15 @@ def held_out_value(
 ) -> dict[str, Any]:
     """What decisions are worth on `evaluation.states` held-out states, each scored over `evaluation.scenario_paths`
     scenarios, as `value_document` has it."""
+    queries, values = values_in(config, market, teams, report)
+    return value_document(config, queries, values, teams[0].team)
+
+
+def values_in(
+    config: Config, market: Market, teams: Sequence[LoadedTeam], report: Callable[[str, int, int], None]
+) -> tuple[list[Query], dict[str, StateValues]]:
+    """The `evaluation.states` held-out states of a market, and what decisions are worth in them: of each team by its
+    name, and of holding."""
     queries = held_out_states(config, market)
     parts = []
     for first in range(0, len(queries), STATES_AT_ONCE):
@@ -85,7 +94,7 @@ def held_out_value(
             report(what, before + done, len(queries))
 
         parts.append(state_values(config, queries[first : first + STATES_AT_ONCE], teams, told))
-    return value_document(config, queries, joined_values(parts), teams[0].team)
+    return queries, joined_values(parts)
 
 
 def held_out_states(config: Config, market: Market) -> list[Query]:
@@ -157,17 +166,7 @@ def value_document(
         "scenario_paths": evaluation.scenario_paths,
         "stretches": len(stretches),
         "tail_weight": tail_of(config.training).weight,
-        "rows": {
-            name: {
-                "net_return": float(one.net_return.mean()),
-                "outcome": float(one.outcome.mean()),
-                "questions": float(one.questions.mean()),
-                "traded": float(one.traded.mean()),
-                "traded_now": one.traded_after("now"),
-                "traded_later": one.traded_after("later"),
-            }
-            for name, one in values.items()
-        },
+        "rows": {name: row_of(one) for name, one in values.items()},
         "differences": [
             _difference(config, values[TRAINED_GREEDY], values[other], stretches)
             | {"of": TRAINED_GREEDY, "against": other}
@@ -180,6 +179,18 @@ def value_document(
             values[TRAINED_GREEDY].lookups,
             team,
         ),
+    }
+
+
+def row_of(values: StateValues) -> dict[str, float | None]:
+    """The means of one team over its states; None for the share of trades after a word that Trader never said."""
+    return {
+        "net_return": float(values.net_return.mean()),
+        "outcome": float(values.outcome.mean()),
+        "questions": float(values.questions.mean()),
+        "traded": float(values.traded.mean()),
+        "traded_now": values.traded_after("now"),
+        "traded_later": values.traded_after("later"),
     }
 
 

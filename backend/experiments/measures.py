@@ -1,0 +1,48 @@
+"""The figures that an experiment may compare, and how each is written: on its page, in the terminal, in the
+application.
+
+`total_return`, `sharpe` and `max_drawdown` are of a window that was traded: one course of many, so windows are noisy.
+`held_out_value` is the expected outcome of a decision, over states × scenarios that all arms have in common
+(`backend.experiments.held_out`): one value for each seed, which is the unit that is paired.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HELD_OUT_VALUE = "held_out_value"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a figure is written.
+
+    Attributes:
+        words: what it is, inside a sentence. each: what it is of, as "a window".
+        scale, digits: it is shown times `scale`, with so many digits behind the point.
+        unit: behind a difference, with its blank. axis: behind a value on a picture's axis and in a heading.
+    """
+
+    words: str
+    each: str
+    scale: float
+    unit: str
+    axis: str
+    digits: int = 2
+
+    def signed(self, value: float) -> str:
+        """A value or an end of an interval, without its unit."""
+        return f"{self.scale * value:+.{self.digits}f}"
+
+
+_MEASURES = {
+    "total_return": Measure("return", "a window", 100.0, " points", " %"),
+    "sharpe": Measure("Sharpe ratio", "a window", 1.0, "", ""),
+    "max_drawdown": Measure("largest drawdown", "a window", 100.0, " points", " %"),
+    HELD_OUT_VALUE: Measure("held-out value", "a decision", 1000.0, " thousandths of the outcome", " ‰", 1),
+}
+
+
+def measure_called(name: str) -> Measure:
+    """The measure of that name. Raises `KeyError`, since names are checked where they are read."""
+    return _MEASURES[name]
