@@ -166,11 +166,20 @@ def run_cell(
 
 
 def check_arms(experiment: ExperimentFile) -> None:
-    """Raise `UserError` where an arm is a team that was trained on windows of the experiment, unless the plan says
-    `in_sample`."""
+    """Raise `UserError` where an arm cannot be trained as it is set, and where it is a team that was trained on windows
+    of the experiment, unless the plan says `in_sample`."""
     for cell in experiment_cells(experiment):
         arm = experiment.plan.arm(cell.arm)
-        if cell.seed == experiment.seeds[0] and (team_folder(arm.subject) / MANIFEST).is_file():
+        if cell.seed != experiment.seeds[0]:
+            continue
+        if arm.subject == TRAINED_HERE:
+            from backend.training.rl_job import check_trainable  # it imports torch
+
+            try:
+                check_trainable(experiment.settings(arm, cell.seed, cell.market))
+            except UserError as error:
+                raise UserError(f"arm '{arm.name}' cannot be trained: {error}") from error
+        elif (team_folder(arm.subject) / MANIFEST).is_file():
             config, _, market = _on_fold(experiment, cell)
             _marked(experiment, arm, config, market, _windows(config, market))
 

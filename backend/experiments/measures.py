@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backend.config.base import suggestion
+from cryptosentinel.protocol.untrusted import visible
+from simulator.errors import UserError
+
 HELD_OUT_VALUE = "held_out_value"
 
 
@@ -44,5 +48,9 @@ _MEASURES = {
 
 
 def measure_called(name: str) -> Measure:
-    """The measure of that name. Raises `KeyError`, since names are checked where they are read."""
+    """The measure of that name. Raises `UserError` where there is none, as in a result that was written by hand."""
+    if name not in _MEASURES:
+        raise UserError(
+            f"no measure '{visible(name)}'{suggestion(name, list(_MEASURES))}; there are {', '.join(_MEASURES)}"
+        )
     return _MEASURES[name]

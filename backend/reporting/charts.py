@@ -303,11 +303,11 @@ def calls_chart(histogram: Mapping[str, Mapping[int, int]]) -> PlainFigure:
     return figure
 
 
-def difference_chart(rows: Mapping[str, Mapping[str, Any]], dot: str = "one window") -> PlainFigure:
+def difference_chart(rows: Mapping[str, Mapping[str, Any]], dot: str = "one window", unit: str = " %") -> PlainFigure:
     """Mean paired difference of each comparison with its interval, over its dots; the line at 0 is "no change".
 
     `rows` maps a label to `{"mean", "ci95": [low, high], "per_window": [...]}`, fractions. `dot` says what each value
-    of `per_window` is of: one window, or one seed.
+    of `per_window` is of: one window, or one seed; `unit` what stands behind a hundred times a value.
     """
     figure = blank_figure("difference of return", "", "")
     labels = list(rows)
@@ -326,14 +326,14 @@ def difference_chart(rows: Mapping[str, Mapping[str, Any]], dot: str = "one wind
             ("mean difference", [100.0 * row["mean"]], 0.0, {"mode": "markers", "marker": diamond}),
         )
         for name, x, shift, style in traces:
-            hover = f"%{{x:.2f}} %<extra>{label}: {name}</extra>"
+            hover = f"%{{x:.2f}}{unit}<extra>{label}: {name}</extra>"
             y = [number + shift] * len(x)
             figure.add_trace(
                 trace("scatter", x=x, y=y, name=name, showlegend=number == 0, hovertemplate=hover, **style)
             )
     figure.add_vline(x=0.0, line={"color": INK, "width": 1.5, "dash": "dot"})
     figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=labels, range=[len(labels) - 0.4, -0.6])
-    figure.update_xaxes(ticksuffix=" %", zeroline=False)
+    figure.update_xaxes(ticksuffix=unit, zeroline=False)
     figure.update_layout(height=130 + 105 * len(labels), hovermode="closest")
     return figure
 

@@ -24,6 +24,7 @@ from backend.experiments.folder import (
     read_state_of,
     stored_result,
 )
+from backend.experiments.measures import Measure, measure_called
 from backend.reporting.blocks import Picture
 from backend.reporting.charts import difference_chart
 from backend.reporting.labels import title_of
@@ -190,16 +191,16 @@ def _result(result: Mapping[str, Any], folder: Path) -> None:
     try:
         st.markdown(f"**{escape_markdown(str(result['question']))}**")
         st.info(escape_markdown(str(result["sentence"])))
-        scale, unit = (1.0, "") if result["measure"] == "sharpe" else (100.0, " %")
-        measure = f"{str(result['measure']).replace('_', ' ')}{unit}"
+        measure = measure_called(str(result["measure"]))
+        amount = f"{result['states']} held-out states" if result["states"] else f"{result['windows']} windows"
         for market in result["markets"]:
             st.subheader(_MARKETS.get(market["market"], visible(str(market["market"]))))
             if market["problem"]:
                 st.warning(escape_markdown(f"No difference can be judged: {market['problem']}."))
-            _market(result, market, scale, measure)
+            _market(result, market, measure)
         st.caption(
             escape_markdown(
-                f"{len(result['seeds'])} seeds, {result['windows']} windows each. The test was written down before the "
+                f"{len(result['seeds'])} seeds, {amount} each. The test was written down before the "
                 f"run. {result['trials']} ways of trading were tried on the first market's windows. As one file: "
                 f"{RUNS / EXPERIMENTS / folder.name / PAGE}"
             )
@@ -210,7 +211,8 @@ def _result(result: Mapping[str, Any], folder: Path) -> None:
         ) from error
 
 
-def _market(result: Mapping[str, Any], market: Mapping[str, Any], scale: float, measure: str) -> None:
+def _market(result: Mapping[str, Any], market: Mapping[str, Any], shown: Measure) -> None:
+    scale, measure = shown.scale, f"{str(result['measure']).replace('_', ' ')}{shown.axis}"
     compared = {one["arm"]: one for one in market["comparisons"]}
     if compared:
         rows = {
@@ -222,8 +224,8 @@ def _market(result: Mapping[str, Any], market: Mapping[str, Any], scale: float, 
             for arm, one in compared.items()
         }
         against = visible(str(result["against"]))
-        caption = f"{measure.capitalize()} a window beyond {against}: mean and interval, and a dot for each seed."
-        chart = difference_chart(rows, "one seed")
+        caption = f"{measure.capitalize()} {shown.each} beyond {against}: mean and interval, and a dot for each seed."
+        chart = difference_chart(rows, "one seed", shown.axis)
         chart.update_xaxes(title=f"difference of {measure}", ticksuffix="")
         draw_blocks([Picture("Differences", caption, chart)], str(market["market"]))
     table = {

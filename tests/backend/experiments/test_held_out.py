@@ -1,0 +1,135 @@
+"""The measure `held_out_value`, with teams that need no model: a small private market, eight states."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backend.builders.market import load_market
+from backend.config.load import load_config
+from backend.experiments.cells import check_arms, experiment_cells
+from backend.experiments.controls import CONTROLS
+from backend.experiments.held_out import value_of
+from backend.experiments.measures import measure_called
+from backend.experiments.plan import read_experiment
+from backend.experiments.run import ExperimentOutcome
+from backend.runs.backtest import subject_of
+from backend.training.rl_job import check_trainable
+from simulator.errors import UserError
+
+Write = Callable[..., Path]
+Run = Callable[..., ExperimentOutcome]
+
+TEAMS = """
+question = "Is the whole teacher better than the one that hesitates?"
+config = "private"
+set = ["market.bars=1500", "evaluation.states=8", "evaluation.scenario_paths=16"]
+seeds = "1-2"
+
+[test]
+measure = "held_out_value"
+against = "holding"
+
+[windows]
+count = 2
+decisions = 2
+
+[[arms]]
+name = "holding"
+team = "flat"
+
+[[arms]]
+name = "teacher"
+control = "teacher"
+
+[[arms]]
+name = "rules"
+team = "scripted"
+
+[[arms]]
+name = "another_yardstick"
+team = "scripted"
+set = ["training.experimental.tail_weight=0.0", "training.experimental.outcome_scale=3.0"]
+"""
+
+
+def test_decisions_are_compared_on_common_states_and_by_one_yardstick(
+    plan_file: Write, run_here: Run, tmp_path: Path
+) -> None:
+    outcome = run_here(plan_file(text=TEAMS))
+    result = outcome.result
+    arms = {one.arm: one for one in result.markets[0].arms}
+    # An arm's own settings of its training change nothing about how it is measured.
+    assert arms["rules"].values == arms["another_yardstick"].values
+    assert arms["rules"].values != arms["teacher"].values  # the teacher is that of `nano.teacher`, which acts by lot
+    # What a cell says is what leaving all positions as they are is worth there.
+    experiment = read_experiment(plan_file(text=TEAMS))
+    config = experiment.shared_settings(2, "as_is")
+    held = value_of(subject_of("flat", config), config, load_market(config.market, config.costs), lambda *_: None)
+    assert arms["holding"].values[1] == [held["outcome"]]
+    assert held["traded"] == held["questions"] == 0.0 and held["traded_now"] is None
+    # The seed is what is paired: one value each, Student's interval of their differences.
+    [rules] = [one for one in result.markets[0].comparisons if one.arm == "rules"]
+    gains = np.array(arms["rules"].values)[:, 0] - np.array(arms["holding"].values)[:, 0]
+    assert rules.interval.mean == pytest.approx(gains.mean()) and rules.interval.degrees == 1
+    page = html.unescape(outcome.page.read_text())
+    assert "8 held-out states each" in page and "16 common scenarios" in page and "thousandths of the outcome" in page
+    assert arms["rules"].means["questions"] and result.states == 8 and result.windows == 2
+
+    # Cells that decided in other states are not compared.
+    cell = next(one for one in experiment_cells(experiment) if one.arm == "rules")
+    file = outcome.folder / "cells" / f"{cell.name}.json"
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({**document, "held_out": {**document["held_out"], "states_hash": "other"}}))
+    with pytest.raises(UserError, match="other held-out states than 'holding'"):
+        run_here(plan_file(text=TEAMS))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('"evaluation.states=8"', '"evaluation.states=0"'), r'needs states .* set = \["evaluation.states=500"\]'),
+        (('seeds = "1-2"', 'seeds = "1-2"\nsame_market = true'), "leave same_market out"),
+        (('seeds = "1-2"', 'seeds = "1-2"\nmarkets = ["as_is", "shuffled_news"]'), "no scenarios on .* shuffled_news"),
+        (
+            ('"private"\nset = ["market.bars=1500"', '"quick"\nset = ["market.data=."'),
+            "recorded bars have one continuation",
+        ),
+        (('team = "flat"', 'control = "always_long"'), "is of teams, and arm 'holding' is the strategy hold"),
+        (('team = "flat"', 'team = "ema_cross:fast=5"'), "is of teams, and arm 'holding' is the strategy ema_cross"),
+        (('"market.bars=1500"', '"team.portfolio=true", "nano.teacher=whole"'), "team.portfolio = true decides on all"),
+        (('measure = "held_out_value"', 'measure = "held_out"'), "test.measure"),
+    ],
+)
+def test_where_it_makes_no_sense_it_is_refused(plan_file: Write, change: tuple[str, str], said: str) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        read_experiment(plan_file(change, text=TEAMS))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_control_without_a_role_can_be_trained_where_the_preset_freezes_that_role(plan_file: Write) -> None:
+    frozen = load_config("private").training.freeze
+    assert frozen  # else this shows nothing
+    for name, control in CONTROLS.items():
+        if control.left_out:
+            path = plan_file(('control = "teacher"', f'control = "{name}"'), text=TEAMS)
+            experiment = read_experiment(path)
+            settings = experiment.settings(experiment.plan.arm("teacher"), 1, "as_is")
+            assert set(settings.training.freeze) == set(frozen) - set(control.left_out)
+            check_trainable(settings)
+
+
+def test_an_arm_that_cannot_be_trained_is_refused_before_anything_is_made(plan_file: Write) -> None:
+    arm = 'control = "without_trader"\nset = ["training.freeze=trader"]'
+    with pytest.raises(UserError, match=r"arm 'teacher' cannot be trained: training.freeze names trader"):
+        check_arms(read_experiment(plan_file(('control = "teacher"', arm), text=TEAMS)))
+
+
+def test_an_unknown_measure_is_refused() -> None:
+    with pytest.raises(UserError, match=r"no measure 'sharp'.*sharpe"):
+        measure_called("sharp")
