@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from backend.builders.market import load_market
 from backend.config.load import load_config
 from backend.experiments.cells import check_arms, experiment_cells
-from backend.experiments.controls import CONTROLS
+from backend.experiments.controls import CONTROLS, TRAINED_HERE
 from backend.experiments.held_out import value_of
 from backend.experiments.measures import measure_called
 from backend.experiments.plan import read_experiment
@@ -22,6 +23,7 @@ from backend.runs.backtest import subject_of
 from backend.training.rl_job import check_trainable
 from simulator.errors import UserError
 
+ROOT = Path(__file__).resolve().parents[3]
 Write = Callable[..., Path]
 Run = Callable[..., ExperimentOutcome]
 
@@ -133,3 +135,13 @@ def test_an_arm_that_cannot_be_trained_is_refused_before_anything_is_made(plan_f
 def test_an_unknown_measure_is_refused() -> None:
     with pytest.raises(UserError, match=r"no measure 'sharp'.*sharpe"):
         measure_called("sharp")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_shipped_experiment_can_be_read_and_its_arms_trained(path: Path) -> None:
+    if "$CRYPTOSENTINEL_SHARED" in path.read_text() and "CRYPTOSENTINEL_SHARED" not in os.environ:
+        pytest.skip("it needs recorded bars: set CRYPTOSENTINEL_SHARED to the folder that holds market-data")
+    experiment = read_experiment(path)
+    for arm in experiment.plan.arms:
+        if arm.subject == TRAINED_HERE:
+            check_trainable(experiment.settings(arm, experiment.seeds[0], experiment.plan.markets[0]))
