@@ -124,6 +124,15 @@ def _market(result: ExperimentResult, market: MarketResult) -> Markup:
         )
         parts.append(_comparison_table(result, market.comparisons))
     parts.append(_arm_table(result, market.arms))
+    if result.measure == HELD_OUT_VALUE:
+        parts.append(
+            Markup(
+                "<p><small>Questions and trades are those of the held-out states; &lsquo;if now&rsquo; and &lsquo;if "
+                "later&rsquo; are the shares of trades where Trader says to send at once or to wait, over the seeds in "
+                "which it was asked. All other columns are of the traded windows.</small></p>"
+            )
+        )
+        parts.append(_seed_table(result, market.arms))
     return Markup("").join(parts)
 
 
@@ -180,6 +189,13 @@ def _arm_table(result: ExperimentResult, arms: Sequence[ArmResult]) -> Markup:
     headings = ["arm", result.measure.replace("_", " "), *(_COLUMNS[key][0] for key in shown)]
     headings += ["tokens trained"] if trained else []
     return _table(headings, ((arm.arm, cells(arm), False) for arm in arms))
+
+
+def _seed_table(result: ExperimentResult, arms: Sequence[ArmResult]) -> Markup:
+    """The measure of each arm on each seed."""
+    shown = measure_called(result.measure)
+    rows = ((arm.arm, [shown.signed(value) for [value] in arm.values], False) for arm in arms)
+    return _table([f"{result.measure.replace('_', ' ')}{shown.axis}, by seed", *map(str, result.seeds)], rows)
 
 
 def _cell(means: Mapping[str, float | None], key: str) -> str:
