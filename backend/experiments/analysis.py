@@ -14,7 +14,7 @@ import numpy as np
 
 from backend.evaluation.in_sample import IN_SAMPLE
 from backend.experiments.cells import Cell, experiment_cells
-from backend.experiments.measures import HELD_OUT_VALUE, measure_called
+from backend.experiments.measures import STATES_MEASURE, measure_called
 from backend.experiments.plan import ExperimentFile
 from backend.statistics.seed_grid import GridInterval, grid_interval
 from backend.statistics.selection import benjamini_hochberg, holm
@@ -204,7 +204,7 @@ def _of(experiment: ExperimentFile, market: str, arm: str) -> list[Cell]:
 def _table(rows: Sequence[Sequence[Mapping[str, Any]]], measure: str) -> FloatArray:
     """(seeds, windows of all folds), or (seeds, 1) of a measure that a seed has one value of. Raises `UserError` where
     a seed has other windows than another in number."""
-    if measure == HELD_OUT_VALUE:
+    if measure == STATES_MEASURE:
         return np.array([[fold["held_out"]["outcome"] for fold in row] for row in rows], np.float64)
     values = [[window[measure] for fold in row for window in fold["windows"]] for row in rows]
     if len({len(row) for row in values}) > 1:
@@ -223,7 +223,7 @@ def _arm(
     }
     measured = [fold["held_out"] for row in rows for fold in row if fold.get("held_out")]
     means |= {key: _known_mean([one[key] for one in measured]) for key in _SHOWN_HELD_OUT}
-    means[HELD_OUT_VALUE] = _known_mean([one["outcome"] for one in measured])
+    means[STATES_MEASURE] = _known_mean([one["outcome"] for one in measured])
     tokens = [fold["training"]["tokens"] for row in rows for fold in row if fold["training"]]
     try:
         interval, problem = grid_interval(values, nested=experiment.nested, level=experiment.plan.test.level), ""

@@ -23,8 +23,8 @@ from backend.evaluation.in_sample import IN_SAMPLE, overlaps, spans_trained_on
 from backend.evaluation.trials import digest_of_trial
 from backend.experiments.controls import TEACHER, TRAINED_HERE, UNTRAINED, shuffled_news, time_reversed
 from backend.experiments.folds import Fold, folds_of, with_fold
-from backend.experiments.held_out import value_of
-from backend.experiments.measures import HELD_OUT_VALUE
+from backend.experiments.held_out import value_of_arm
+from backend.experiments.measures import STATES_MEASURE
 from backend.experiments.plan import ArmPlan, ExperimentFile, MarketControl
 from backend.models.manifest import MANIFEST, team_folder
 from backend.runs.backtest import subject_of
@@ -147,8 +147,8 @@ def run_cell(
         episodes = []
         results = [_play(subject.make(), market, window, account) for window in windows]
     held_out: dict[str, Any] | None = None
-    if experiment.plan.test.measure == HELD_OUT_VALUE:
-        held_out = value_of(subject, experiment.shared_settings(cell.seed, cell.market), market, report)
+    if experiment.plan.test.measure == STATES_MEASURE:
+        held_out = value_of_arm(subject, experiment.shared_settings(cell.seed, cell.market), market, report)
     return {
         "cell": cell.name,
         "data_hash": market.content_hash,

@@ -56,7 +56,7 @@ def problem_with(config: Config, same_market: bool, markets: tuple[str, ...], su
     return None
 
 
-def value_of(
+def value_of_arm(
     subject: LoadedTeam | NamedStrategy, config: Config, market: Market, report: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
     """What the decisions of `subject` are worth with the shared configuration `config` of a seed: means over

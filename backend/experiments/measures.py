@@ -14,7 +14,7 @@ from backend.config.base import suggestion
 from cryptosentinel.protocol.untrusted import visible
 from simulator.errors import UserError
 
-HELD_OUT_VALUE = "held_out_value"
+STATES_MEASURE = "held_out_value"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ _MEASURES = {
     "total_return": Measure("return", "a window", 100.0, " points", " %"),
     "sharpe": Measure("Sharpe ratio", "a window", 1.0, "", ""),
     "max_drawdown": Measure("largest drawdown", "a window", 100.0, " points", " %"),
-    HELD_OUT_VALUE: Measure("held-out value", "a decision", 1000.0, " thousandths of the outcome", " ‰", 1),
+    STATES_MEASURE: Measure("held-out value", "a decision", 1000.0, " thousandths of the outcome", " ‰", 1),
 }
 
 

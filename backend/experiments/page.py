@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from backend.experiments.analysis import ArmResult, Comparison, ExperimentResult, MarketResult, difference_text
 from backend.experiments.folder import PAGE
-from backend.experiments.measures import HELD_OUT_VALUE, measure_called
+from backend.experiments.measures import STATES_MEASURE, measure_called
 from backend.experiments.pictures import IntervalRow, interval_picture
 from cryptosentinel.protocol.untrusted import visible
 from simulator.files import write_whole
@@ -78,16 +78,17 @@ def page_of(result: ExperimentResult) -> Markup:
 def _how(result: ExperimentResult) -> Markup:
     what = "each on a market of its own" if result.nested else "all on the same windows"
     measure = measure_called(result.measure)
-    if result.measure == HELD_OUT_VALUE:
+    if result.measure == STATES_MEASURE:
         amount = Markup(
             "{} held-out states each, the same for all arms, in which everybody decides with the likeliest answers; "
             "each decision is scored over {} common scenarios. {} windows each were traded besides"
         ).format(result.states, result.scenario_paths, result.windows)
-        paired = "seed"
+        paired, values, places = "seed", "values", "states"
     else:
-        amount, paired = Markup("{} windows each").format(result.windows), "seed and window"
+        amount = Markup("{} windows each").format(result.windows)
+        paired, values, places = "seed and window", "means", "windows"
     method = (
-        "Student's over the seeds' means, since the windows of a seed share its market"
+        f"Student's over the seeds' {values}, since the {places} of a seed share its market"
         if result.nested
         else "of a random-effects analysis over seeds and windows, since both were drawn"
     )
@@ -124,7 +125,7 @@ def _market(result: ExperimentResult, market: MarketResult) -> Markup:
         )
         parts.append(_comparison_table(result, market.comparisons))
     parts.append(_arm_table(result, market.arms))
-    if result.measure == HELD_OUT_VALUE:
+    if result.measure == STATES_MEASURE:
         parts.append(
             Markup(
                 "<p><small>Questions and trades are those of the held-out states; &lsquo;if now&rsquo; and &lsquo;if "

@@ -24,7 +24,7 @@ from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import Config
 from backend.experiments.controls import CONTROLS, TEACHER, TRAINED_HERE, UNTRAINED, ControlArm
 from backend.experiments.held_out import problem_with
-from backend.experiments.measures import HELD_OUT_VALUE
+from backend.experiments.measures import STATES_MEASURE
 from backend.runs.backtest import names_strategy
 from backend.runs.requests import check_subject
 from simulator.documents import read_bytes
@@ -356,11 +356,11 @@ def _check(path: Path, experiment: ExperimentFile) -> None:
                 f"{path}: markets names no_edge, which is of generated markets: recorded bars have no twin whose law "
                 "is known; use time_reversed or shuffled_news"
             )
-    if plan.test.measure == HELD_OUT_VALUE:
+    if plan.test.measure == STATES_MEASURE:
         strategies = {arm.name: arm.subject for arm in plan.arms if names_strategy(arm.subject)}
         problem = problem_with(config, plan.same_market, plan.markets, strategies)
         if problem:
-            raise UserError(f"{path}: measure = '{HELD_OUT_VALUE}' {problem}")
+            raise UserError(f"{path}: measure = '{STATES_MEASURE}' {problem}")
     for arm in plan.arms:
         if arm.subject not in (TRAINED_HERE, UNTRAINED, TEACHER, MatchedRandom.name):
             check_subject(arm.subject)

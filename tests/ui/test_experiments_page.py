@@ -45,3 +45,19 @@ def test_backtests_are_ranked_trials_counted_and_an_experiment_shown(here: Path)
     (folder / "results.json").write_text("{}")
     app = open_page(_PAGE)
     assert not app.exception and "cannot be read" in app.error[0].value
+
+
+def test_decisions_on_held_out_states_are_shown_in_thousandths(here: Path) -> None:
+    folder = here / "runs" / "experiments" / "e2_private"
+    shutil.copytree(ROOT / "docs" / "experiments" / "e2_private", folder)
+    result = json.loads((folder / "results.json").read_text())
+    state = {"run": result["run"], "digest": "d", "seeds": [1], "config": {}, "question": result["question"]}
+    (folder / "experiment.json").write_text(json.dumps(state))
+    app = open_page(_PAGE)
+    assert not app.exception and not app.error
+    assert f"{result['states']} held-out states each" in words(app)
+    [arms] = [frame.value for frame in app.dataframe if "held out value ‰" in frame.value.columns]
+    first = result["markets"][0]["arms"][0]
+    assert arms["held out value ‰"][0] == 1000.0 * first["means"]["held_out_value"]
+    drawn = app.get("plotly_chart")[0].proto.spec
+    assert "a decision beyond" in words(app) or "difference of held out value" in drawn

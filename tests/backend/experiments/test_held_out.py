@@ -15,7 +15,7 @@ from backend.builders.market import load_market
 from backend.config.load import load_config
 from backend.experiments.cells import check_arms, experiment_cells
 from backend.experiments.controls import CONTROLS, TRAINED_HERE
-from backend.experiments.held_out import value_of
+from backend.experiments.held_out import value_of_arm
 from backend.experiments.measures import measure_called
 from backend.experiments.plan import read_experiment
 from backend.experiments.run import ExperimentOutcome
@@ -72,7 +72,7 @@ def test_decisions_are_compared_on_common_states_and_by_one_yardstick(
     # What a cell says is what leaving all positions as they are is worth there.
     experiment = read_experiment(plan_file(text=TEAMS))
     config = experiment.shared_settings(2, "as_is")
-    held = value_of(subject_of("flat", config), config, load_market(config.market, config.costs), lambda *_: None)
+    held = value_of_arm(subject_of("flat", config), config, load_market(config.market, config.costs), lambda *_: None)
     assert arms["holding"].values[1] == [held["outcome"]]
     assert held["traded"] == held["questions"] == 0.0 and held["traded_now"] is None
     # The seed is what is paired: one value each, Student's interval of their differences.
