@@ -43,7 +43,7 @@ _MEASURES = {
     "total_return": Measure("return", "a window", 100.0, " points", " %"),
     "sharpe": Measure("Sharpe ratio", "a window", 1.0, "", ""),
     "max_drawdown": Measure("largest drawdown", "a window", 100.0, " points", " %"),
-    STATES_MEASURE: Measure("held-out value", "a decision", 1000.0, " thousandths of the outcome", " ‰", 1),
+    STATES_MEASURE: Measure("held-out value", "a decision", 1000.0, " ‰", " ‰", 1),
 }
 
 

@@ -43,6 +43,7 @@ _COLUMNS = {
     "traded_now": ("if now %", 100.0, ".0f"),
     "traded_later": ("if later %", 100.0, ".0f"),
 }  # fmt: skip
+_OF_STATES = ("questions", "traded", "traded_now", "traded_later", "total_return", "costs")  # the page is as wide
 _CORRECTIONS = {
     "holm": "Holm's correction over all comparisons on a market",
     "benjamini_hochberg": "Benjamini and Hochberg's correction over all comparisons on a market",
@@ -81,7 +82,8 @@ def _how(result: ExperimentResult) -> Markup:
     if result.measure == STATES_MEASURE:
         amount = Markup(
             "{} held-out states each, the same for all arms, in which everybody decides with the likeliest answers; "
-            "each decision is scored over {} common scenarios. {} windows each were traded besides"
+            "each decision is scored over {} common scenarios, and values are in thousandths of "
+            "the outcome (‰). {} windows each were traded besides"
         ).format(result.states, result.scenario_paths, result.windows)
         paired, values, places = "seed", "values", "states"
     else:
@@ -130,7 +132,7 @@ def _market(result: ExperimentResult, market: MarketResult) -> Markup:
             Markup(
                 "<p><small>Questions and trades are those of the held-out states; &lsquo;if now&rsquo; and &lsquo;if "
                 "later&rsquo; are the shares of trades where Trader says to send at once or to wait, over the seeds in "
-                "which it was asked. All other columns are of the traded windows.</small></p>"
+                "which it was asked. Return and costs are those of the traded windows.</small></p>"
             )
         )
         parts.append(_seed_table(result, market.arms))
@@ -178,7 +180,8 @@ def _comparison_table(result: ExperimentResult, comparisons: Sequence[Comparison
 
 
 def _arm_table(result: ExperimentResult, arms: Sequence[ArmResult]) -> Markup:
-    shown = [key for key in _COLUMNS if any(arm.means[key] is not None for arm in arms)]
+    columns = _OF_STATES if result.measure == STATES_MEASURE else _COLUMNS
+    shown = [key for key in columns if any(arm.means[key] is not None for arm in arms)]
     trained = any(arm.tokens is not None for arm in arms)
 
     def cells(arm: ArmResult) -> list[str]:
