@@ -43,7 +43,7 @@ _COLUMNS = {
     "traded_now": ("if now %", 100.0, ".0f"),
     "traded_later": ("if later %", 100.0, ".0f"),
 }  # fmt: skip
-_OF_STATES = ("questions", "traded", "traded_now", "traded_later", "total_return", "costs")  # the page is as wide
+_OF_STATES = ("questions", "traded", "traded_now", "traded_later", "total_return", "costs")  # more would not fit
 _CORRECTIONS = {
     "holm": "Holm's correction over all comparisons on a market",
     "benjamini_hochberg": "Benjamini and Hochberg's correction over all comparisons on a market",
