@@ -1,7 +1,7 @@
 """Whether a team learns more than its teacher knows, where each role sees what no other does:
 `make bench ONLY=learning.surpass`.
 
-The preset `private`, on the markets of its `seeds.confirm`, which nothing else trains on. Each seed has a market, a
+The preset `private` with twice its steps, on the markets of its `seeds.confirm`, which nothing else trains on. Each seed has a market, a
 warm start and a training of its own. Everybody decides once in each of the held-out states with the likeliest answer,
 and is scored over common scenarios (`held_out_value`). Rows: the trained team less its teacher, less that teacher
 without its lots (`scripted`), less the warm start, and less leaving positions as they are; the ratio is the
@@ -76,8 +76,9 @@ def config_of(seed: int, edge: bool = True) -> Config:
     """The preset's configuration of a seed of the headline, which it may be trained on here; without `edge` that of
     the market's twin."""
     own = [f"{section}.seed={seed}" for section in ("market", "training", "nano", "evaluation")]
-    # One shard: a process a seed is all that there is, and the settings are those that the seeds were run with.
-    return load_config("private", [*own, f"market.edge={str(edge).lower()}", "seeds.confirm=[]", "training.shards=1"])
+    steps = "training.stage2_steps=84"  # with 28 some teams still learned
+    one = "training.shards=1"  # each seed has a process of its own
+    return load_config("private", [*own, steps, one, f"market.edge={str(edge).lower()}", "seeds.confirm=[]"])
 
 
 def count_configuration(folder: Path, config: Config) -> int:

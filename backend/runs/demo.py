@@ -194,7 +194,7 @@ def _taught(config: Config) -> str:
         return "All of its decisions are random, so the model learns the format and no skill."
     return (
         f"{config.nano.teacher_share:.0%} of its decisions {_TEACHERS[config.nano.teacher]}, the others are random: "
-        "the model learns the format, and little of the skill."
+        f"the model learns the format, and {'little' if config.nano.teacher_share < 0.5 else 'some'} of the skill."
     )
 
 
