@@ -5,9 +5,9 @@ The preset `private` with twice its steps, on the markets of its `seeds.confirm`
 seed has a market, a warm start and a training of its own. Everybody decides once in each of the held-out states with
 the likeliest answer, and is scored over common scenarios (`held_out_value`). Rows: the trained team less its teacher,
 less that teacher without its lots (`scripted`), less the warm start, and less leaving positions as they are; the ratio
-is the share of what the evidence allows above leaving them. Intervals are Student's over the means of the seeds. `twin` is
-the same training on the twin without edge of the first seed's market, less leaving positions as they are: there is
-nothing to know there, so it must not be above 0. Its interval is over stretches of its history.
+is the share of what the evidence allows above leaving them. Intervals are Student's over the means of the seeds.
+`twin` is the same training on the twin without edge of the first seed's market, less leaving positions as they are:
+there is nothing to know there, so it must not be above 0. Its interval is over stretches of its history.
 
 A process a seed, as many at a time as there are cores. What was measured is kept in `runs/learning/surpass/`, with a
 list of the configurations that these seeds were run with: a headline is worth what it says only where there is one. It
