@@ -297,6 +297,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel train --launch ray [--workers N] [--more-workers M] [--ray-address HOST:PORT]",
     ),
     "takes hours, with a file of the repository": (
+        "cryptosentinel experiment run experiments/e2_private.toml",
         "cryptosentinel experiment run experiments/e8_daily.toml",
         "cryptosentinel experiment run experiments/no_edge.toml",
     ),

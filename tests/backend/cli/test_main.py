@@ -202,7 +202,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
         "no model folder", "config.json",
     ),
     "demo on recorded data": (
-        lambda f: ["demo", "--set", f"market.data='{SAMPLE}'"], "makes its own market", "train"
+        lambda f: ["demo", "--config", "demo", "--set", f"market.data='{SAMPLE}'"], "makes its own market", "train"
     ),
     "sample over other files": (
         lambda f: ["data", "sample", "--out", _write(f / "synthetic", bars()).parent],
