@@ -77,8 +77,8 @@ def config_of(seed: int, edge: bool = True) -> Config:
     the market's twin."""
     own = [f"{section}.seed={seed}" for section in ("market", "training", "nano", "evaluation")]
     steps = "training.stage2_steps=84"  # with 28 some teams still learned
-    one = "training.shards=1"  # each seed has a process of its own
-    return load_config("private", [*own, steps, one, f"market.edge={str(edge).lower()}", "seeds.confirm=[]"])
+    shards = "training.shards=1"  # each seed has a process of its own
+    return load_config("private", [*own, steps, shards, f"market.edge={str(edge).lower()}", "seeds.confirm=[]"])
 
 
 def count_configuration(folder: Path, config: Config) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from backend.store.records import TrialRecord
 from backend.store.store import Store
@@ -22,16 +23,22 @@ def test_it_says_what_to_do_where_nothing_is(here: Path) -> None:
     assert "No backtest has finished" in said and "No trial yet" in said and "No experiment was run" in said
 
 
+def published_experiment(here: Path, name: str) -> tuple[Path, dict[str, Any]]:
+    """The folder of an experiment of the documentation, as if it had been run here, and its result."""
+    folder = here / "runs" / "experiments" / name
+    shutil.copytree(ROOT / "docs" / "experiments" / name, folder)
+    result: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    state = {"run": result["run"], "digest": "d", "seeds": [1], "config": {}, "question": result["question"]}
+    (folder / "experiment.json").write_text(json.dumps(state))
+    return folder, result
+
+
 def test_backtests_are_ranked_trials_counted_and_an_experiment_shown(here: Path) -> None:
     with Store.open(here / "store") as store:
         add_backtest_run(store, "backtest-1")
         for number in range(3):
             store.add_trial(TrialRecord("backtest-1", f"team {number}", "hash", 0, 86_400_000, f"d{number}", 5))
-    folder = here / "runs" / "experiments" / "no_edge"
-    shutil.copytree(ROOT / "docs" / "experiments" / "no_edge", folder)
-    result = json.loads((folder / "results.json").read_text())
-    state = {"run": result["run"], "digest": "d", "seeds": [1], "config": {}, "question": result["question"]}
-    (folder / "experiment.json").write_text(json.dumps(state))
+    folder, result = published_experiment(here, "no_edge")
     app = open_page(_PAGE)
     assert not app.exception and not app.error
     leaders, ledger = app.dataframe[0].value, app.dataframe[1].value
@@ -48,11 +55,7 @@ def test_backtests_are_ranked_trials_counted_and_an_experiment_shown(here: Path)
 
 
 def test_decisions_on_held_out_states_are_shown_in_thousandths(here: Path) -> None:
-    folder = here / "runs" / "experiments" / "e2_private"
-    shutil.copytree(ROOT / "docs" / "experiments" / "e2_private", folder)
-    result = json.loads((folder / "results.json").read_text())
-    state = {"run": result["run"], "digest": "d", "seeds": [1], "config": {}, "question": result["question"]}
-    (folder / "experiment.json").write_text(json.dumps(state))
+    _, result = published_experiment(here, "e2_private")
     app = open_page(_PAGE)
     assert not app.exception and not app.error
     assert f"{result['states']} held-out states each" in words(app)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from backend.evaluation.value_difference import shown_difference
 from backend.reporting.blocks import ReportSection, Table, TableRow
 from backend.reporting.labels import Column, title_of
 
@@ -36,14 +37,9 @@ _DIFFERENCES = (
 
 
 def above_teacher(document: Mapping[str, Any]) -> tuple[float, float, float, str]:
-    """What the trained team is worth more than its teacher, with the ends of the 95 % interval and the unit: as the
-    verdict has it, the outcome score where large losses count, else the return in basis points."""
+    """What the trained team is worth more than its teacher, as `shown_difference` has it."""
     difference = next(row for row in document["differences"] if row["against"] == "teacher")
-    key, scale, unit = "net_return", 1e4, "bp"
-    if document.get("tail_weight", 0.0) > 0.0:
-        key, scale, unit = "outcome", 1e3, "thousandths of the outcome"
-    low, high = difference[f"{key}_ci95"]
-    return scale * difference[key], scale * low, scale * high, unit
+    return shown_difference(difference, document.get("tail_weight", 0.0))
 
 
 def value_section(document: Mapping[str, Any]) -> ReportSection:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import split
 from backend.config.schema import SCRIPTED, Config
+from backend.evaluation.value_difference import shown_difference
 from backend.statistics.mean_interval import mean_interval
 from backend.training.algorithm.rewards import Outcome
 from backend.training.curriculum.queries import Query, gross_limit, pools_of
@@ -196,7 +197,7 @@ def row_of(values: StateValues) -> dict[str, float | None]:
 
 def value_sentence(document: dict[str, Any]) -> str:
     """What the trained team's likeliest answers are worth beside its teacher's and those it began with, in words."""
-    sizes = {one["against"]: _size_in_words(one, document["tail_weight"] > 0.0) for one in document["differences"]}
+    sizes = {one["against"]: _size_in_words(one, document["tail_weight"]) for one in document["differences"]}
     return (
         f"With its likeliest answers the trained team {sizes[TEACHER]} than its teacher, and "
         f"{sizes[WARM_STARTED_GREEDY]} than it did before ({document['states']:,} held-out states, each scored over "
@@ -204,10 +205,8 @@ def value_sentence(document: dict[str, Any]) -> str:
     )
 
 
-def _size_in_words(difference: dict[str, Any], by_outcome: bool) -> str:
-    """Of teams that are to avoid large losses the mean return says too little; then it is the outcome score."""
-    key, scale, unit = ("outcome", 1e3, "thousandths of the outcome") if by_outcome else ("net_return", 1e4, "bp")
-    mean, (low, high) = scale * difference[key], (scale * bound for bound in difference[f"{key}_ci95"])
+def _size_in_words(difference: dict[str, Any], tail_weight: float) -> str:
+    mean, low, high, unit = shown_difference(difference, tail_weight)
     interval = f"{mean:+.1f} {unit} a decision, 95 % interval {low:+.1f} to {high:+.1f}"
     if low > 0.0:
         return f"earns more ({interval})"

@@ -204,6 +204,9 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
     "demo on recorded data": (
         lambda f: ["demo", "--config", "demo", "--set", f"market.data='{SAMPLE}'"], "makes its own market", "train"
     ),
+    "demo as it is shipped on recorded data": (
+        lambda f: ["demo", "--set", f"market.data='{SAMPLE}'"], "is of a generated market", "leave market.data empty"
+    ),
     "sample over other files": (
         lambda f: ["data", "sample", "--out", _write(f / "synthetic", bars()).parent],
         "not of a written market", "empty folder",
