@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from backend.policies.adapters import export_adapter
 from backend.policies.role_policies import RolePolicies
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.vllm.engine import VllmEngine
+
+
+@runtime_checkable
+class AdapterServer(Protocol):
+    """An engine that reads adapters from folders: `VllmEngine`, whose package `openai` a training here does without."""
+
+    def policy_version(self, role: str) -> str:
+        """The version that answers for `role`."""
+        ...
+
+    def publish(self, role: str, version: str, folder: Path) -> None:
+        """From here on, the adapter in `folder` answers for `role`, as `version`."""
+        ...
 
 
 class Publisher(Protocol):
@@ -46,7 +58,7 @@ class ToServer:
     """Adapters as PEFT folders below `folder`, which the server reads. Its own cache of prefixes is not emptied, and
     its batches are its own, so that a resumed run may differ in the last bits of its log-probs."""
 
-    def __init__(self, engine: VllmEngine, policies: RolePolicies, folder: Path) -> None:
+    def __init__(self, engine: AdapterServer, policies: RolePolicies, folder: Path) -> None:
         self._engine, self._policies, self._folder = engine, policies, folder
 
     def publish(self, roles: Iterable[str]) -> None:
@@ -65,6 +77,6 @@ def publisher(engine: Engine, policies: RolePolicies, folder: Path) -> Publisher
     """The publisher that fits the engine; `folder` is for adapters that a server reads."""
     if isinstance(engine, LocalEngine):
         return InProcess(engine, policies)
-    if isinstance(engine, VllmEngine):
+    if isinstance(engine, AdapterServer):
         return ToServer(engine, policies, folder)
     raise TypeError(f"the engine '{engine.name}' takes no new weights, so nothing can be trained through it")

@@ -97,6 +97,19 @@ def test_the_simulators_commands_need_no_extra_and_the_others_say_which(tmp_path
         assert f"pip install 'cryptosentinel[{extra}]'" in said and "Traceback" not in said
 
 
+def test_a_training_needs_the_extra_train_alone(tmp_path: Path) -> None:
+    others = [package for extra, listed in EXTRAS.items() if extra != "train" for package in listed]
+    gone = [package for package in others if package != "aiohttp"]
+    settings = [
+        "market.bars=600", "nano.vocab_size=320", "nano.hidden_size=32", "nano.layers=1", "nano.decisions=12",
+        "nano.steps=3", "training.stage1_steps=0", "training.validation_queries=1", "training.queries_per_step=1",
+        "training.rollouts_per_query=2",
+    ]  # fmt: skip
+    training = ["train", "--config", "quick", "--runs", "runs", *(word for one in settings for word in ("--set", one))]
+    [(code, said)] = without(gone, tmp_path, training)
+    assert code == 0, said
+
+
 def test_a_function_of_python_says_it_too() -> None:
     @names_missing_extras
     def needs(name: str) -> None:
