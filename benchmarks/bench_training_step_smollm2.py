@@ -2,7 +2,8 @@
 
 What the manager has read when it decides, about 290 tokens, with short prompts as in a training by the preset
 `smollm2`, at two bars; eight answers of 48 tokens to each, one thread. Seconds are those of the processor, so that
-other work on the machine counts for nobody. The folder of SmolLM2 is named by CRYPTOSENTINEL_SMOLLM2 (`python -m
+other work on the machine counts for nobody. Where torch sees a GPU, both compute there, in float32 and in bfloat16, and
+seconds are those of the clock. The folder of SmolLM2 is named by CRYPTOSENTINEL_SMOLLM2 (`python -m
 scripts.smollm2 FOLDER`); without it there is no row. It takes some minutes.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from backend.policies.hardware import Hardware
 from benchmarks.run import Result
 from benchmarks.trl_step import Work, alternating
 from cryptosentinel.guard.guard import Guard
@@ -41,34 +43,43 @@ LIMIT = 0.5
 
 
 def run() -> list[Result]:
-    """The row `training.step_smollm2`; the value is the seconds of a step of ours."""
+    """The row `training.step_smollm2`, on a GPU one for each precision; the value is the seconds of a step of ours."""
     if not os.environ.get(SMOLLM2):
         print(f"no row of SmolLM2: {SMOLLM2} names no folder", file=sys.stderr)
         return []
+    folder = Path(os.environ[SMOLLM2])
+    if torch.cuda.is_available():
+        return [
+            _row(f"training.step_smollm2.gpu.{name}", folder, Hardware("cuda", name))
+            for name in ("float32", "bfloat16")
+        ]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        work = _work(Path(os.environ[SMOLLM2]))
-        theirs, ours = alternating(work, STEPS, 1)
+        return [_row("training.step_smollm2", folder, Hardware())]
     finally:
         torch.set_num_threads(threads)
+
+
+def _row(name: str, folder: Path, hardware: Hardware) -> Result:
+    work = _work(folder, hardware)
+    theirs, ours = alternating(work, STEPS, 1)
     mine, peer = statistics.median(ours), statistics.median(theirs)
     lengths = " and ".join(str(len(ids)) for ids in work.ids())
-    return [
-        {
-            "name": "training.step_smollm2",
-            "value": mine,
-            "unit": "s of processor",
-            "against": f"TRL GRPOTrainer, {peer:.1f} s: prompts of {lengths} tokens, K = {GROUP}, {NEW_TOKENS} new "
-            f"tokens, one thread, median of {len(ours)}",
-            "ratio": mine / peer,
-            "target": f"<= {LIMIT}",
-            "met": mine <= LIMIT * peer,
-        }
-    ]
+    where = "one thread" if hardware.kind == "cpu" else f"{torch.cuda.get_device_name()}, {hardware.precision}"
+    return {
+        "name": name,
+        "value": mine,
+        "unit": "s of processor" if hardware.kind == "cpu" else "s",
+        "against": f"TRL GRPOTrainer, {peer:.1f} s: prompts of {lengths} tokens, K = {GROUP}, {NEW_TOKENS} new "
+        f"tokens, {where}, median of {len(ours)}",
+        "ratio": mine / peer,
+        "target": f"<= {LIMIT}",
+        "met": mine <= LIMIT * peer,
+    }
 
 
-def _work(folder: Path) -> Work:
+def _work(folder: Path, hardware: Hardware) -> Work:
     model, tokenizer = load_model(folder)
     codec = chat_format(tokenizer, folder)
     prompts = [str(tokenizer.decode(list(_asked(codec, bar)))) for bar in BARS]
@@ -82,8 +93,15 @@ def _work(folder: Path) -> Work:
         new_tokens=NEW_TOKENS,
         micro_batch=(TOKENS_AT_ONCE, ROWS_AT_ONCE),
         lora_rank=8,
-        clock=time.process_time,
+        clock=time.process_time if hardware.kind == "cpu" else _seconds_there,
+        hardware=hardware,
     )
+
+
+def _seconds_there() -> float:
+    """The clock, once the GPU has done what it was given."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def _asked(codec: ChatFormat, bar: int) -> tuple[int, ...]:

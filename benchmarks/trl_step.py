@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
 
+from backend.policies.hardware import Hardware
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.advantages import group_advantages
 from backend.training.algorithm.trajectory import Trajectory
@@ -48,6 +49,8 @@ class Work:
         group, new_tokens: K, and the tokens of an answer.
         micro_batch: tokens of one forward pass of ours, padded; rows of one of TRL's.
         clock: what counts the seconds.
+        hardware: where both compute, and in which numbers. TRL keeps its base in float32 and has products in bfloat16
+            by autocast, as it does by its own setting.
     """
 
     model: PreTrainedModel
@@ -59,6 +62,7 @@ class Work:
     micro_batch: tuple[int, int]
     lora_rank: int
     clock: Clock = time.perf_counter
+    hardware: Hardware = field(default_factory=Hardware)
 
     def ids(self) -> list[tuple[int, ...]]:
         """The prompts' ids."""
@@ -76,8 +80,11 @@ class OurStep:
     def __init__(self, work: Work) -> None:
         self._work, self._ids, self._number = work, work.ids(), 0
         shape = lora_settings(lora_rank=work.lora_rank, lora_alpha=2 * work.lora_rank)
-        self._policies = RolePolicies(work.model, [ROLE], "lora", shape)
-        self._engine = LocalEngine(work.codec, self._policies.base_config, {})
+        hardware = work.hardware
+        self._policies = RolePolicies(work.model, [ROLE], "lora", shape, hardware=hardware)
+        self._engine = LocalEngine(
+            work.codec, self._policies.base_config, {}, device=hardware.device, dtype=hardware.dtype
+        )
         settings = trainer_settings(learning_rate=1e-5, micro_batch_tokens=work.micro_batch[0])
         self._trainer = RoleTrainer(self._policies, ROLE, settings)
 
@@ -166,8 +173,8 @@ def alternating(work: Work, steps: int, warm_up: int) -> tuple[list[float], list
             learning_rate=1e-5,
             lr_scheduler_type="constant",
             max_steps=steps,
-            use_cpu=True,
-            bf16=False,
+            use_cpu=work.hardware.kind == "cpu",
+            bf16=work.hardware.precision == "bfloat16",
             gradient_checkpointing=False,
             report_to=[],
             save_strategy="no",
