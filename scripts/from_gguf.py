@@ -1,10 +1,11 @@
 """Makes an ordinary model folder of a GGUF file: `python -m scripts.from_gguf FILE FOLDER`.
 
 The folder holds `config.json`, `tokenizer.json` with the chat template beside it, and `model.safetensors` in float32:
-what the file's quantization left of each weight, and nothing rounded again. transformers reads the file; it knows some
-twenty architectures, and refuses the others by name. It reads every tokenizer of the GPT-2 kind as GPT-2's own, so
-`SPLITS` puts right how text is cut before the merges, where that is known; of any other the script says that
-`tokenizer.json` should come from the original model.
+what the file's quantization left of each weight, and nothing rounded again. transformers reads the weights; it knows
+some twenty architectures, and refuses the others by name. A tokenizer of the GPT-2 kind is put together here out of
+what the file says, since releases of transformers differ in what they make of it: 5.17 takes the token that begins a
+turn for the one that ends it. How text is cut before the merges has a name in the file; of one that `SPLITS` does not
+know the script says that `tokenizer.json` should come from the original model.
 
 Wants the package `gguf`: `python scripts/install.py gguf`.
 """
@@ -15,10 +16,14 @@ import argparse
 import importlib.util
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tokenizers import pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # How text is cut before merges, by the name that llama.cpp has for it (`tokenizer.ggml.pre`).
 SPLITS = {
@@ -27,7 +32,10 @@ SPLITS = {
     ),
     "gpt-2": pre_tokenizers.ByteLevel(add_prefix_space=False),
 }
-_MODEL, _SPLIT = "tokenizer.ggml.model", "tokenizer.ggml.pre"
+# What a tokenizer is told of its special tokens, by the file's names for it.
+SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+_NAME = "tokenizer.ggml."
+_CONTROL, _USER_DEFINED = 3, 4  # types of tokens that are no text, and that are never cut
 
 
 class NoFolder(Exception):
@@ -45,22 +53,22 @@ def convert(file: Path, folder: Path) -> str:
         raise NoFolder(f"{folder} is there already: remove it, or give another folder")
     if not file.is_file():
         raise NoFolder(f"there is no file {file}: give a *.gguf file")
+    from gguf import GGUFReader
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
     try:
-        split = _splitting(file)
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
+        said = {name: field.contents() for name, field in GGUFReader(file).fields.items()}
+        byte_level = said.get(_NAME + "model") == "gpt2"
+        tokenizer = byte_level_tokenizer(said) if byte_level else AutoTokenizer.from_pretrained(file.parent, **where)
         read = AutoModelForCausalLM.from_pretrained(file.parent, **where, dtype="float32")
         config = AutoConfig.from_pretrained(file.parent, **where)
     except Exception as error:  # of a damaged file the libraries raise whatever comes, a plain `Exception` among it
         raise NoFolder(f"{file} cannot be read ({' '.join(str(error).split())[:300]}): give another file") from error
-    note = ""
-    if split in SPLITS:
-        tokenizer.backend_tokenizer.pre_tokenizer = SPLITS[split]
-    elif split is not None:
+    note, split = "", said.get(_NAME + "pre", "gpt-2")
+    if byte_level and split not in SPLITS:
         note = (
             f"the tokenizer cuts text as '{split}', which is not known here, so its tokens may differ from the "
             "original's: put the original model's tokenizer.json into the folder"
@@ -78,14 +86,27 @@ def convert(file: Path, folder: Path) -> str:
     return note
 
 
-def _splitting(file: Path) -> str | None:
-    """The name of how text is cut before merges; None where there are no merges."""
-    from gguf import GGUFReader
+def byte_level_tokenizer(said: Mapping[str, Any]) -> PreTrainedTokenizerFast:
+    """The tokenizer of what a file says: tokens with their types, merges, the ids of special tokens, and the template.
 
-    fields = GGUFReader(file).fields
-    if _MODEL not in fields or fields[_MODEL].contents() != "gpt2":
-        return None
-    return str(fields[_SPLIT].contents()) if _SPLIT in fields else "gpt-2"
+    Raises `KeyError` or `ValueError` for a file that contradicts itself.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    tokens, types = list(said[_NAME + "tokens"]), list(said[_NAME + "token_type"])
+    merges = [tuple(line.split(" ", 1)) for line in said[_NAME + "merges"]]
+    backend = Tokenizer(models.BPE(vocab={token: at for at, token in enumerate(tokens)}, merges=merges))
+    backend.pre_tokenizer = SPLITS.get(said.get(_NAME + "pre", "gpt-2"), SPLITS["gpt-2"])
+    backend.decoder = decoders.ByteLevel()
+    for kind, special in ((_CONTROL, True), (_USER_DEFINED, False)):
+        found = [token for token, one in zip(tokens, types, strict=True) if one == kind]
+        backend.add_tokens([AddedToken(token, normalized=False, special=special) for token in found])
+    ids = {name: said.get(f"{_NAME}{field}_token_id") for name, field in SPECIAL.items()}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, **{name: tokens[at] for name, at in ids.items() if at is not None}
+    )
+    tokenizer.chat_template = said.get("tokenizer.chat_template")
+    return tokenizer
 
 
 def main(arguments: list[str]) -> int:

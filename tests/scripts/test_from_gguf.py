@@ -73,6 +73,7 @@ def write(path: Path, model: LlamaForCausalLM, split: str) -> Path:
     writer.add_token_merges(["a b"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
     writer.add_chat_template(TEMPLATE)
     state = {name: tensor.float().numpy() for name, tensor in model.state_dict().items()}
     writer.add_tensor("token_embd.weight", state["model.embed_tokens.weight"])
@@ -100,7 +101,11 @@ def test_the_folder_answers_as_the_file_says(original: Any, tmp_path: Path, caps
     ids = torch.tensor([[5, 9, 100, 7, 42]])
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, original(ids).logits, atol=1e-5, rtol=0)
-    assert chat_format(tokenizer, tmp_path / "made").decode([4, 5]) != ""
+    codec = chat_format(tokenizer, tmp_path / "made")
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, sorted(tokenizer.all_special_ids)) == (1, 2, [0, 1, 2])
+    for text in ("abba 12 a", "ünï€\n"):
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert codec.decode(ids) == text and [vocabulary()[one] for one in ids].count("ab") == text.count("ab")
     assert from_gguf.main([str(file), str(tmp_path / "made")]) == 2, "a folder that is there is never replaced"
     assert "is there already" in capsys.readouterr().err
 
