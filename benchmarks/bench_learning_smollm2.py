@@ -1,13 +1,13 @@
 """A real language model, specialised: `make bench ONLY=learning.smollm2`.
 
 SmolLM2-135M-Instruct with a LoRA adapter a role: imitation of the scripted team (`sft`), then M-GRPO. By the preset
-`smollm2` it takes two hours on two cores; where torch sees a GPU the preset is `smollm2_gpu`, and five seeds, each with
-an imitation of its own, are trained side by side in some ten minutes. It goes on where it was interrupted
-(`runs/PRESET/seed-N/`) and runs only when it is named. The folder of the model is named by CRYPTOSENTINEL_SMOLLM2
-(`python -m scripts.smollm2 FOLDER` makes it); without it there is no row.
+`smollm2` it takes two hours on two cores; where torch sees a GPU the preset is `smollm2_gpu`, and M-GRPO goes on from
+one imitation with three seeds, side by side. It goes on where it was interrupted (`runs/PRESET/`) and runs only when it
+is named. The folder of the model is named by CRYPTOSENTINEL_SMOLLM2 (`python -m scripts.smollm2 FOLDER` makes it);
+without it there is no row.
 
-`learning.smollm2.calls.*`: the share of valid first calls over 400 turns a seed, 100 of each role, of the model as it
-is (full prompts, which list the tools), unconstrained and constrained to the tools' grammar, and after `sft` (short
+`learning.smollm2.calls.*`: the share of valid first calls over 400 turns, 100 of each role, of the model as it is
+(full prompts, which list the tools), unconstrained and constrained to the tools' grammar, and after `sft` (short
 prompts). A call is valid if the conversation goes on with it.
 
 `learning.smollm2.reward`: the manager's reward R_M (0.1 format, 0.9 outcome, 0 where the format is invalid), after
@@ -24,7 +24,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,10 @@ SAMPLES = 2  # decisions on a state
 FIRST_CALL_TOKENS = 128
 LEAST_VALID = 0.95
 AFTER_SFT = "after_sft"
+Alpha = tuple[float, float]
 CALLS = ("unconstrained", "constrained", AFTER_SFT)
-TEAMS = ("holding", "scripted", "before", "after")
+PLAIN = ("holding", "scripted", AFTER_SFT)  # teams that no seed of M-GRPO has to do with
+AFTER = "after"
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Extent:
 
 
 ON_A_CPU = Extent("smollm2", (1,), 96, 48)
-ON_A_GPU = Extent("smollm2_gpu", (1, 2, 3, 4, 5), 384, 192)
+ON_A_GPU = Extent("smollm2_gpu", (1, 2, 3), 256, 128)
 
 
 def run() -> list[Result]:
@@ -83,107 +86,143 @@ def run() -> list[Result]:
     base = os.environ.get(SMOLLM2)
     if not base:
         return []
-    extent = _extent()
-    if len(extent.seeds) == 1:
-        seeds = [_measured(Path(base), extent.seeds[0])]
-    else:
-        seeds = _side_by_side(Path(base), extent.seeds)
-    return [*_call_rows(seeds), *_reward_rows(seeds)]
+    there = torch.cuda.is_available()
+    work = Work(Path(base).resolve(), ON_A_GPU if there else ON_A_CPU)
+    work.imitate()
+    with _side_by_side(work.extent.seeds if there else ()):
+        plain = {name: work.rewards(name) for name in PLAIN}
+        calls = {name: {role: work.first_calls(name, role) for role in ROLES} for name in CALLS}
+    return [*_call_rows(calls), *_reward_rows(plain, [work.after(seed) for seed in work.extent.seeds])]
 
 
-def _extent() -> Extent:
-    return ON_A_GPU if torch.cuda.is_available() else ON_A_CPU
-
-
-def _side_by_side(base: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """What `_measured` finds for each seed, in a process each."""
+@contextmanager
+def _side_by_side(seeds: Sequence[int]) -> Iterator[None]:
+    """Train and measure each seed in a process of its own, beside what the block does; wait for them at its end."""
     module = f"{__package__}.{Path(__file__).stem}"
     running = [subprocess.Popen([sys.executable, "-m", module, str(seed)]) for seed in seeds]
     try:
+        yield
         failed = [seed for seed, process in zip(seeds, running, strict=True) if process.wait()]
     finally:
         for process in running:
             process.kill()
+            process.wait()
     if failed:
         raise RuntimeError(f"seeds {', '.join(map(str, failed))} did not come to their end: see above")
-    return [_measured(base, seed) for seed in seeds]
 
 
-def _measured(base: Path, seed: int) -> dict[str, Any]:
-    """Everything about one seed, from its files where it was measured before."""
-    extent = _extent()
-    folder = Path("runs") / extent.preset / f"seed-{seed}"
-    trained = _trained(base.resolve(), folder, extent.preset, seed)
-    config = load_config(extent.preset)
-    market = load_market(config.market.model_copy(update={"seed": OTHER_SEED}), config.costs)
-    found: dict[str, Any] = {
-        name: _kept(folder, f"reward-{name}", lambda name=name: _rewards(name, config, trained, market, extent))
-        for name in TEAMS
-    }
-    for name in CALLS:
-        found[name] = {role: calls_of(folder, name, role, str(base), trained, market) for role in ROLES}
-    return found
+class Work:
+    """What is made and measured, each once: it is kept below `runs/PRESET/`.
 
+    `base` is the model's folder.
+    """
 
-def _trained(base: Path, folder: Path, preset: str, seed: int) -> Path:
-    """The folder of the trained team, which is made unless it is there."""
-    sft, kept = folder / "sft", folder / "team.txt"
-    if kept.is_file():
-        return Path(kept.read_text().strip())
-    if not (sft / "scores.json").is_file():
-        learnt = (f"training.base_model={base}", f"sft.seed={seed}", f"training.seed={seed}")
-        fine_tune_roles(SftRequest(config=preset, overrides=learnt, folder=sft))
-    begun = folder / "runs"
-    unfinished = sorted(path.name for path in begun.glob("train-*") if not (path / MANIFEST).is_file())
-    asked = (f"training.start_from={sft.resolve()}", f"training.seed={seed}")
-    request = TrainRequest(resume=unfinished[-1]) if unfinished else TrainRequest(config=preset, overrides=asked)
-    trained = train_team(request, store=folder / "store", runs=begun).folder
-    kept.write_text(f"{trained}\n")
-    return trained
+    def __init__(self, base: Path, extent: Extent) -> None:
+        self.base, self.extent = base, extent
+        self.folder = Path("runs") / extent.preset
+        self.config = load_config(extent.preset)
+        market = self.config.market.model_copy(update={"seed": OTHER_SEED})
+        self.market = load_market(market, self.config.costs)
+
+    @property
+    def sft(self) -> Path:
+        """The folder of the team that imitates the scripted one."""
+        return self.folder / "sft"
+
+    def imitate(self) -> None:
+        """Make that team."""
+        if not (self.sft / "scores.json").is_file():
+            learnt = (f"training.base_model={self.base}",)
+            fine_tune_roles(SftRequest(config=self.extent.preset, overrides=learnt, folder=self.sft))
+
+    def trained(self, seed: int) -> Path:
+        """The folder of the team that M-GRPO made of it."""
+        folder = self.folder / f"seed-{seed}"
+        kept, begun = folder / "team.txt", folder / "runs"
+        if kept.is_file():
+            return Path(kept.read_text().strip())
+        unfinished = sorted(path.name for path in begun.glob("train-*") if not (path / MANIFEST).is_file())
+        overrides = (f"training.start_from={self.sft.resolve()}", f"training.seed={seed}")
+        request = (
+            TrainRequest(resume=unfinished[-1])
+            if unfinished
+            else TrainRequest(config=self.extent.preset, overrides=overrides)
+        )
+        team = train_team(request, store=folder / "store", runs=begun).folder
+        kept.write_text(f"{team}\n")
+        return team
+
+    def after(self, seed: int) -> dict[str, Any]:
+        """What the trained team of a seed earns."""
+        team = str(self.trained(seed))
+        return self._kept(
+            f"seed-{seed}/reward", lambda: _rewards(load_team(team, self.config.team), *self._states(SAMPLES))
+        )
+
+    def rewards(self, name: str) -> dict[str, Any]:
+        """What one of `PLAIN` earns."""
+        if name == "holding":
+            return self._kept("reward-holding", lambda: _held(*self._states(SAMPLES)))
+        if name == "scripted":
+            return self._kept("reward-scripted", lambda: _rewards(scripted_team(self.config.team), *self._states(1)))
+        return self._kept(
+            f"reward-{name}", lambda: _rewards(load_team(str(self.sft), self.config.team), *self._states(SAMPLES))
+        )
+
+    def first_calls(self, name: str, role: str) -> int:
+        """How many of the first calls of a role are valid."""
+
+        def measure() -> dict[str, Any]:
+            config = self.config
+            if name == AFTER_SFT:
+                loaded = load_team(str(self.sft), config.team)
+            else:
+                plain = [f"engine.model={self.base}", "team.prompts=full", f"team.max_tokens={FIRST_CALL_TOKENS}"]
+                plain.append(f"engine.constrained={str(name == CALLS[1]).lower()}")
+                config = load_config(self.extent.preset, plain)
+                loaded = configured_team(PROMPTED, config).at_temperature(config.training.temperature)
+            queries, _ = _states(config, self.market, TURNS)
+            return {"valid": _valid_first_calls(loaded, _first_turns(loaded, config, queries)[role])}
+
+        valid: int = self._kept(f"calls-{name}-{role}", measure)["valid"]
+        return valid
+
+    def _states(self, samples: int) -> tuple[list[Query], RolloutSettings, Alpha, int]:
+        queries, settings = _states(self.config, self.market, self.extent.states)
+        return queries, replace(settings, rollouts_per_query=samples), self.config.training.alpha, self.extent.chunk
+
+    def _kept(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `measure` finds, kept in a file, so that an interrupted benchmark goes on."""
+        path = self.folder / f"{name}.json"
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".tmp")
+            partial.write_text(json.dumps(measure()))
+            partial.replace(path)
+        document: dict[str, Any] = json.loads(path.read_text())
+        return document
 
 
 # -- valid first calls ----------------------------------------------------------------------------------------------
 
 
-def _call_rows(seeds: Sequence[dict[str, Any]]) -> list[Result]:
+def _call_rows(calls: Mapping[str, Mapping[str, int]]) -> list[Result]:
     rows = []
-    for name in CALLS:
-        counts = {role: sum(one[name][role] for one in seeds) for role in ROLES}
-        each = TURNS * len(seeds)
-        share = sum(counts.values()) / (each * len(counts))
+    for name, counts in calls.items():
+        share = sum(counts.values()) / (TURNS * len(counts))
         said = ", ".join(f"{role} {count}" for role, count in counts.items())
         rows.append(
             Result(
                 name=f"learning.smollm2.calls.{name}",
                 value=100 * share,
-                unit=f"% of {each * len(counts)} first calls",
-                against=f"{said} of {each} each",
+                unit=f"% of {TURNS * len(counts)} first calls",
+                against=f"{said} of {TURNS} each",
                 ratio=share,
                 target=LEAST_VALID if name == AFTER_SFT else "reported",
                 met=share >= LEAST_VALID or name != AFTER_SFT,
             )
         )
     return rows
-
-
-def calls_of(folder: Path, name: str, role: str, base: str, trained: Path, market: Market) -> int:
-    """How many of the first calls of a role are valid, measured unless that was done before."""
-    preset = _extent().preset
-
-    def measure() -> dict[str, Any]:
-        plain = [f"engine.model={base}", "team.prompts=full", f"team.max_tokens={FIRST_CALL_TOKENS}"]
-        plain.append(f"engine.constrained={str(name == CALLS[1]).lower()}")
-        config = load_config(preset, [] if name == AFTER_SFT else plain)
-        loaded = (
-            load_team(str(trained), config.team, trained=False)
-            if name == AFTER_SFT
-            else configured_team(PROMPTED, config).at_temperature(config.training.temperature)
-        )
-        queries, _ = _states(config, market, TURNS)
-        return {"valid": _valid_first_calls(loaded, _first_turns(loaded, config, queries)[role])}
-
-    valid: int = _kept(folder, f"calls-{name}-{role}", measure)["valid"]
-    return valid
 
 
 def _first_turns(loaded: LoadedTeam, config: Config, queries: Sequence[Query]) -> dict[str, list[AgentTask[Any]]]:
@@ -227,36 +266,36 @@ def _valid_first_calls(loaded: LoadedTeam, tasks: Sequence[AgentTask[Any]]) -> i
 # -- rewards --------------------------------------------------------------------------------------------------------
 
 
-def _reward_rows(seeds: Sequence[dict[str, Any]]) -> list[Result]:
-    rewards = {name: np.array([one[name]["reward"] for one in seeds]) for name in TEAMS}  # (seeds, states)
-    gain = rewards["after"] - rewards["before"]
+def _reward_rows(plain: Mapping[str, dict[str, Any]], trained: Sequence[dict[str, Any]]) -> list[Result]:
+    """Rows of the gain and of each team; rewards are (seeds, states)."""
+    teams = {**{name: [found] for name, found in plain.items()}, AFTER: list(trained)}
+    rewards = {name: np.array([one["reward"] for one in found]) for name, found in teams.items()}
+    gain = rewards[AFTER] - rewards[AFTER_SFT]
     gained, by_seed = grid_interval(gain, nested=False), ", ".join(f"{one:+.4f}" for one in gain.mean(axis=1))
-    what = f"{gained.windows} unseen states" + (f", {len(seeds)} seeds" if len(seeds) > 1 else "")
     rows = [
         Result(
             name="learning.smollm2.reward",
             value=gained.mean,
             unit="of the manager's reward",
-            against=f"after sft alone, {what}, {SAMPLES} decisions each; 95 % interval {gained.low:+.4f} to "
-            f"{gained.high:+.4f}; by seed {by_seed}",
+            against=f"after sft alone, {gained.windows} unseen states, {SAMPLES} decisions each; 95 % interval "
+            f"{gained.low:+.4f} to {gained.high:+.4f}; by seed of M-GRPO {by_seed}",
             ratio=None,
             target="interval > 0",
             met=gained.low > 0.0,
         )
     ]
-    for name, reward in rewards.items():
-        mean = grid_interval(reward, nested=False)
-        valid = [one[name]["valid"] for one in seeds]
-        said = ", ".join(f"{role} {np.mean([one[role] for one in valid]):.1%}" for role in valid[0])
+    for name, found in teams.items():
+        mean = grid_interval(rewards[name], nested=False)
+        said = ", ".join(f"{role} {np.mean([one['valid'][role] for one in found]):.1%}" for role in found[0]["valid"])
         rows.append(
             Result(
                 name=f"learning.smollm2.reward.{name}",
                 value=mean.mean,
                 unit="mean reward of the manager",
                 against=f"95 % interval {mean.low:.4f} to {mean.high:.4f}; net return of a decision "
-                f"{100 * float(np.mean([one[name]['net_return'] for one in seeds])):+.3f} %"
+                f"{100 * float(np.mean([one['net_return'] for one in found])):+.3f} %"
                 + (f"; valid {said}" if said else "")
-                + f"; {sum(one[name]['seconds'] for one in seeds):.0f} s",
+                + f"; {sum(one['seconds'] for one in found):.0f} s",
                 ratio=None,
                 target="reported",
                 met=True,
@@ -265,25 +304,28 @@ def _reward_rows(seeds: Sequence[dict[str, Any]]) -> list[Result]:
     return rows
 
 
-def _rewards(name: str, config: Config, trained: Path, market: Market, extent: Extent) -> dict[str, Any]:
+def _held(queries: Sequence[Query], settings: RolloutSettings, alpha: Alpha, chunk: int) -> dict[str, Any]:
+    """What holding earns: as `_rewards`."""
+    began = time.monotonic()
+    outcomes = [settings.scorer(query).outcome([]) for query in queries]
+    return {
+        "reward": [main_reward(True, 1.0, one.score, alpha) for one in outcomes],
+        "net_return": [one.net_return for one in outcomes],
+        "valid": {},
+        "seconds": time.monotonic() - began,
+    }
+
+
+def _rewards(
+    loaded: LoadedTeam, queries: Sequence[Query], settings: RolloutSettings, alpha: Alpha, chunk: int
+) -> dict[str, Any]:
     """Mean reward and net return of each state, (states,), and the share of valid answers by role."""
-    queries, settings = _states(config, market, extent.states)
-    began, alpha = time.monotonic(), config.training.alpha
+    began = time.monotonic()
     rewards: list[float] = []
     returns: list[float] = []
-    if name == "holding":
-        for query in queries:
-            outcome = settings.scorer(query).outcome([])
-            rewards.append(main_reward(True, 1.0, outcome.score, alpha))
-            returns.append(outcome.net_return)
-        return {"reward": rewards, "net_return": returns, "valid": {}, "seconds": time.monotonic() - began}
-    if name == "scripted":
-        loaded, settings = scripted_team(config.team), replace(settings, rollouts_per_query=1)
-    else:
-        loaded = load_team(str(trained), config.team, trained=name == "after")
     spoken: dict[str, list[bool]] = {}
-    for start in range(0, len(queries), extent.chunk):
-        for group in collect(loaded.team, loaded.engine, queries[start : start + extent.chunk], settings, OTHER_SEED):
+    for start in range(0, len(queries), chunk):
+        for group in collect(loaded.team, loaded.engine, queries[start : start + chunk], settings, OTHER_SEED):
             paid = [main_reward(one.main.valid, one.main.format_score, one.outcome.score, alpha) for one in group]
             rewards.append(float(np.mean(paid)))
             returns.append(float(np.mean([one.outcome.net_return for one in group])))
@@ -310,17 +352,5 @@ def _states(config: Config, market: Market, count: int) -> tuple[list[Query], Ro
     return pool.draw(OTHER_SEED, 0, count, easy=False), settings
 
 
-def _kept(folder: Path, name: str, measure: Any) -> dict[str, Any]:
-    """What `measure` finds, kept in a file, so that an interrupted benchmark goes on."""
-    path = folder / f"{name}.json"
-    if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".tmp")
-        partial.write_text(json.dumps(measure()))
-        partial.replace(path)
-    document: dict[str, Any] = json.loads(path.read_text())
-    return document
-
-
 if __name__ == "__main__":
-    _measured(Path(os.environ[SMOLLM2]), int(sys.argv[1]))
+    Work(Path(os.environ[SMOLLM2]).resolve(), ON_A_GPU).after(int(sys.argv[1]))
