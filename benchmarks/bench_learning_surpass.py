@@ -76,9 +76,16 @@ def config_of(seed: int, edge: bool = True) -> Config:
     """The preset's configuration of a seed of the headline, which it may be trained on here; without `edge` that of
     the market's twin."""
     own = [f"{section}.seed={seed}" for section in ("market", "training", "nano", "evaluation")]
-    steps = "training.stage2_steps=84"  # with 28 some teams still learned
-    shards = "training.shards=1"  # each seed has a process of its own
-    return load_config("private", [*own, steps, shards, f"market.edge={str(edge).lower()}", "seeds.confirm=[]"])
+    settings = [
+        "training.stage2_steps=84",  # with 28 some teams still learned
+        "training.shards=1",  # each seed has a process of its own
+        # As the seeds were run with, where the preset is shorter by now.
+        "training.micro_batch_tokens=8192",
+        "training.validation_every=14",
+        "training.validation_queries=64",
+        "evaluation.decisions_per_window=12",
+    ]
+    return load_config("private", [*own, *settings, f"market.edge={str(edge).lower()}", "seeds.confirm=[]"])
 
 
 def count_configuration(folder: Path, config: Config) -> int:

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from backend.builders.loaded_team import scripted_team, team_settings
 from backend.builders.market import split
@@ -22,23 +19,20 @@ from backend.config.training import TrainingConfig
 from backend.evaluation.compare import ReportProgress
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, team_folder, write_manifest
 from backend.models.registry import START, base_of_team, resolve_base
-from backend.processes import ALONE, Workers, WorkReport
-from backend.training.curriculum.queries import Query, QueryPool, gross_limit
+from backend.processes import ALONE, Workers
+from backend.training.curriculum.queries import QueryPool, gross_limit
 from backend.training.rollout.collect import rollout_settings
 from backend.training.rollout.expected_value import check_within_evidence, evidence_values, expected_values
 from backend.training.sft.spoken_markets import spoken_markets
 from backend.training.sft.warm_start import make_nano
 from cryptosentinel.agents.registry import roles_of
-from simulator.arrays import FloatArray
 from simulator.errors import UserError
 from simulator.files import copy_folder, whole_folder
 from simulator.market.market import Market
 from simulator.synthetic.beliefs import regime_beliefs
-from simulator.synthetic.information import DecisionValues
 
 NANO = "nano"
 _TEACHER_STATES = 400  # in which a teacher is compared with the evidence
-_STATES_AT_ONCE = 50  # of these, a piece of work
 
 
 def begin(config: Config, market: Market, folder: Path, report: ReportProgress, workers: Workers = ALONE) -> Path:
@@ -142,7 +136,7 @@ def _make(config: Config, market: Market, base: Path, report: ReportProgress, wo
     horizon = config.team.horizon_bars
     part = split(market, config.market, horizon).train
     if config.market.kind == "private" and not config.team.portfolio:
-        _check_teacher(config, market, part, workers)
+        _check_teacher(config, market, part)
     pools = [
         QueryPool(one, *part, horizon, gross_limit=gross_limit(config))
         for one in spoken_markets(market, config.nano.seed)
@@ -150,34 +144,12 @@ def _make(config: Config, market: Market, base: Path, report: ReportProgress, wo
     make_nano(base, pools, team_settings(config.team, 1.0), config.nano, report, config.training.shards, workers)
 
 
-def _check_teacher(config: Config, market: Market, part: tuple[int, int], workers: Workers) -> None:
+def _check_teacher(config: Config, market: Market, part: tuple[int, int]) -> None:
     """Refuse a teacher that earns more than the evidence allows."""
-    pool = QueryPool(market, *part, config.team.horizon_bars, beliefs=regime_beliefs(market))
-    queries = pool.draw(config.nano.seed, 0, _TEACHER_STATES, easy=False)
-    tasks = [
-        _TeacherTask(config, queries[first : first + _STATES_AT_ONCE])
-        for first in range(0, _TEACHER_STATES, _STATES_AT_ONCE)
-    ]
-    earned, allowed = zip(*workers.each(_earned_and_allowed, tasks), strict=True)
-    check_within_evidence(
-        f"nano.teacher = {config.nano.teacher}",
-        np.concatenate(earned),
-        [value for values in allowed for value in values],
-    )
-
-
-@dataclass(frozen=True)
-class _TeacherTask:
-    """States in which the teacher of a configuration is compared with the evidence."""
-
-    config: Config
-    queries: Sequence[Query]
-
-
-def _earned_and_allowed(task: _TeacherTask, report: WorkReport) -> tuple[FloatArray, list[DecisionValues]]:
-    """What the teacher earns in each state, and what the evidence allows there."""
-    config, settings = task.config, rollout_settings(task.config, 1)
-    teacher = scripted_team(config.team, config.nano.teacher)
-    hidden = [replace(query, belief=None) for query in task.queries]
+    horizon, teacher = config.team.horizon_bars, scripted_team(config.team, config.nano.teacher)
+    beliefs = regime_beliefs(market)
+    queries = QueryPool(market, *part, horizon, beliefs=beliefs).draw(config.nano.seed, 0, _TEACHER_STATES, easy=False)
+    settings = rollout_settings(config, 1)
+    hidden = [replace(query, belief=None) for query in queries]
     values = expected_values(teacher.team, teacher.engine, hidden, settings, config.nano.seed)
-    return values.scores, evidence_values(task.queries, settings)
+    check_within_evidence(f"nano.teacher = {config.nano.teacher}", values.scores, evidence_values(queries, settings))
