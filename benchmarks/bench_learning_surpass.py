@@ -1,11 +1,12 @@
 """Whether a team learns more than its teacher knows, where each role sees what no other does:
 `make bench ONLY=learning.surpass`.
 
-The preset `private` with twice its steps, on the markets of its `seeds.confirm`, which nothing else trains on. Each
-seed has a market, a warm start and a training of its own. Everybody decides once in each of the held-out states with
-the likeliest answer, and is scored over common scenarios (`held_out_value`). Rows: the trained team less its teacher,
-less that teacher without its lots (`scripted`), less the warm start, and less leaving positions as they are; the ratio
-is the share of what the evidence allows above leaving them. Intervals are Student's over the means of the seeds.
+The preset `private` with twice its steps and validations as the seeds were run with, on the markets of its
+`seeds.confirm`, which nothing else trains on. Each seed has a market, a warm start and a training of its own. Everybody
+decides once in each of the held-out states with the likeliest answer, and is scored over common scenarios
+(`held_out_value`). Rows: the trained team less its teacher, less that teacher without its lots (`scripted`), less the
+warm start, and less leaving positions as they are; the ratio is the share of what the evidence allows above leaving
+them. Intervals are Student's over the means of the seeds.
 `twin` is the same training on the twin without edge of the first seed's market, less leaving positions as they are:
 there is nothing to know there, so it must not be above 0. Its interval is over stretches of its history.
 
