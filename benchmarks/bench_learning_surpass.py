@@ -1,11 +1,12 @@
 """Whether a team learns more than its teacher knows, where each role sees what no other does:
 `make bench ONLY=learning.surpass`.
 
-The preset `private` with twice its steps, on the markets of its `seeds.confirm`, which nothing else trains on. Each
-seed has a market, a warm start and a training of its own. Everybody decides once in each of the held-out states with
-the likeliest answer, and is scored over common scenarios (`held_out_value`). Rows: the trained team less its teacher,
-less that teacher without its lots (`scripted`), less the warm start, and less leaving positions as they are; the ratio
-is the share of what the evidence allows above leaving them. Intervals are Student's over the means of the seeds.
+The preset `private` with twice its steps and validations as the seeds were run with, on the markets of its
+`seeds.confirm`, which nothing else trains on. Each seed has a market, a warm start and a training of its own. Everybody
+decides once in each of the held-out states with the likeliest answer, and is scored over common scenarios
+(`held_out_value`). Rows: the trained team less its teacher, less that teacher without its lots (`scripted`), less the
+warm start, and less leaving positions as they are; the ratio is the share of what the evidence allows above leaving
+them. Intervals are Student's over the means of the seeds.
 `twin` is the same training on the twin without edge of the first seed's market, less leaving positions as they are:
 there is nothing to know there, so it must not be above 0. Its interval is over stretches of its history.
 
@@ -76,9 +77,16 @@ def config_of(seed: int, edge: bool = True) -> Config:
     """The preset's configuration of a seed of the headline, which it may be trained on here; without `edge` that of
     the market's twin."""
     own = [f"{section}.seed={seed}" for section in ("market", "training", "nano", "evaluation")]
-    steps = "training.stage2_steps=84"  # with 28 some teams still learned
-    shards = "training.shards=1"  # each seed has a process of its own
-    return load_config("private", [*own, steps, shards, f"market.edge={str(edge).lower()}", "seeds.confirm=[]"])
+    settings = [
+        "training.stage2_steps=84",  # with 28 some teams still learned
+        "training.shards=1",  # each seed has a process of its own
+        # As the seeds were run with, where the preset is shorter by now.
+        "training.micro_batch_tokens=8192",
+        "training.validation_every=14",
+        "training.validation_queries=64",
+        "evaluation.decisions_per_window=12",
+    ]
+    return load_config("private", [*own, *settings, f"market.edge={str(edge).lower()}", "seeds.confirm=[]"])
 
 
 def count_configuration(folder: Path, config: Config) -> int:

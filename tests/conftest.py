@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from hypothesis import settings
 # How long an example takes is the machine's affair: no test fails by the clock.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+# Containers often forbid bytecode. Then every worker rewrites all tests anew, and each of the many processes that tests
+# start compiles the whole program: together a minute and more.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A shell that puts a command into the background lets it ignore Ctrl-C, which tests send to themselves and to others.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

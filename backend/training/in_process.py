@@ -109,7 +109,9 @@ class LocalLearners:
         elif self._side_by_side is not None:
             # The longest first, so that no process waits for it at the end.
             roles = sorted(self._learners, key=lambda role: -_tokens(self._learners[role].conversations(data)))
-            learned = self._side_by_side.side_by_side(lambda role: self._learners[role].train(step, data), roles)
+            learned = self._side_by_side.side_by_side(
+                lambda role: self._learners[role].train(step, data), roles, self._config.freeze
+            )
             by_role = dict(zip(roles, learned, strict=True))
             results = {role: by_role[role] for role in self._learners}
         else:

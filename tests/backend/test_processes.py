@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Iterator
 
 import pytest
+import torch
 
-from backend.processes import ALONE, Helper, Workers, WorkReport, silent, started
+from backend.processes import ALONE, Helper, Workers, WorkReport, _received, _send, silent, started
 from simulator.errors import RunFailed, UserError
 
 
@@ -69,6 +71,19 @@ def test_the_first_failure_is_raised_and_nothing_new_is_begun() -> None:
 def pair() -> Iterator[Workers]:
     with started(2) as workers:
         yield workers
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.bfloat16])
+def test_tensors_go_by_value(dtype: torch.dtype) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    whole = torch.arange(12).reshape(3, 4).to(dtype)
+    learnt = torch.nn.Parameter(torch.ones(2))
+    _send(ours, ([whole, whole.T[1:]], learnt, "said"))
+    (plain, part), parameter, said = _received(theirs)
+    assert plain.dtype == dtype and torch.equal(plain, whole) and torch.equal(part, whole.T[1:]) and said == "said"
+    assert isinstance(parameter, torch.nn.Parameter) and torch.equal(parameter, learnt)
+    plain.zero_()  # it can be written to
+    assert whole.any() and not whole.is_shared()
 
 
 @pytest.mark.slow

@@ -1,14 +1,15 @@
 """The roles learn side by side: while this process computes the gradients of one role, each helper does those of
-another.
+another. Where one role alone learns, all of them share the micro-batches of its updates.
 
-All state stays here: a helper gets the role's parameters with every update, and gives back the gradient. One process
-computes all micro-batches of an update in their order, so the gradient is the same to the bit whoever computed it.
+All state stays here: a helper gets the role's parameters with every update, and gives back the gradient. The gradients
+of an update's micro-batches are added in their order, as one process adds them, so the sum is the same to the bit
+whoever computed which.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -52,8 +53,17 @@ class HelperGradients:
         self._here = LocalGradients()
         self._thread = threading.local()
 
-    def side_by_side(self, learn: Callable[[str], _Answer], roles: Sequence[str]) -> list[_Answer]:
-        """What `learn` makes of each role, in their order; who is free takes the next one."""
+    def side_by_side(
+        self, learn: Callable[[str], _Answer], roles: Sequence[str], frozen: Collection[str] = ()
+    ) -> list[_Answer]:
+        """What `learn` makes of each role, in their order; who is free takes the next one. Where all but one of them
+        are `frozen`, its micro-batches are shared instead."""
+        if len(set(roles) - set(frozen)) == 1:
+            self._thread.sharing = True
+            try:
+                return [learn(role) for role in roles]
+            finally:
+                self._thread.sharing = False
 
         def with_helper(helper: Helper | None, role: str) -> _Answer:
             with self._asking(helper):
@@ -69,6 +79,8 @@ class HelperGradients:
         self, policy: PolicyGradient, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats
     ) -> float:
         """As `GradientPool.accumulate`; the role's parameters have no gradient yet."""
+        if self._shares(batches):
+            return self._shared(policy, batches, total, temperature, stats)
         helper = self._helper()
         if helper is None:
             return self._here.accumulate(policy, batches, total, temperature, stats)
@@ -80,15 +92,54 @@ class HelperGradients:
         stats.take(counted)
         return loss
 
+    def _shared(
+        self, policy: PolicyGradient, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats
+    ) -> float:
+        """`accumulate`, a micro-batch to whoever is free; gradients, loss and statistics are added in their order."""
+        parameters = policy.policies.trainable(policy.role)
+
+        def alone(helper: Helper | None, batch: MicroBatch) -> tuple[float, list[Tensor | None], StepStats]:
+            task = self._task(policy, [batch], total, temperature, StepStats(policy.settings.importance_cap))
+            if helper is not None:
+                return helper.do(_gradients_here, task, silent)
+            return _gradients(policy, task)
+
+        loss = 0.0
+        sums: list[Tensor | None] = [None] * len(parameters)
+        for part, gradients, counted in self._workers.share(alone, batches):
+            loss += part
+            stats.merge(counted)
+            for place, gradient in enumerate(gradients):
+                known = sums[place]
+                if gradient is not None:
+                    sums[place] = gradient if known is None else known.add_(gradient)
+        for parameter, gradient in zip(parameters, sums, strict=True):
+            parameter.grad = gradient
+        return loss
+
     def logps(
         self, policy: PolicyGradient, batches: Sequence[MicroBatch], temperature: float
     ) -> list[tuple[MicroBatch, list[Tensor]]]:
         """As `GradientPool.logps`, in the order of `batches`."""
+        if self._shares(batches):
+            return self._shared_logps(policy, batches, temperature)
         helper = self._helper()
         if helper is None:
             return self._here.logps(policy, batches, temperature)
         lines = helper.do(_logps_here, self._task(policy, batches, None, temperature), silent)
         return list(zip(batches, lines, strict=True))
+
+    def _shared_logps(
+        self, policy: PolicyGradient, batches: Sequence[MicroBatch], temperature: float
+    ) -> list[tuple[MicroBatch, list[Tensor]]]:
+        def alone(helper: Helper | None, batch: MicroBatch) -> list[Tensor]:
+            if helper is None:
+                [lines] = policy.logps([batch], temperature)
+            else:
+                [lines] = helper.do(_logps_here, self._task(policy, [batch], None, temperature), silent)
+            return lines
+
+        return list(zip(batches, self._workers.share(alone, batches), strict=True))
 
     def optimizer(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> RoleOptimizer:
         """As `GradientPool.optimizer`: the step itself is taken in this process."""
@@ -108,6 +159,10 @@ class HelperGradients:
     def _helper(self) -> Helper | None:
         helper: Helper | None = getattr(self._thread, "helper", None)
         return helper
+
+    def _shares(self, batches: Sequence[MicroBatch]) -> bool:
+        """Whether these micro-batches are for all processes, since no other role has any."""
+        return len(batches) > 1 and getattr(self._thread, "sharing", False)
 
     @contextmanager
     def _asking(self, helper: Helper | None) -> Iterator[None]:
@@ -129,11 +184,18 @@ def _policy_here(task: _GradientTask) -> PolicyGradient:
 
 
 def _gradients_here(task: _GradientTask, report: WorkReport) -> tuple[float, list[Tensor | None], StepStats]:
+    return _gradients(_policy_here(task), task)
+
+
+def _gradients(policy: PolicyGradient, task: _GradientTask) -> tuple[float, list[Tensor | None], StepStats]:
+    """Loss, gradients and statistics of a task; the parameters have no gradient before, and none afterwards."""
     assert task.total is not None
     assert task.stats is not None
-    policy = _policy_here(task)
+    parameters = policy.policies.trainable(task.role)
     loss = policy.accumulate(task.batches, task.total, task.temperature, task.stats)
-    gradients = [parameter.grad for parameter in policy.policies.trainable(task.role)]
+    gradients = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
     return loss, gradients, task.stats
 
 

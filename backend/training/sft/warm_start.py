@@ -8,16 +8,20 @@ leaves more to learn.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
 
 from backend.builders.market import limits_of
 from backend.config.schema import GuardConfig, NanoConfig
 from backend.evaluation.compare import ReportProgress
-from backend.processes import ALONE, Workers
-from backend.training.curriculum.queries import QueryPool
-from backend.training.sft.sft_trainer import SftSettings, warm_start
+from backend.processes import ALONE, Workers, WorkReport
+from backend.training.curriculum.queries import Query, QueryPool
+from backend.training.sft.sft_trainer import Example, SftSettings, warm_start
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
@@ -26,11 +30,12 @@ from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tok
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import Teacher, expert_policies, novice_policies
-from cryptosentinel.team import Team, TeamDecision, TeamSettings, derive_seed
+from cryptosentinel.team import Team, TeamSettings, derive_seed
 
 TOKENIZER_DECISIONS = 400
 _WARMUP_STEPS = 30
 _WEIGHT_DECAY = 0.01
+_DECISIONS_AT_ONCE = 500  # whose transcripts are a piece of work
 
 
 def transcribe(
@@ -44,29 +49,57 @@ def transcribe(
 ) -> list[Transcript]:
     """All valid conversations of `decisions` decisions on states drawn from each of `pools` in turn: the first
     `teacher_share` of them as the `teacher` takes them, the others by novices."""
+    queries = _drawn(pools, decisions, seed)
     experts = round(decisions * teacher_share)
+    said = _said(codec, queries[:experts], team_settings, seed, teacher)
+    return said + _said(codec, queries[experts:], team_settings, seed, None)
+
+
+def _drawn(pools: Sequence[QueryPool], decisions: int, seed: int) -> list[Query]:
     drawn = [pool.draw(derive_seed(seed, "transcripts"), 0, decisions, easy=False) for pool in pools]
-    queries = [drawn[number % len(pools)][number] for number in range(decisions)]
-    results: list[TeamDecision] = []
-    roles, limits = team_settings.roles, limits_of(GuardConfig())
-    whole = team_settings.portfolio
-    teachers = expert_policies(roles, portfolio=whole, teacher=teacher)
-    novices = novice_policies(roles, portfolio=whole)
-    for policies, part in ((teachers, queries[:experts]), (novices, queries[experts:])):
-        engine = ScriptedEngine(codec, policies)
-        team = Team(codec, engine.policy_version, team_settings)
-        tasks = [
-            team.decide(
-                query.view(),
-                query.account(),
-                query.symbols,
-                Guard(limits),
-                derive_seed(seed, query.key),
-            )
-            for query in part
-        ]
-        results += run_all(tasks, engine)
-    return [transcript for decision in results for transcript in decision.transcripts if transcript.valid]
+    return [drawn[number % len(pools)][number] for number in range(decisions)]
+
+
+def _said(
+    codec: ChatFormat, queries: Sequence[Query], team_settings: TeamSettings, seed: int, teacher: Teacher | None
+) -> list[Transcript]:
+    """The valid conversations of a decision on each query, as the `teacher` takes it, or a novice where it is None."""
+    roles, whole, limits = team_settings.roles, team_settings.portfolio, limits_of(GuardConfig())
+    if teacher is None:
+        policies = novice_policies(roles, portfolio=whole)
+    else:
+        policies = expert_policies(roles, portfolio=whole, teacher=teacher)
+    engine = ScriptedEngine(codec, policies)
+    team = Team(codec, engine.policy_version, team_settings)
+    tasks = [
+        team.decide(query.view(), query.account(), query.symbols, Guard(limits), derive_seed(seed, query.key))
+        for query in queries
+    ]
+    decided = run_all(tasks, engine)
+    return [transcript for decision in decided for transcript in decision.transcripts if transcript.valid]
+
+
+@dataclass(frozen=True)
+class _ExamplesTask:
+    """Some decisions of a warm start, by the `teacher` or by novices, in the tokenizer that its JSON says."""
+
+    tokenizer: str
+    queries: Sequence[Query]
+    team_settings: TeamSettings
+    seed: int
+    teacher: Teacher | None
+
+
+# Of several examples, one after the other: a row of ids, one of masks, and where each example ends.
+_Rows = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], list[int]]
+
+
+def _examples(task: _ExamplesTask, report: WorkReport) -> _Rows:
+    codec = ChatCodec(Tokenizer.from_str(task.tokenizer))
+    said = _said(codec, task.queries, task.team_settings, task.seed, task.teacher)
+    ids = np.array([token for one in said for token in one.ids], np.int32)
+    mask = np.array([own for one in said for own in one.mask], np.bool_)
+    return ids, mask, list(accumulate(len(one.ids) for one in said))
 
 
 def make_nano(
@@ -79,7 +112,7 @@ def make_nano(
     workers: Workers = ALONE,
 ) -> list[float]:
     """Write a nano and its tokenizer to `folder`, warm-started on states of all `pools`; returns the losses of the
-    steps. Each step is cut into so many `parts`, which the `workers` share."""
+    steps. Each step is cut into so many `parts`, which the `workers` share, as they do the transcripts."""
     report("tokenizer", 0, 1)
     bytes_codec = make_byte_codec()
     few = min(TOKENIZER_DECISIONS, nano.decisions)
@@ -87,13 +120,21 @@ def make_nano(
     tokenizer = train_tokenizer([bytes_codec.decode(list(one.ids)) for one in sample], nano.vocab_size)
     report("tokenizer", 1, 1)
     codec = ChatCodec(tokenizer)
-    transcripts = transcribe(codec, pools, team_settings, nano.decisions, nano.teacher_share, nano.seed, nano.teacher)
-    report("transcripts", len(transcripts), len(transcripts))
+    queries, experts = _drawn(pools, nano.decisions, nano.seed), round(nano.decisions * nano.teacher_share)
+    json = tokenizer.backend_tokenizer.to_str()
+    tasks = [
+        _ExamplesTask(json, of_whom[first : first + _DECISIONS_AT_ONCE], team_settings, nano.seed, teacher)
+        for of_whom, teacher in ((queries[:experts], nano.teacher), (queries[experts:], None))
+        for first in range(0, len(of_whom), _DECISIONS_AT_ONCE)
+    ]
+    examples: list[Example] = []
+    for ids, mask, ends in workers.each(_examples, tasks):
+        examples += [(ids[start:stop], mask[start:stop]) for start, stop in pairwise([0, *ends])]
+    report("transcripts", len(examples), len(examples))
     architecture = nano_config(
         codec.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers, intermediate_size=nano.intermediate_size
     )
     model = new_nano(nano.seed, architecture)
-    examples = [(np.asarray(one.ids, np.int32), np.asarray(one.mask, np.bool_)) for one in transcripts]
     settings = SftSettings(
         steps=nano.steps,
         batch_tokens=nano.batch_tokens,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,12 +27,13 @@ from cryptosentinel.llm.grammar import Grammars
 from cryptosentinel.llm.local.decoding import Prompt, Renewal, decode
 from cryptosentinel.llm.local.fallback import LibraryDecoder
 from cryptosentinel.llm.local.families import why_not
-from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
+from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder, Unread
 from cryptosentinel.llm.local.prefix_cache import PrefixCache
 from cryptosentinel.llm.turn import turn_of
 from simulator.errors import UserError
 
 _log = logging.getLogger(__name__)
+_Part = tuple[list[tuple[int, ...]], Unread]  # the rows' whole conversations, and what is to be read of them
 _PREFILL_TOKENS = 8192  # at most this many tokens in one prefill, which bounds its activations
 
 
@@ -227,14 +228,14 @@ def fallback_note(config: PreTrainedConfig, reason: str) -> str:
 def _read(
     model: LlamaDecoder, prefixes: PrefixCache, prompts: Sequence[tuple[int, ...]]
 ) -> dict[tuple[int, ...], tuple[Prompt, int]]:
-    """Prefill distinct prompts; with each, how many of its tokens were known. Those with equally many known and equally
-    many new tokens go together, unpadded."""
+    """Prefill distinct prompts; with each, how many of its tokens were known. Nothing is padded: those with equally
+    many known and equally many new tokens are rows of one part (`Unread`)."""
     groups: dict[tuple[int, int], list[tuple[tuple[int, ...], KVCache | None]]] = defaultdict(list)
     for ids in prompts:
         length, known = prefixes.longest(ids)
         past = min(length, len(ids) - 1)  # the last token is always read: its logits are wanted
         groups[past, len(ids) - past].append((ids, known))
-    read: dict[tuple[int, ...], tuple[Prompt, int]] = {}
+    parts: list[_Part] = []
     for (past, new), members in groups.items():
         size = max(1, _PREFILL_TOKENS // new)
         for start in range(0, len(members), size):
@@ -244,7 +245,25 @@ def _read(
                 if known is not None and past:
                     cache.write(row, 0, known.row(0, 0, past))
             tokens = torch.tensor([ids[past:] for ids, _ in batch], device=model.device)
-            logits = model.prefill(tokens, cache, past)
-            for row, (ids, _) in enumerate(batch):
-                read[ids] = Prompt(cache.row(row, 0, past + new), logits[row]), past
+            parts.append(([ids for ids, _ in batch], Unread(tokens, cache, past)))
+    read: dict[tuple[int, ...], tuple[Prompt, int]] = {}
+    for together in _bounded(parts):
+        for (texts, part), logits in zip(together, model.prefill([part for _, part in together]), strict=True):
+            for row, ids in enumerate(texts):
+                read[ids] = Prompt(part.cache.row(row, 0, part.length), logits[row]), part.past
     return read
+
+
+def _bounded(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
+    """The parts of each prefill, of at most `_PREFILL_TOKENS` tokens."""
+    together: list[_Part] = []
+    tokens = 0
+    for part in parts:
+        size = part[1].ids.numel()
+        if together and tokens + size > _PREFILL_TOKENS:
+            yield together
+            together, tokens = [], 0
+        together.append(part)
+        tokens += size
+    if together:
+        yield together

@@ -85,6 +85,21 @@ class KVCache:
         return self.keys.nbytes + self.values.nbytes
 
 
+@dataclass(frozen=True)
+class Unread:
+    """Tokens `ids` (B, N) at positions past..past + N of rows whose first `past` are in `cache`, (B rows, past + N
+    slots)."""
+
+    ids: torch.Tensor
+    cache: KVCache
+    past: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of each row, those that are known included."""
+        return self.past + self.ids.shape[1]
+
+
 _MATRICES = ("qkv", "output", "gate_up", "down")
 
 
@@ -166,35 +181,63 @@ class LlamaDecoder:
             elif part is not None:
                 yield part.untyped_storage().data_ptr(), part.untyped_storage().nbytes()
 
-    def prefill(self, ids: torch.Tensor, cache: KVCache, past: int) -> torch.Tensor:
-        """Run tokens `ids` (B, N) at positions past..past+N of every row; returns the last token's logits (B, V).
+    def prefill(self, parts: Sequence[Unread]) -> list[torch.Tensor]:
+        """Read the tokens of all parts; returns for each the logits (B, V) that follow the last one of each row.
 
-        `cache` holds past + N slots, of which the first `past` are filled; the others are filled here.
+        Every cache holds past + N slots, of which the first `past` are filled; the others are filled here. What works
+        on a token alone is done for the tokens of all parts together: with few of them it takes hardly longer than
+        with one, and attention is the little that is left for each part.
         """
-        rows, new = ids.shape
-        hidden = self._embedded(ids).view(rows * new, self.hidden)
-        rotation = self.rotation[past : past + new].repeat(rows, 1, 1)
-        causal = torch.ones(new, past + new, dtype=torch.bool, device=self.device).tril(past)
+        sizes = [part.ids.numel() for part in parts]
+        hidden = torch.cat([self._embedded(part.ids).view(-1, self.hidden) for part in parts])
+        rotation = torch.cat([self.rotation[part.past : part.length].repeat(part.ids.shape[0], 1, 1) for part in parts])
+        causal = [
+            torch.ones(part.ids.shape[1], part.length, dtype=torch.bool, device=self.device).tril(part.past)
+            for part in parts
+        ]
         for index, layer in enumerate(self.layers):
-            query, key, value = self._project(layer, hidden, rotation)
-            cache.keys[index, ..., past:] = key.view(rows, new, self.kv_heads, self.head_dim).permute(0, 2, 3, 1)
-            cache.values[index, ..., past:, :] = value.view(rows, new, self.kv_heads, self.head_dim).transpose(1, 2)
-            query = query.reshape(rows, new, self.heads, self.head_dim)
-            window = self._windows[index]
-            allowed = causal if window is None or window >= past + new else causal.triu(past - window + 1)
-            if index == self.layer_count - 1:
-                query, allowed = query[:, -1:], allowed[-1:]
-                hidden = hidden.view(rows, new, self.hidden)[:, -1]
-            attended = F.scaled_dot_product_attention(
-                query.transpose(1, 2).to(self.dtype),
-                cache.keys[index].transpose(2, 3).contiguous(),
-                cache.values[index],
-                attn_mask=allowed,
-                scale=1.0,
-                enable_gqa=True,
-            )
-            hidden = self._finish_layer(layer, hidden, attended.transpose(1, 2).reshape(hidden.shape[0], -1))
-        return self._logits(hidden)
+            projected = [one.split(sizes) for one in self._project(layer, hidden, rotation)]
+            last = index == self.layer_count - 1
+            if last:  # only the last token of each row goes on
+                ends = [part.ids.shape for part in parts]
+                streams = zip(hidden.split(sizes), ends, strict=True)
+                hidden = torch.cat([stream.view(rows, new, -1)[:, -1] for stream, (rows, new) in streams])
+            attended = [
+                self._read_part(index, part, shown, *own, last=last)
+                for part, shown, *own in zip(parts, causal, *projected, strict=True)
+            ]
+            hidden = self._finish_layer(layer, hidden, torch.cat(attended))
+        return list(self._logits(hidden).split([part.ids.shape[0] for part in parts]))
+
+    def _read_part(
+        self,
+        index: int,
+        part: Unread,
+        causal: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        last: bool,
+    ) -> torch.Tensor:
+        """Write a layer's keys and values (B N, G, D) of a part to its cache; what its queries (B N, H, D), of the last
+        layer those of each row's last token, attend to: (X, H D)."""
+        (rows, new), cache, past, window = part.ids.shape, part.cache, part.past, self._windows[index]
+        cache.keys[index, ..., past:] = key.view(rows, new, self.kv_heads, self.head_dim).permute(0, 2, 3, 1)
+        cache.values[index, ..., past:, :] = value.view(rows, new, self.kv_heads, self.head_dim).transpose(1, 2)
+        query = query.reshape(rows, new, self.heads, self.head_dim)
+        allowed = causal if window is None or window >= past + new else causal.triu(past - window + 1)
+        if last:
+            query, allowed = query[:, -1:], allowed[-1:]
+        attended = F.scaled_dot_product_attention(
+            query.transpose(1, 2).to(self.dtype),
+            cache.keys[index].transpose(2, 3).contiguous(),
+            cache.values[index],
+            attn_mask=allowed,
+            scale=1.0,
+            enable_gqa=True,
+        )
+        return attended.transpose(1, 2).reshape(rows * query.shape[1], -1)
 
     def step(
         self, ids: torch.Tensor, positions: torch.Tensor, cache: KVCache, slot: int, mask: torch.Tensor | None

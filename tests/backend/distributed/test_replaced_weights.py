@@ -45,17 +45,19 @@ def config_of(nano: Path) -> Config:
     )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def planned(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def planned() -> Iterator[None]:
     """Validations find `OUTCOMES`, whoever makes them and however often."""
     validate = Trainer._validate
+    with pytest.MonkeyPatch.context() as patch:
 
-    def planned_validate(self: Trainer, metrics: dict[str, float]) -> None:
-        found = Validation(OUTCOMES[self.state.step], 0.0, 0.0, valid=dict.fromkeys(ROLES, 1.0), expert={})
-        monkeypatch.setattr(trainer_module, "validate", lambda *_: found)
-        validate(self, metrics)
+        def planned_validate(self: Trainer, metrics: dict[str, float]) -> None:
+            found = Validation(OUTCOMES[self.state.step], 0.0, 0.0, valid=dict.fromkeys(ROLES, 1.0), expert={})
+            patch.setattr(trainer_module, "validate", lambda *_: found)
+            validate(self, metrics)
 
-    monkeypatch.setattr(Trainer, "_validate", planned_validate)
+        patch.setattr(Trainer, "_validate", planned_validate)
+        yield
 
 
 @pytest.fixture
@@ -67,9 +69,10 @@ def store() -> Iterator[Store]:
 Joint = tuple[Path, list[Any], list[dict[str, float]]]
 
 
-@pytest.fixture
-def joint(planned: None, nano: Path, tmp_path: Path) -> Joint:
-    folder, config = tmp_path / "joint", config_of(nano)
+@pytest.fixture(scope="module")
+def joint(planned: None, nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Joint:
+    """What one process comes to, to be read only."""
+    folder, config = tmp_path_factory.mktemp("joint") / "run", config_of(nano)
     with Store.open("mem://") as opened:
         begin_run(opened, config)
         folder.mkdir()

@@ -21,7 +21,9 @@ DROPPED: tuple[type[Record], ...] = (TrajectoryRecord, Delegation)
 
 
 def keeping(nano: Path, keep: int) -> Config:
-    return smaller_config(base_model=str(nano)).model_copy(update={"store": StoreConfig(keep=keep)})
+    return smaller_config(base_model=str(nano), validation_queries=1).model_copy(
+        update={"store": StoreConfig(keep=keep)}
+    )
 
 
 def train(config: Config, folder: Path, store: Store, stop_after: int | None = None) -> None:

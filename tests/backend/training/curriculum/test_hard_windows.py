@@ -117,7 +117,8 @@ def test_a_run_draws_by_its_records_and_a_resumed_one_the_same(nano: Path, tmp_p
     def seen(stores: Store) -> list[Any]:
         return [(one.step, one.query, one.symbols, one.bar) for step in range(3) for one in stores.queries(RUN, step)]
 
-    config = smaller_config(hard_share=0.8, stage1_max_steps=1, stage2_steps=2, queries_per_step=4)
+    few: dict[str, Any] = {"stage1_max_steps": 1, "stage2_steps": 2, "queries_per_step": 4, "validation_queries": 1}
+    config = smaller_config(hard_share=0.8, **few)
     open_trainer(config, nano, tmp_path / "whole", store).run()
     told = [one.values for one in store.metrics(RUN)]
     assert any(one.get("hard/gap/max", 0.0) > 0.0 for one in told)
@@ -130,7 +131,7 @@ def test_a_run_draws_by_its_records_and_a_resumed_one_the_same(nano: Path, tmp_p
         assert second.trainer.resume()
         second.run()
         assert seen(other) == seen(store)
-    even = smaller_config(stage1_max_steps=1, stage2_steps=2, queries_per_step=4)
+    even = smaller_config(**few)
     with Store.open("mem://") as other:
         open_trainer(even, nano, tmp_path / "even", other).run()
         assert seen(other) != seen(store)

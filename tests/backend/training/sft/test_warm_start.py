@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from tokenizers import Tokenizer
 
 from backend.builders.loaded_team import team_settings
 from backend.builders.teams import model_team
 from backend.config.schema import NanoConfig
 from backend.config.training import TrainingConfig
 from backend.policies.build import role_policies
+from backend.processes import ALONE, Workers
 from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import collect
 from backend.training.sft import warm_start
+from backend.training.sft.sft_trainer import Example
 from backend.training.sft.warm_start import transcribe
 from backend.training.validation import validation_of
-from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.scripted_team import Teacher
 from tests.small_world import HORIZON, TRAIN, VALIDATION, rollout_settings, small_config, small_market, small_nano, tree
@@ -58,6 +63,39 @@ def test_the_teacher_is_the_one_that_is_configured(tmp_path: Path, monkeypatch: 
     nano = NanoConfig(teacher="funding", hidden_size=16, layers=1, intermediate_size=16, decisions=10, steps=1)
     warm_start.make_nano(tmp_path / "nano", [POOL], SETTINGS, nano, lambda what, done, total: None)
     assert set(asked) == {"funding"}
+
+
+class Beside:
+    """A helper that computes here, and gets and gives copies only."""
+
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    def do(self, work: Callable[[Any, Any], Any], task: Any, report: Any) -> Any:
+        self.tasks += 1
+        return pickle.loads(pickle.dumps(work(pickle.loads(pickle.dumps(task)), report)))
+
+
+def test_helpers_share_the_transcripts_and_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_start, "_DECISIONS_AT_ONCE", 2)
+    learnt: list[list[Example]] = []
+
+    def noted(model: object, examples: list[Example], *rest: object) -> list[float]:
+        learnt.append(examples)
+        return []
+
+    monkeypatch.setattr(warm_start, "warm_start", noted)
+    nano = NanoConfig(hidden_size=16, layers=1, intermediate_size=16, decisions=16, teacher_share=0.7, steps=1)
+    helper = Beside()
+    for name, workers in (("alone", ALONE), ("shared", Workers([helper]))):
+        warm_start.make_nano(tmp_path / name, [POOL], SETTINGS, nano, lambda what, done, total: None, workers=workers)
+    codec = ChatCodec(Tokenizer.from_file(str(tmp_path / "alone" / "tokenizer.json")))
+    said = transcribe(codec, [POOL], SETTINGS, 16, 0.7, nano.seed, nano.teacher)
+    for examples in learnt:
+        assert [(ids.tolist(), mask.tolist()) for ids, mask in examples] == [
+            (list(one.ids), list(one.mask)) for one in said
+        ]
+    assert helper.tasks > 0 and tree(tmp_path / "alone") == tree(tmp_path / "shared")
 
 
 def test_the_same_seed_makes_the_same_nano(tmp_path: Path) -> None:

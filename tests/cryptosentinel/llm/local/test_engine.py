@@ -1,7 +1,7 @@
 """Our decoder against Hugging Face's, and the promise that a completion depends on its request alone."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.local.llama import LlamaDecoder
+from cryptosentinel.llm.local.llama import LlamaDecoder, Unread
 from cryptosentinel.llm.nano import nano_config
 from simulator.errors import UserError
 
@@ -114,13 +114,13 @@ def test_a_completion_does_not_depend_on_the_batch(
 
 
 def count_read_tokens(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record the number of tokens in each prefill from now on."""
+    """Record the number of tokens in each part of a prefill from now on."""
     read: list[int] = []
     prefill = LlamaDecoder.prefill
 
-    def counting(self: LlamaDecoder, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
-        read.append(ids.numel())
-        return prefill(self, ids, *rest)
+    def counting(self: LlamaDecoder, parts: Sequence[Unread]) -> list[torch.Tensor]:
+        read.extend(part.ids.numel() for part in parts)
+        return prefill(self, parts)
 
     monkeypatch.setattr(LlamaDecoder, "prefill", counting)
     return read
