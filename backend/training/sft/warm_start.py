@@ -49,18 +49,18 @@ def transcribe(
 ) -> list[Transcript]:
     """All valid conversations of `decisions` decisions on states drawn from each of `pools` in turn: the first
     `teacher_share` of them as the `teacher` takes them, the others by novices."""
-    queries = _drawn(pools, decisions, seed)
+    queries = _drawn_queries(pools, decisions, seed)
     experts = round(decisions * teacher_share)
-    said = _said(codec, queries[:experts], team_settings, seed, teacher)
-    return said + _said(codec, queries[experts:], team_settings, seed, None)
+    by_teacher = _transcripts(codec, queries[:experts], team_settings, seed, teacher)
+    return by_teacher + _transcripts(codec, queries[experts:], team_settings, seed, None)
 
 
-def _drawn(pools: Sequence[QueryPool], decisions: int, seed: int) -> list[Query]:
+def _drawn_queries(pools: Sequence[QueryPool], decisions: int, seed: int) -> list[Query]:
     drawn = [pool.draw(derive_seed(seed, "transcripts"), 0, decisions, easy=False) for pool in pools]
     return [drawn[number % len(pools)][number] for number in range(decisions)]
 
 
-def _said(
+def _transcripts(
     codec: ChatFormat, queries: Sequence[Query], team_settings: TeamSettings, seed: int, teacher: Teacher | None
 ) -> list[Transcript]:
     """The valid conversations of a decision on each query, as the `teacher` takes it, or a novice where it is None."""
@@ -96,10 +96,10 @@ _Rows = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], list[int]]
 
 def _examples(task: _ExamplesTask, report: WorkReport) -> _Rows:
     codec = ChatCodec(Tokenizer.from_str(task.tokenizer))
-    said = _said(codec, task.queries, task.team_settings, task.seed, task.teacher)
-    ids = np.array([token for one in said for token in one.ids], np.int32)
-    mask = np.array([own for one in said for own in one.mask], np.bool_)
-    return ids, mask, list(accumulate(len(one.ids) for one in said))
+    transcripts = _transcripts(codec, task.queries, task.team_settings, task.seed, task.teacher)
+    ids = np.array([token for one in transcripts for token in one.ids], np.int32)
+    mask = np.array([own for one in transcripts for own in one.mask], np.bool_)
+    return ids, mask, list(accumulate(len(one.ids) for one in transcripts))
 
 
 def make_nano(
@@ -120,7 +120,7 @@ def make_nano(
     tokenizer = train_tokenizer([bytes_codec.decode(list(one.ids)) for one in sample], nano.vocab_size)
     report("tokenizer", 1, 1)
     codec = ChatCodec(tokenizer)
-    queries, experts = _drawn(pools, nano.decisions, nano.seed), round(nano.decisions * nano.teacher_share)
+    queries, experts = _drawn_queries(pools, nano.decisions, nano.seed), round(nano.decisions * nano.teacher_share)
     json = tokenizer.backend_tokenizer.to_str()
     tasks = [
         _ExamplesTask(json, of_whom[first : first + _DECISIONS_AT_ONCE], team_settings, nano.seed, teacher)
