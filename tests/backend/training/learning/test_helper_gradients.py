@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -22,6 +20,7 @@ from backend.training.learning import helper_gradients as module
 from backend.training.learning.helper_gradients import HelperGradients
 from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.rollout.shared_shards import TrainingPlace
+from tests.copying_helper import CopyingHelper
 from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
@@ -30,17 +29,6 @@ ROLES = ("manager", "trader")
 SETTINGS = trainer_settings(
     learning_rate=2e-3, warmup_steps=1, minibatches=2, kl=0.1, entropy=0.01, micro_batch_tokens=64
 )
-
-
-class Beside:
-    """A helper that computes here, with policies of its own, and gets and gives copies only."""
-
-    def __init__(self) -> None:
-        self.tasks = 0
-
-    def do(self, work: Callable[[Any, Any], Any], task: Any, report: Any) -> Any:
-        self.tasks += 1
-        return pickle.loads(pickle.dumps(work(pickle.loads(pickle.dumps(task)), report)))
 
 
 def policies_of(nano: Path) -> RolePolicies:
@@ -59,7 +47,7 @@ def test_shared_micro_batches_change_no_bit(
     alone, together, there = (policies_of(nano) for _ in range(3))
     monkeypatch.setattr(module, "helpers_parts", lambda place: SimpleNamespace(parts=SimpleNamespace(policies=there)))
     expected = steps(RoleTrainer(alone, "manager", SETTINGS), make)
-    helper = Beside()
+    helper = CopyingHelper()
     pool = HelperGradients(Workers([helper]), TrainingPlace(Config(), nano, None))
     trainer = RoleTrainer(together, "manager", SETTINGS, pool)
 
@@ -75,7 +63,7 @@ def test_shared_micro_batches_change_no_bit(
 
 
 def test_nothing_is_shared_once_the_roles_have_learned(nano: Path, make: Make) -> None:
-    helper = Beside()
+    helper = CopyingHelper()
     pool = HelperGradients(Workers([helper]), TrainingPlace(Config(), nano, None))
     pool.side_by_side(lambda role: role, ROLES, ("trader",))
     steps(RoleTrainer(policies_of(nano), "manager", SETTINGS, pool), make)

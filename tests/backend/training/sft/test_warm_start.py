@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,6 +23,7 @@ from backend.training.validation import validation_of
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.scripted_team import Teacher
+from tests.copying_helper import CopyingHelper
 from tests.small_world import HORIZON, TRAIN, VALIDATION, rollout_settings, small_config, small_market, small_nano, tree
 
 POOL = QueryPool(small_market(), *TRAIN, HORIZON)
@@ -65,17 +64,6 @@ def test_the_teacher_is_the_one_that_is_configured(tmp_path: Path, monkeypatch: 
     assert set(asked) == {"funding"}
 
 
-class Beside:
-    """A helper that computes here, and gets and gives copies only."""
-
-    def __init__(self) -> None:
-        self.tasks = 0
-
-    def do(self, work: Callable[[Any, Any], Any], task: Any, report: Any) -> Any:
-        self.tasks += 1
-        return pickle.loads(pickle.dumps(work(pickle.loads(pickle.dumps(task)), report)))
-
-
 def test_helpers_share_the_transcripts_and_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_start, "_DECISIONS_AT_ONCE", 2)
     learnt: list[list[Example]] = []
@@ -86,7 +74,7 @@ def test_helpers_share_the_transcripts_and_change_nothing(tmp_path: Path, monkey
 
     monkeypatch.setattr(warm_start, "warm_start", noted)
     nano = NanoConfig(hidden_size=16, layers=1, intermediate_size=16, decisions=16, teacher_share=0.7, steps=1)
-    helper = Beside()
+    helper = CopyingHelper()
     for name, workers in (("alone", ALONE), ("shared", Workers([helper]))):
         warm_start.make_nano(tmp_path / name, [POOL], SETTINGS, nano, lambda what, done, total: None, workers=workers)
     codec = ChatCodec(Tokenizer.from_file(str(tmp_path / "alone" / "tokenizer.json")))
