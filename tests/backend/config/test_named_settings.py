@@ -29,7 +29,6 @@ EXPECTED = {  # a setting that no preset and no benchmark names: why there is on
     "quantization": "QLoRA, for GPUs that a model does not fit otherwise",
     "reward": "a reward of one's own, as in every library of reinforcement learning",
     "scores": "an expert score of one's own, beside the reward; examples/own_reward.py has one",
-    "seed": "another draw of the same training",
     "tokens": "arms of an experiment get equal shares by it (`tokens` of `experiment run`)",
     "wandb_project": "metrics to Weights & Biases",
     "weight_decay": "AdamW's own, as in torch",
