@@ -322,6 +322,9 @@ class PaperSession:
             bar = None if self.done else self._bars.next_bar(self._is_asked)
             if bar is None:
                 if self._bars.ended and not self.done:
+                    self._switch.look_again()  # what was set since its last look is obeyed before the end
+                    self._obey()
+                if self._bars.ended and not self.done:
                     over = "finished" if self._bars.ended == "over" else "stopped"
                     self.ended = "flatten" if self._killed else over
                 continue

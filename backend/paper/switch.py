@@ -6,6 +6,7 @@ They lie in the session's folder. Anybody who may write there can make them, wit
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Literal
@@ -23,7 +24,7 @@ class Switch:
     def __init__(self, folder: Path, on_kill: Literal["flatten", "freeze"]) -> None:
         self._folder, self._on_kill = folder, on_kill
         self._seen: SwitchOrder | None = None
-        self._looked = -1.0
+        self._looked = -math.inf
 
     def order(self) -> SwitchOrder | None:
         """What is asked for; the kill switch goes before a stop, and neither is taken back while the session runs."""
@@ -32,6 +33,10 @@ class Switch:
             self._looked = now
             self._seen = read_order(self._folder, self._on_kill)
         return self._seen
+
+    def look_again(self) -> None:
+        """Let the next `order` look at the files, however short ago that was done."""
+        self._looked = -math.inf
 
 
 def read_order(folder: Path, on_kill: Literal["flatten", "freeze"]) -> SwitchOrder | None:

@@ -15,6 +15,7 @@ import pytest
 
 import backend.paper.records.stored
 from backend.builders.loaded_team import LoadedTeam
+from backend.paper import switch
 from backend.paper.bar_source import SourceEnd
 from backend.paper.journal import bar_from_json, entries_of
 from backend.paper.monitor import LOG
@@ -109,6 +110,18 @@ def test_the_kill_switch_of_both_is_one_alert(tmp_path: Path) -> None:
         for log in logs
     ]
     assert alerts == [[SESSION], []]
+
+
+def test_a_kill_switch_that_was_set_after_the_last_look_is_obeyed_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shadow looks at its own times: it may have looked just before, and its bars end with the session."""
+    monkeypatch.setattr(switch, "_LOOK_SECONDS", 1e9)
+    with Store.open("mem://") as store:
+        outcome = begin(store, tmp_path, AfterBars(9, partial(set_kill, how="flatten")))
+        assert outcome.why == "flatten"
+        for run in (SESSION, SHADOW):
+            assert [one.document["what"] for one in entries_of(store, run) if one.kind == "control"] == ["flatten"]
 
 
 class Killed(Observer):
