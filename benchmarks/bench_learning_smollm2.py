@@ -210,13 +210,13 @@ def _call_rows(calls: Mapping[str, Mapping[str, int]]) -> list[Result]:
     rows = []
     for name, counts in calls.items():
         share = sum(counts.values()) / (TURNS * len(counts))
-        said = ", ".join(f"{role} {count}" for role, count in counts.items())
+        shares = ", ".join(f"{role} {count}" for role, count in counts.items())
         rows.append(
             Result(
                 name=f"learning.smollm2.calls.{name}",
                 value=100 * share,
                 unit=f"% of {TURNS * len(counts)} first calls",
-                against=f"{said} of {TURNS} each",
+                against=f"{shares} of {TURNS} each",
                 ratio=share,
                 target=LEAST_VALID if name == AFTER_SFT else "reported",
                 met=share >= LEAST_VALID or name != AFTER_SFT,
@@ -286,7 +286,7 @@ def _reward_rows(plain: Mapping[str, dict[str, Any]], trained: Sequence[dict[str
     ]
     for name, found in teams.items():
         mean = grid_interval(rewards[name], nested=False)
-        said = ", ".join(f"{role} {np.mean([one['valid'][role] for one in found]):.1%}" for role in found[0]["valid"])
+        shares = ", ".join(f"{role} {np.mean([one['valid'][role] for one in found]):.1%}" for role in found[0]["valid"])
         rows.append(
             Result(
                 name=f"learning.smollm2.reward.{name}",
@@ -294,7 +294,7 @@ def _reward_rows(plain: Mapping[str, dict[str, Any]], trained: Sequence[dict[str
                 unit="mean reward of the manager",
                 against=f"95 % interval {mean.low:.4f} to {mean.high:.4f}; net return of a decision "
                 f"{100 * float(np.mean([one['net_return'] for one in found])):+.3f} %"
-                + (f"; valid {said}" if said else "")
+                + (f"; valid {shares}" if shares else "")
                 + f"; {sum(one['seconds'] for one in found):.0f} s",
                 ratio=None,
                 target="reported",

@@ -60,14 +60,14 @@ def convert(file: Path, folder: Path) -> str:
     logging.disable_progress_bar()
     where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
     try:
-        said = {name: field.contents() for name, field in GGUFReader(file).fields.items()}
-        byte_level = said.get(_NAME + "model") == "gpt2"
-        tokenizer = byte_level_tokenizer(said) if byte_level else AutoTokenizer.from_pretrained(file.parent, **where)
+        fields = {name: field.contents() for name, field in GGUFReader(file).fields.items()}
+        byte_level = fields.get(_NAME + "model") == "gpt2"
+        tokenizer = byte_level_tokenizer(fields) if byte_level else AutoTokenizer.from_pretrained(file.parent, **where)
         read = AutoModelForCausalLM.from_pretrained(file.parent, **where, dtype="float32")
         config = AutoConfig.from_pretrained(file.parent, **where)
     except Exception as error:  # of a damaged file the libraries raise whatever comes, a plain `Exception` among it
         raise NoFolder(f"{file} cannot be read ({' '.join(str(error).split())[:300]}): give another file") from error
-    note, split = "", said.get(_NAME + "pre", "gpt-2")
+    note, split = "", fields.get(_NAME + "pre", "gpt-2")
     if byte_level and split not in SPLITS:
         note = (
             f"the tokenizer cuts text as '{split}', which is not known here, so its tokens may differ from the "
@@ -86,26 +86,26 @@ def convert(file: Path, folder: Path) -> str:
     return note
 
 
-def byte_level_tokenizer(said: Mapping[str, Any]) -> PreTrainedTokenizerFast:
+def byte_level_tokenizer(fields: Mapping[str, Any]) -> PreTrainedTokenizerFast:
     """The tokenizer of what a file says: tokens with their types, merges, the ids of special tokens, and the template.
 
     Raises `KeyError` or `ValueError` for a file that contradicts itself.
     """
     from transformers import PreTrainedTokenizerFast
 
-    tokens, types = list(said[_NAME + "tokens"]), list(said[_NAME + "token_type"])
-    merges = [tuple(line.split(" ", 1)) for line in said[_NAME + "merges"]]
+    tokens, types = list(fields[_NAME + "tokens"]), list(fields[_NAME + "token_type"])
+    merges = [tuple(line.split(" ", 1)) for line in fields[_NAME + "merges"]]
     backend = Tokenizer(models.BPE(vocab={token: at for at, token in enumerate(tokens)}, merges=merges))
-    backend.pre_tokenizer = SPLITS.get(said.get(_NAME + "pre", "gpt-2"), SPLITS["gpt-2"])
+    backend.pre_tokenizer = SPLITS.get(fields.get(_NAME + "pre", "gpt-2"), SPLITS["gpt-2"])
     backend.decoder = decoders.ByteLevel()
     for kind, special in ((_CONTROL, True), (_USER_DEFINED, False)):
-        found = [token for token, one in zip(tokens, types, strict=True) if one == kind]
-        backend.add_tokens([AddedToken(token, normalized=False, special=special) for token in found])
-    ids = {name: said.get(f"{_NAME}{field}_token_id") for name, field in SPECIAL.items()}
+        of_kind = [token for token, one in zip(tokens, types, strict=True) if one == kind]
+        backend.add_tokens([AddedToken(token, normalized=False, special=special) for token in of_kind])
+    ids = {name: fields.get(f"{_NAME}{field}_token_id") for name, field in SPECIAL.items()}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, **{name: tokens[at] for name, at in ids.items() if at is not None}
     )
-    tokenizer.chat_template = said.get("tokenizer.chat_template")
+    tokenizer.chat_template = fields.get("tokenizer.chat_template")
     return tokenizer
 
 

@@ -79,11 +79,11 @@ def test_greedy_decoding_is_generates_there(kind: str, model: Any, tokenizer: Pr
     with torch.no_grad():
         for ids, one in zip(prompts, answers, strict=True):
             given = torch.tensor([ids], device=GPU)
-            said = theirs.generate(
+            continued = theirs.generate(
                 given, attention_mask=torch.ones_like(given), max_new_tokens=16, do_sample=False,
                 eos_token_id=ChatCodec(tokenizer).end_of_turn, pad_token_id=0,
             )  # fmt: skip
-            assert said[0, len(ids) :].tolist() == list(one.ids)
+            assert continued[0, len(ids) :].tolist() == list(one.ids)
 
 
 @every
