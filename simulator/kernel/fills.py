@@ -82,16 +82,18 @@ def impact_of(quantity: float, volume: float, sigma: float, coefficient: float) 
 
 @inlined
 def taker_price(reference: float, side: float, worse: float, tick: float) -> float:
-    """`reference` worsened by the fraction `worse`, and rounded to the tick against the trader.
+    """`reference` worsened by the fraction `worse`, and rounded to the tick against the trader, never for them.
 
     A price below one tick is left as it is: the tick is that of another time.
     """
-    price = reference * (1.0 + side * worse)
-    if tick > 0.0 and price > tick:
-        ticks = price / tick
-        # What lies within a millionth of a tick is on it.
-        price = tick * (math.ceil(ticks - 1e-6) if side > 0.0 else math.floor(ticks + 1e-6))
-    return price
+    exact = reference * (1.0 + side * worse)
+    if tick == 0.0 or exact <= tick:
+        return exact
+    ticks = exact / tick
+    # What lies within a millionth of a tick is on it, and is left as it is where that tick would be the better price.
+    if side > 0.0:
+        return max(tick * math.ceil(ticks - 1e-6), exact)
+    return min(tick * math.floor(ticks + 1e-6), exact)
 
 
 @inlined

@@ -227,8 +227,10 @@ class SandboxAccount:
         """Send a market order of `quantity` (signed base units) under `name`; None where it is below what the exchange
         takes. One that `reduces` a perpetual's position can only do that.
         Raises `SandboxFailure`, after which it is not known whether it came there."""
+        # Of a sum of floats twelve digits are meant: cut to the lot, 0.19999999999999998 would lose a whole lot.
+        contracts = float(f"{abs(quantity) / self._contract(symbol):.12g}")
         try:
-            amount = float(self._api.amount_to_precision(symbol, abs(quantity) / self._contract(symbol)))
+            amount = float(self._api.amount_to_precision(symbol, contracts))
         except ccxt.BaseError:
             return None
         side = "buy" if quantity > 0.0 else "sell"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backend.paper.journal import entries_of
@@ -82,6 +82,7 @@ def test_the_test_network_is_long_and_short_as_the_session_is(scene: Scene) -> N
 
 
 @settings(max_examples=8, deadline=None)
+@example(positions=[(-3, 0), (-1, 0)], failing=[], killed=0)  # the difference is 0.19999999999999998
 @given(
     positions=st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=1, max_size=5),
     failing=st.lists(st.sampled_from(["", "", "lost", "500", "429", "signature"]), max_size=8),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simulator.backtest.from_signals import run_signals
@@ -137,6 +137,8 @@ def test_signals_and_environments_are_late_too() -> None:
 
 
 @tried(120)
+@example(shapes=[(80.0, 80.0, 0.0, 0.0)] * 2, tick=0.01, half_spread=1e-15, kind="market", side=1.0)
+@example(shapes=[(80.0, 80.0, 0.0, 0.0)] * 2, tick=0.01, half_spread=1e-15, kind="market", side=-1.0)
 @given(
     shapes=candles,
     tick=st.sampled_from([0.01, 0.1, 0.5, 3.0]),
