@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from cryptosentinel.llm.engine import Completion
-from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
+from cryptosentinel.llm.local.kv_cache import KVCache
+from cryptosentinel.llm.local.llama import LlamaDecoder
 from cryptosentinel.llm.local.sampling import sample, uniforms
+from cryptosentinel.llm.local.shared_prefix import SharedPrefix, share, worth_sharing
 from cryptosentinel.llm.turn import TurnState, choices
 
 _RENEWED_EVERY = 8  # tokens of a row between two questions for newer weights
@@ -31,40 +33,48 @@ Renew = Callable[[Sequence[tuple[int, ...]]], Renewal | None]  # None where the 
 
 @dataclass
 class _Row:
-    """A turn in the making, and its place in the answer."""
+    """A turn in the making, its place in the answer, and how many tokens of its prompt are in the shared prefix and in
+    slots of its own."""
 
     index: int
     turn: TurnState
+    shared: int
+    own: int
 
 
 def decode(
     model: LlamaDecoder,
     turns: Sequence[TurnState],
     prompts: Sequence[Prompt],
-    on_finish: Callable[[tuple[int, ...], KVCache], None],
+    on_finish: Callable[[tuple[int, ...], KVCache, int], None],
     renew: Renew | None = None,
 ) -> list[Completion]:
     """Continue the request of every turn from its prompt until the turn is done.
 
-    The prompts are right-aligned in one cache, so that all rows write the same slot at each step; a mask hides what
+    What several prompts begin with is kept once, where that is worth it (`shared_prefix.py`). The others, or what is
+    left of them, are right-aligned in one cache, so that all rows write the same slot at each step; a mask hides what
     lies left of the shorter ones. A finished row is replaced by the last one, so the rows in use are always the first
-    ones. `on_finish` gets, for each row, the tokens that its cache covers (all but the last one) and a view of that
-    cache.
+    ones. `on_finish` gets, for each row, the tokens that have been computed (all but the last one), a view of the cache
+    of its own, and how many tokens come before that cache.
 
     `renew` is asked now and then for newer weights, with the conversations of all open rows. Keys and values are those
     of the weights that computed them, so newer weights read each conversation again from its beginning: the log-prob of
     every token is the one that the version which sampled it gives it after the very tokens before it.
     """
     requests = [turn.request for turn in turns]
-    longest = max(len(request.ids) for request in requests)
     steps = max(request.sampling.room for request in requests)
+    shared = _shared(model, [request.ids for request in requests], prompts, steps)
+    begins = [0] * len(turns) if shared is None else shared.lengths
+    rows = [
+        _Row(index, turn, begin, len(turn.request.ids) - begin)
+        for index, (turn, begin) in enumerate(zip(turns, begins, strict=True))
+    ]
+    longest = max(row.own for row in rows)
     slots = longest + min(steps, _FIRST_SLOTS) - 1
-    cache = KVCache.zeros(model, len(requests), slots)
-    for index, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
-        cache.write(index, longest - len(request.ids), prompt.cache)
-    mask = _mask(model, [longest - len(request.ids) for request in requests], slots)
-
-    rows = [_Row(index, turn) for index, turn in enumerate(turns)]
+    cache = model.new_cache(len(rows), slots)
+    for row, prompt in zip(rows, prompts, strict=True):
+        cache.write(row.index, longest - row.own, prompt.cache.row(0, row.shared, row.shared + row.own))
+    mask = _mask(model, [longest - row.own for row in rows], slots)
     temperatures = _tensor(model, [request.sampling.temperature for request in requests], torch.float32)
     positions = _tensor(model, [len(request.ids) for request in requests], torch.int64)
     chance = torch.from_numpy(
@@ -77,16 +87,17 @@ def decode(
         drawn, drawn_logps = sample(logits, temperatures, chance[:, step])
         finished: list[int] = []
         for place, (token, logp) in enumerate(zip(drawn.tolist(), drawn_logps.tolist(), strict=True)):
-            turn = rows[place].turn
+            row = rows[place]
+            turn = row.turn
             forced = turn.next_forced
             if forced is not None:
                 drawn[place] = token = forced
             turn.take(token, logp)
             if turn.done:
                 finished.append(place)
-                completions[rows[place].index] = turn.completion()
-                length = len(turn.request.ids)
-                on_finish(turn.request.ids + tuple(turn.ids[:-1]), cache.row(place, longest - length, longest + step))
+                completions[row.index] = turn.completion()
+                own = cache.row(place, longest - row.own, longest + step)
+                on_finish(turn.request.ids + tuple(turn.ids[:-1]), own, row.shared)
         if len(finished) == len(rows):
             break
         if finished:
@@ -94,21 +105,35 @@ def decode(
             chosen = _tensor(model, keep, torch.int64)
             drawn, temperatures, positions = drawn[chosen], temperatures[chosen], positions[chosen]
             chance = chance[chosen]
+            shared = None if shared is None else shared.of_rows(keep)
         if longest + step == slots:
             slots = min(longest + steps - 1, longest + 2 * (slots - longest))
             cache = cache.grown(len(rows), slots)
-            mask = _mask(model, [longest - len(row.turn.request.ids) for row in rows], slots)
+            mask = _mask(model, [longest - row.own for row in rows], slots)
         if renew is not None and (step + 1) % _RENEWED_EVERY == 0:
             said = [row.turn.request.ids + tuple(row.turn.ids) for row in rows]
             if (renewal := renew(said)) is not None:
                 model, version, read = renewal
                 for place, (row, ids) in enumerate(zip(rows, said, strict=True)):
-                    cache.write(place, longest - len(row.turn.request.ids), read[ids].cache)
+                    again = read[ids].cache
+                    cache.write(place, longest - row.own, again.row(0, row.shared, len(ids)))
+                    if shared is not None:
+                        shared.write(place, again)
                     row.turn.versions.append((len(row.turn.ids), version))
                 logits = torch.stack([read[ids].logits for ids in said])
                 continue
-        logits = model.step(drawn, positions + step, cache, longest + step, mask)
+        logits = model.step(drawn, positions + step, cache, longest + step, mask, shared)
     return [completions[index] for index in range(len(requests))]
+
+
+def _shared(
+    model: LlamaDecoder, ids: Sequence[tuple[int, ...]], prompts: Sequence[Prompt], steps: int
+) -> SharedPrefix | None:
+    """What the prompts `ids` begin with, where keeping it once is worth it for at most `steps` more tokens a row."""
+    if model.looks_back_less_than(max(map(len, ids)) + steps):
+        return None
+    groups = worth_sharing(ids, model.slot_bytes, model.device.type)
+    return share(groups, [prompt.cache for prompt in prompts]) if groups else None
 
 
 def _close_gaps(rows: list[_Row], finished: Sequence[int], cache: KVCache, mask: torch.Tensor | None) -> list[int]:

@@ -27,13 +27,15 @@ from cryptosentinel.llm.grammar import Grammars
 from cryptosentinel.llm.local.decoding import Prompt, Renewal, decode
 from cryptosentinel.llm.local.fallback import LibraryDecoder
 from cryptosentinel.llm.local.families import why_not
-from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder, Unread
-from cryptosentinel.llm.local.prefix_cache import PrefixCache
+from cryptosentinel.llm.local.kv_cache import KVCache
+from cryptosentinel.llm.local.llama import LlamaDecoder, Unread
+from cryptosentinel.llm.local.prefix_cache import PrefixCache, common_length
 from cryptosentinel.llm.turn import turn_of
 from simulator.errors import UserError
 
 _log = logging.getLogger(__name__)
 _Part = tuple[list[tuple[int, ...]], Unread]  # the rows' whole conversations, and what is to be read of them
+_WORTH_READING_FIRST = 256  # tokens that need not be read again: for fewer, another prefill costs more
 _PREFILL_TOKENS = 8192  # at most this many tokens in one prefill, which bounds its activations
 
 
@@ -179,9 +181,8 @@ class LocalEngine:
             ]
         prompts = _read(model, self._prefixes[role], list(dict.fromkeys(request.ids for request in requests)))
 
-        def keep(ids: tuple[int, ...], cache: KVCache) -> None:
-            if self._cache_bytes:
-                self._prefixes[role].insert(ids, cache.clone())
+        def keep(ids: tuple[int, ...], cache: KVCache, start: int) -> None:
+            self._prefixes[role].insert(ids, cache, start)
 
         def renew(said: Sequence[tuple[int, ...]]) -> Renewal | None:
             nonlocal model
@@ -228,9 +229,19 @@ def fallback_note(config: PreTrainedConfig, reason: str) -> str:
 def _read(
     model: LlamaDecoder, prefixes: PrefixCache, prompts: Sequence[tuple[int, ...]]
 ) -> dict[tuple[int, ...], tuple[Prompt, int]]:
-    """Prefill distinct prompts; with each, how many of its tokens were known. Nothing is padded: those with equally
-    many known and equally many new tokens are rows of one part (`Unread`)."""
-    groups: dict[tuple[int, int], list[tuple[tuple[int, ...], KVCache | None]]] = defaultdict(list)
+    """Prefill distinct prompts; with each, how many of its tokens were known.
+
+    What all of them begin with is read before them, once, where that saves enough; it counts as read for the first of
+    them. Nothing is padded: those with equally many known and equally many new tokens are rows of one part (`Unread`).
+    """
+    begin = min(prompts)[: common_length(min(prompts), max(prompts))]
+    first = len(begin) - prefixes.longest(begin)[0]
+    worth = first * (len(prompts) - 1) >= _WORTH_READING_FIRST
+    if worth and prefixes.takes(begin, model.layer_count * model.slot_bytes):
+        _read(model, prefixes, [begin])
+    else:
+        first = 0
+    groups: dict[tuple[int, int], list[tuple[tuple[int, ...], list[KVCache]]]] = defaultdict(list)
     for ids in prompts:
         length, known = prefixes.longest(ids)
         past = min(length, len(ids) - 1)  # the last token is always read: its logits are wanted
@@ -240,18 +251,28 @@ def _read(
         size = max(1, _PREFILL_TOKENS // new)
         for start in range(0, len(members), size):
             batch = members[start : start + size]
-            cache = KVCache.zeros(model, len(batch), past + new)
+            cache = model.new_cache(len(batch), past + new)
             for row, (_, known) in enumerate(batch):
-                if known is not None and past:
-                    cache.write(row, 0, known.row(0, 0, past))
+                _fill(cache, row, known, past)
             tokens = torch.tensor([ids[past:] for ids, _ in batch], device=model.device)
             parts.append(([ids for ids, _ in batch], Unread(tokens, cache, past)))
     read: dict[tuple[int, ...], tuple[Prompt, int]] = {}
     for together in _bounded(parts):
         for (texts, part), logits in zip(together, model.prefill([part for _, part in together]), strict=True):
             for row, ids in enumerate(texts):
-                read[ids] = Prompt(part.cache.row(row, 0, part.length), logits[row]), part.past
+                prompt = Prompt(part.cache.row(row, 0, part.length), logits[row])
+                read[ids] = prompt, part.past - first if ids == prompts[0] else part.past
+                prefixes.insert(ids, prompt.cache)
     return read
+
+
+def _fill(cache: KVCache, row: int, known: Sequence[KVCache], past: int) -> None:
+    """Write the first `past` slots of a row, of which `known` has all."""
+    place = 0
+    for piece in known:
+        stop = min(place + piece.values.shape[3], past)
+        cache.write(row, place, piece.row(0, 0, stop - place))
+        place = stop
 
 
 def _bounded(parts: Sequence[_Part]) -> Iterator[list[_Part]]:

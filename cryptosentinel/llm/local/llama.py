@@ -28,61 +28,11 @@ from transformers.activations import ACT2FN
 
 from cryptosentinel.llm.architecture import same_shapes
 from cryptosentinel.llm.local.families import Plan, family_plan
+from cryptosentinel.llm.local.kv_cache import KVCache
 from cryptosentinel.llm.local.matrices import Matrix
+from cryptosentinel.llm.local.shared_prefix import SharedPrefix
 from cryptosentinel.llm.model_files import WeightFiles
 from simulator.errors import UserError
-
-
-@dataclass(frozen=True)
-class KVCache:
-    """Keys (L, B, G, D, T) and values (L, B, G, T, D)."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-
-    @classmethod
-    def zeros(cls, model: LlamaDecoder, rows: int, length: int) -> KVCache:
-        """An empty cache. Zeros, not uninitialised memory: a masked slot still is multiplied by its weight of 0."""
-        shape = (model.layer_count, rows, model.kv_heads)
-        return cls(
-            torch.zeros(*shape, model.head_dim, length, device=model.device, dtype=model.dtype),
-            torch.zeros(*shape, length, model.head_dim, device=model.device, dtype=model.dtype),
-        )
-
-    def row(self, row: int, start: int, stop: int) -> KVCache:
-        """A view of one row's slots [start, stop), as a cache of one row."""
-        return KVCache(
-            self.keys[:, row : row + 1, :, :, start:stop],
-            self.values[:, row : row + 1, :, start:stop],
-        )
-
-    def write(self, row: int, start: int, other: KVCache) -> None:
-        """Copy a one-row cache into `row` from slot `start` on."""
-        stop = start + other.values.shape[3]
-        self.keys[:, row : row + 1, :, :, start:stop] = other.keys
-        self.values[:, row : row + 1, :, start:stop] = other.values
-
-    def move(self, source: int, target: int) -> None:
-        """Copy row `source` over row `target`."""
-        self.keys[:, target] = self.keys[:, source]
-        self.values[:, target] = self.values[:, source]
-
-    def clone(self) -> KVCache:
-        """A contiguous copy."""
-        return KVCache(self.keys.contiguous().clone(), self.values.contiguous().clone())
-
-    def grown(self, rows: int, length: int) -> KVCache:
-        """The first `rows` rows with room for `length` slots."""
-        keys = self.keys.new_zeros(*self.keys.shape[:1], rows, *self.keys.shape[2:4], length)
-        values = self.values.new_zeros(*self.values.shape[:1], rows, self.values.shape[2], length, self.values.shape[4])
-        keys[..., : self.keys.shape[4]] = self.keys[:, :rows]
-        values[..., : self.values.shape[3], :] = self.values[:, :rows]
-        return KVCache(keys, values)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that keys and values take."""
-        return self.keys.nbytes + self.values.nbytes
 
 
 @dataclass(frozen=True)
@@ -181,6 +131,23 @@ class LlamaDecoder:
             elif part is not None:
                 yield part.untyped_storage().data_ptr(), part.untyped_storage().nbytes()
 
+    def new_cache(self, rows: int, slots: int) -> KVCache:
+        """An empty cache. Zeros, not uninitialised memory: a masked slot still is multiplied by its weight of 0."""
+        shape = (self.layer_count, rows, self.kv_heads)
+        return KVCache(
+            torch.zeros(*shape, self.head_dim, slots, device=self.device, dtype=self.dtype),
+            torch.zeros(*shape, slots, self.head_dim, device=self.device, dtype=self.dtype),
+        )
+
+    @property
+    def slot_bytes(self) -> int:
+        """What the key and the value of a token take in each layer."""
+        return 2 * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+    def looks_back_less_than(self, tokens: int) -> bool:
+        """Whether a layer has a window of fewer tokens."""
+        return any(window is not None and window < tokens for window in self._windows)
+
     def prefill(self, parts: Sequence[Unread]) -> list[torch.Tensor]:
         """Read the tokens of all parts; returns for each the logits (B, V) that follow the last one of each row.
 
@@ -191,10 +158,7 @@ class LlamaDecoder:
         sizes = [part.ids.numel() for part in parts]
         hidden = torch.cat([self._embedded(part.ids).view(-1, self.hidden) for part in parts])
         rotation = torch.cat([self.rotation[part.past : part.length].repeat(part.ids.shape[0], 1, 1) for part in parts])
-        causal = [
-            torch.ones(part.ids.shape[1], part.length, dtype=torch.bool, device=self.device).tril(part.past)
-            for part in parts
-        ]
+        causal = [self._causal(part) for part in parts]
         for index, layer in enumerate(self.layers):
             projected = [one.split(sizes) for one in self._project(layer, hidden, rotation)]
             last = index == self.layer_count - 1
@@ -209,11 +173,18 @@ class LlamaDecoder:
             hidden = self._finish_layer(layer, hidden, torch.cat(attended))
         return list(self._logits(hidden).split([part.ids.shape[0] for part in parts]))
 
+    def _causal(self, part: Unread) -> torch.Tensor | None:
+        """Which slots (past + N) each new token (N) sees; None where all that come before it, which the kernel can tell
+        itself: it then leaves out half of the work."""
+        if part.past == 0 and not self.looks_back_less_than(part.length):
+            return None
+        return torch.ones(part.ids.shape[1], part.length, dtype=torch.bool, device=self.device).tril(part.past)
+
     def _read_part(
         self,
         index: int,
         part: Unread,
-        causal: torch.Tensor,
+        causal: torch.Tensor | None,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
@@ -226,26 +197,35 @@ class LlamaDecoder:
         cache.keys[index, ..., past:] = key.view(rows, new, self.kv_heads, self.head_dim).permute(0, 2, 3, 1)
         cache.values[index, ..., past:, :] = value.view(rows, new, self.kv_heads, self.head_dim).transpose(1, 2)
         query = query.reshape(rows, new, self.heads, self.head_dim)
-        allowed = causal if window is None or window >= past + new else causal.triu(past - window + 1)
-        if last:
-            query, allowed = query[:, -1:], allowed[-1:]
+        allowed = causal
+        if causal is not None and window is not None and window < past + new:
+            allowed = causal.triu(past - window + 1)
+        if last:  # it sees all, or its window
+            query, allowed = query[:, -1:], allowed if allowed is None else allowed[-1:]
         attended = F.scaled_dot_product_attention(
             query.transpose(1, 2).to(self.dtype),
             cache.keys[index].transpose(2, 3).contiguous(),
             cache.values[index],
             attn_mask=allowed,
+            is_causal=allowed is None and not last,
             scale=1.0,
             enable_gqa=True,
         )
         return attended.transpose(1, 2).reshape(rows * query.shape[1], -1)
 
     def step(
-        self, ids: torch.Tensor, positions: torch.Tensor, cache: KVCache, slot: int, mask: torch.Tensor | None
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        cache: KVCache,
+        slot: int,
+        mask: torch.Tensor | None,
+        shared: SharedPrefix | None = None,
     ) -> torch.Tensor:
         """Run one token a row, `ids` (B,) at `positions` (B,), and write it to `slot`; returns its logits (B, V).
 
         Uses the first B rows of `cache`. `mask` (>= B, G, 1, T) is added to the scores: 0 or -inf a slot; None: all
-        slots count.
+        slots count. Before the slots come the tokens of `shared`, if there is such; no layer may have a window then.
         """
         rows = ids.shape[0]
         groups = rows * self.kv_heads
@@ -263,15 +243,16 @@ class LlamaDecoder:
             query, key, value = self._project(layer, hidden, rotation)
             new_keys[index].copy_(key)
             new_values[index].copy_(value)
-            query = query.reshape(groups, -1, self.head_dim)
             seen_keys, seen_values, shut = all_keys[index], all_values[index], added
-            window = self._windows[index]
-            if window is not None and window <= slot:
-                seen_keys, seen_values = seen_keys[..., slot + 1 - window :], seen_values[:, slot + 1 - window :]
-                shut = None if added is None else added[..., slot + 1 - window :]
-            hidden = self._finish_layer(
-                layer, hidden, self._attended(query, seen_keys, seen_values, shut).view(rows, -1)
-            )
+            if shared is not None:
+                attended = self._attended_with(shared, index, query, seen_keys, seen_values, shut)
+            else:
+                window = self._windows[index]
+                if window is not None and window <= slot:
+                    seen_keys, seen_values = seen_keys[..., slot + 1 - window :], seen_values[:, slot + 1 - window :]
+                    shut = None if added is None else added[..., slot + 1 - window :]
+                attended = self._attended(query.reshape(groups, -1, self.head_dim), seen_keys, seen_values, shut)
+            hidden = self._finish_layer(layer, hidden, attended.view(rows, -1))
         return self._logits(hidden)
 
     def _attended(
@@ -284,6 +265,45 @@ class LlamaDecoder:
             return torch.bmm(torch.softmax(scores, dim=-1).to(self.dtype), values)
         scores = torch.bmm(query, keys) if added is None else torch.baddbmm(added, query, keys)
         return torch.bmm(torch.softmax(scores, dim=-1), values)
+
+    def _attended_with(
+        self,
+        shared: SharedPrefix,
+        index: int,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        added: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """One query a row and head, (B, H, D), of the layer `index`; keys and values as in `_attended`, after those of
+        `shared`. What is returned is (B G, H / G, D)."""
+        room, groups, heads, size = shared.room, self.kv_heads, self.heads // self.kv_heads, self.head_dim
+        own = self._weighed(query.reshape(-1, heads, size), keys, values, added)
+        asked = query.new_zeros(shared.cache.keys.shape[1] * room, self.heads, size)
+        asked.index_copy_(0, shared.places, query)
+        asked = asked.view(-1, room, groups, heads, size).transpose(1, 2).reshape(-1, room * heads, size)
+        first_keys, first_values = shared.cache.keys[index].flatten(0, 1), shared.cache.values[index].flatten(0, 1)
+        first = self._weighed(asked, first_keys, first_values, shared.mask).view(-1, groups, room, heads, size + 2)
+        first = first.transpose(1, 2).reshape(-1, groups, heads, size + 2)[shared.places].flatten(0, 1)
+        largest = torch.maximum(own[..., -1:], first[..., -1:])
+        joined = own[..., :-1] * torch.exp(own[..., -1:] - largest)
+        joined += first[..., :-1] * torch.exp(first[..., -1:] - largest)
+        return joined[..., :-1] / joined[..., -1:]
+
+    def _weighed(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, added: torch.Tensor | None
+    ) -> torch.Tensor:
+        """A part of a softmax over more slots than these: for each query the sum of the weighed values, the sum of the
+        weights e^(score - largest), and the largest score, (X, Y, D + 2). Shapes as in `_attended`."""
+        if self._short:
+            scores = torch.bmm(query.to(self.dtype), keys).float()
+            scores = scores if added is None else scores + added
+        else:
+            scores = torch.bmm(query, keys) if added is None else torch.baddbmm(added, query, keys)
+        largest = scores.amax(dim=-1, keepdim=True)
+        weights = torch.exp(scores - largest)
+        summed = torch.bmm(weights.to(self.dtype), values).float()
+        return torch.cat([summed, weights.sum(dim=-1, keepdim=True), largest], dim=-1)
 
     def _project(
         self, layer: _Layer, hidden: torch.Tensor, rotation: torch.Tensor

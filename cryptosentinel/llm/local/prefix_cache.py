@@ -1,69 +1,114 @@
-"""Keys and values of what was read before: a conversation's next turn only computes what is new."""
+"""Keys and values of what was read before: a conversation's next turn only computes what is new.
+
+They lie in a tree of tokens, so what several conversations begin with (a role's instructions, the market that a group
+of rollouts is asked about) is held once for all of them.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from cryptosentinel.llm.local.llama import KVCache
+from cryptosentinel.llm.local.kv_cache import KVCache
+
+
+@dataclass(eq=False)
+class _Node:
+    """Tokens that follow those of the nodes above, and the one-row cache of their slots alone."""
+
+    ids: tuple[int, ...]
+    cache: KVCache
+    above: dict[int, _Node]  # where it hangs: nodes by their first token
+    children: dict[int, _Node] = field(default_factory=dict)
 
 
 class PrefixCache:
-    """Finds, for a conversation, the longest beginning that some earlier conversation of the same weights had.
+    """Finds, for a conversation, the longest beginning that earlier conversations of the same weights had.
 
-    Attention is causal, so any beginning of a stored conversation is usable. In the sorted list of all stored ones,
-    the longest common beginning is found at a neighbour of the place where the new one would stand. At most
-    `max_bytes` are kept; the least recently used go first.
+    Attention is causal, so any beginning of what is known is usable. At most `max_bytes` are kept; the least recently
+    used end of a conversation goes first.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.nbytes = 0  # bytes kept now
-        self._entries: OrderedDict[tuple[int, ...], KVCache] = OrderedDict()
-        self._sorted: list[tuple[int, ...]] = []
+        self._top: dict[int, _Node] = {}
+        # The least recently used first. A node is used after each of those below it, so the first has none below it.
+        self._by_use: OrderedDict[_Node, None] = OrderedDict()
 
-    def longest(self, ids: tuple[int, ...]) -> tuple[int, KVCache | None]:
-        """Number of leading tokens of `ids` that are known, and a one-row cache that holds at least these."""
-        place = bisect_left(self._sorted, ids)
-        neighbours = self._sorted[max(place - 1, 0) : place + 1]
-        if not neighbours:
-            return 0, None
-        length, best = max((_common_length(ids, other), other) for other in neighbours)
-        if length == 0:
-            return 0, None
-        self._entries.move_to_end(best)
-        return length, self._entries[best]
+    def longest(self, ids: tuple[int, ...]) -> tuple[int, list[KVCache]]:
+        """Number of leading tokens of `ids` that are known, and one-row caches whose slots together are theirs."""
+        path = list(self._path(ids))
+        self._use([node for node, _ in path])
+        return sum(common for _, common in path), [node.cache.row(0, 0, common) for node, common in path]
 
-    def insert(self, ids: tuple[int, ...], cache: KVCache) -> None:
-        """Keep the one-row `cache` of all tokens in `ids`, unless it is the beginning of a stored one or too large.
+    def insert(self, ids: tuple[int, ...], cache: KVCache, start: int = 0) -> None:
+        """Keep what is not known yet of the one-row `cache`, whose slots are those of `ids[start:]`.
 
-        A stored beginning of `ids` becomes superfluous and is dropped. So no entry is the beginning of another, and
-        whatever relates to `ids` in this way is its neighbour in the order.
+        Nothing is kept where `ids` are more than `max_bytes` together, and where less than `start` of them is known:
+        their beginning has been dropped, and what follows is of no use without it.
         """
-        place = bisect_left(self._sorted, ids)
-        if cache.nbytes > self._max_bytes or (place < len(self._sorted) and self._sorted[place][: len(ids)] == ids):
+        path = list(self._path(ids))
+        known, slot_bytes = sum(common for _, common in path), cache.nbytes // max(1, len(ids) - start)
+        if known < start or len(ids) * slot_bytes > self._max_bytes:
             return
-        if place > 0 and ids[: len(self._sorted[place - 1])] == self._sorted[place - 1]:
-            self._remove(self._sorted[place - 1])
-        while self.nbytes + cache.nbytes > self._max_bytes:
-            self._remove(next(iter(self._entries)))
-        self._entries[ids] = cache
-        insort(self._sorted, ids)
-        self.nbytes += cache.nbytes
+        nodes = [node for node, _ in path]
+        if known < len(ids):
+            if path and path[-1][1] < len(nodes[-1].ids):
+                nodes[-1] = self._split(*path[-1])
+            above = nodes[-1].children if nodes else self._top
+            leaf = _Node(ids[known:], cache.row(0, known - start, len(ids) - start).clone(), above)
+            above[ids[known]] = leaf
+            nodes.append(leaf)
+            self.nbytes += leaf.cache.nbytes
+        self._use(nodes)
+        while self.nbytes > self._max_bytes:
+            self._drop_least_used()
+
+    def takes(self, ids: tuple[int, ...], slot_bytes: int) -> bool:
+        """Whether a conversation may be so long, if a token takes `slot_bytes` in all layers together."""
+        return len(ids) * slot_bytes <= self._max_bytes
 
     def clear(self) -> None:
         """Forget everything, as is due when the weights change."""
-        self._entries.clear()
-        self._sorted.clear()
+        self._top.clear()
+        self._by_use.clear()
         self.nbytes = 0
 
-    def _remove(self, ids: tuple[int, ...]) -> None:
-        self.nbytes -= self._entries.pop(ids).nbytes
-        del self._sorted[bisect_left(self._sorted, ids)]
+    def _path(self, ids: tuple[int, ...]) -> Iterator[tuple[_Node, int]]:
+        """The nodes along `ids` from the top, and how many tokens of each are theirs: of all but the last, all."""
+        below, place = self._top, 0
+        while place < len(ids) and (node := below.get(ids[place])) is not None:
+            common = common_length(node.ids, ids[place : place + len(node.ids)])
+            yield node, common
+            if common < len(node.ids):
+                return
+            below, place = node.children, place + common
+
+    def _split(self, node: _Node, at: int) -> _Node:
+        """Make two nodes of one: its first `at` tokens, which is returned, and the others below them."""
+        first = _Node(node.ids[:at], node.cache.row(0, 0, at).clone(), node.above, {node.ids[at]: node})
+        node.above[first.ids[0]] = first
+        node.cache = node.cache.row(0, at, len(node.ids)).clone()
+        node.ids, node.above = node.ids[at:], first.children
+        return first
+
+    def _use(self, path: list[_Node]) -> None:
+        for node in reversed(path):
+            self._by_use[node] = None
+            self._by_use.move_to_end(node)
+
+    def _drop_least_used(self) -> None:
+        node, _ = self._by_use.popitem(last=False)
+        del node.above[node.ids[0]]
+        self.nbytes -= node.cache.nbytes
 
 
-def _common_length(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+def common_length(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     """Length of the longest common beginning, by bisection over slices (compared in C)."""
+    if a == b:
+        return len(a)
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2

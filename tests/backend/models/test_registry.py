@@ -29,7 +29,7 @@ from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.training.start import begin
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
+from cryptosentinel.llm.local.llama import LlamaDecoder
 from cryptosentinel.llm.nano import load_model, nano_config, new_nano
 from simulator.errors import UserError
 from tests.small_world import small_config, small_market
@@ -309,7 +309,7 @@ def test_the_estimate_of_memory_is_what_decoding_takes(layers: int, groups: int,
     parameters = sum(parameter.numel() for parameter in model.parameters())
     role, token = decoding_memory(config, parameters)
     decoder = LlamaDecoder(config, model.state_dict(), torch.device("cpu"))
-    assert KVCache.zeros(decoder, 3, 7).nbytes == 3 * 7 * token
+    assert decoder.new_cache(3, 7).nbytes == 3 * 7 * token
     held = sum(dict(decoder.memory()).values()) - decoder.rotation.nbytes
     assert held == pytest.approx(role, rel=0.05)
 

@@ -43,7 +43,7 @@ from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.architecture import random_model
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.local.llama import KVCache, LlamaDecoder
+from cryptosentinel.llm.local.llama import LlamaDecoder
 from cryptosentinel.llm.nano import nano_config, new_nano
 from simulator.errors import UserError
 from tests.standard_settings import lora_settings
@@ -193,7 +193,7 @@ def test_the_cache_is_counted_exactly() -> None:
     shape = Shape.of(config)
     with torch.inference_mode():
         model = LlamaDecoder(config, new_nano(0, config).state_dict(), torch.device("cpu"))
-        cache = KVCache.zeros(model, 5, 70)
+        cache = model.new_cache(5, 70)
     found = estimate(shape, MemoryPlan(rows=5, context=70))
     (need,) = (one for one in found.needs if "KV cache" in one.part)
     assert need.size == 2 * cache.nbytes

@@ -136,6 +136,21 @@ def test_equal_prompts_are_read_once(
     assert sorted(read) == [25, 40]
 
 
+def test_what_all_prompts_begin_with_is_read_once(
+    codec: ChatCodec, model: Qwen3ForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = random_ids(1, 90)
+    requests = [Request("manager", begin + random_ids(2 + seed, 6 + seed), Sampling(1.0, 5), seed) for seed in range(5)]
+    alone = engine_of(codec, model, prefix_cache_mb=0).generate(requests)
+    read = count_read_tokens(monkeypatch)
+    ours = engine_of(codec, model).generate(requests)
+    assert sum(read) == 90 + sum(6 + seed for seed in range(5))
+    # It counts as read for the first of them.
+    assert [answer.usage.cached for answer in ours if answer.usage] == [0, 90, 90, 90, 90]
+    for answer, other in zip(ours, alone, strict=True):
+        assert_same(answer, other)
+
+
 def test_the_next_turn_reads_only_what_is_new(
     codec: ChatCodec, model: Qwen3ForCausalLM, mixed: list[Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:

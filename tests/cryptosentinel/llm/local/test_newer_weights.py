@@ -14,6 +14,7 @@ from cryptosentinel.conversation.transcript import Conversation
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
+from cryptosentinel.llm.local.shared_prefix import WORTH
 from cryptosentinel.llm.nano import nano_config
 
 ROLE = "manager"
@@ -67,11 +68,19 @@ def recomputed(
     calls=st.lists(st.integers(1, 9), min_size=VERSIONS - 1, max_size=VERSIONS - 1),
     rows=st.integers(1, 4),
     cached=st.sampled_from([0, 16]),
+    alike=st.booleans(),
 )
 @settings(max_examples=12, deadline=None)
 def test_old_log_probs_are_those_of_the_version_that_sampled_each_token(
-    codec: ChatCodec, models: list[Qwen3ForCausalLM], lengths: list[int], calls: list[int], rows: int, cached: int
+    codec: ChatCodec,
+    models: list[Qwen3ForCausalLM],
+    lengths: list[int],
+    calls: list[int],
+    rows: int,
+    cached: int,
+    alike: bool,
 ) -> None:
+    """Of prompts that are `alike` each is the beginning of the longer ones, and beginnings are kept once."""
     engine = LocalEngine(
         codec, models[0].config, {ROLE: models[0].state_dict()}, version="0", max_rows=rows, prefix_cache_mb=cached
     )
@@ -88,11 +97,16 @@ def test_old_log_probs_are_those_of_the_version_that_sampled_each_token(
 
     engine.before_tokens = take
     generator = torch.Generator().manual_seed(len(lengths))
+    texts = torch.randint(0, 250, (len(lengths), 40), generator=generator).tolist()
     requests = [
-        Request(ROLE, tuple(torch.randint(0, 250, (length,), generator=generator).tolist()), Sampling(1.0, 60), number)
+        Request(ROLE, tuple(texts[0 if alike else number][:length]), Sampling(1.0, 60), number)
         for number, length in enumerate(lengths)
     ]
-    for request, answer in zip(requests, engine.generate(requests), strict=True):
+    with pytest.MonkeyPatch.context() as patch:
+        if alike:
+            patch.setitem(WORTH, "cpu", 0)
+        answers = engine.generate(requests)
+    for request, answer in zip(requests, answers, strict=True):
         versions = versions_of(answer)
         assert versions == sorted(versions) and len(versions) == len(answer.ids)
         assert answer.logps == pytest.approx(recomputed(models, request, answer, versions), abs=1e-4)
