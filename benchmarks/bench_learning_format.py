@@ -1,0 +1,99 @@
+"""Stage 1 alone, from answers that are mostly invalid: `make bench ONLY=learning.format` (E1 of docs/experiments.md).
+
+A small nano that imitated too briefly to speak the format (80 steps) is trained by stage 1 with K = 8, on five seeds of
+market, warm start and training. Stage 1 pays the manager for the format, a sub-agent for the format and its expert
+score. What is reported of each role is the mean reward of its calls on windows not seen before, in the first step and
+over the last ten, and the rise between them with Student's interval over the seeds; `learning.format.plateau` is the
+rise from the ten steps before those to the last ten, the mean of the roles.
+
+It takes about 20 minutes of two cores, goes on where it was interrupted (`runs/learning_format/`) and runs only when it
+is named.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from backend.models.manifest import MANIFEST
+from backend.runs.requests import TrainRequest
+from backend.runs.train import train_team
+from backend.statistics.seed_grid import grid_interval
+from benchmarks.run import Result
+from cryptosentinel.agents.registry import ROLES
+from simulator.arrays import FloatArray
+
+BY_NAME_ONLY = True
+SEEDS = (71, 72, 73, 74, 75)  # nothing was tuned on them
+STEPS, LAST = 40, 10
+FOLDER = Path("runs/learning_format")
+SETTINGS = (
+    "market.bars=2400", "market.coins=2", "nano.hidden_size=64", "nano.layers=2", "nano.decisions=800",
+    "nano.steps=80", "nano.batch_tokens=1024", "nano.learning_rate=6e-3", "training.queries_per_step=8",
+    "training.rollouts_per_query=8", f"training.stage1_steps={STEPS}", f"training.stage1_max_steps={STEPS}",
+    "training.stage2_steps=0", "training.validation_every=40", "training.validation_queries=8", "training.shards=1",
+)  # fmt: skip
+
+
+def run() -> list[Result]:
+    """The rows `learning.format.*`."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
+        rewards = np.array(list(pool.map(rewards_of, SEEDS)))  # (seeds, roles, steps)
+    first, last = rewards[..., 0], np.nanmean(rewards[..., -LAST:], axis=2)
+    rows = [_row(f"learning.format.{role}", first[:, place], last[:, place]) for place, role in enumerate(ROLES)]
+    before = np.nanmean(rewards[..., -2 * LAST : -LAST], axis=2)
+    plateau = _row("learning.format.plateau", before.mean(axis=1), last.mean(axis=1))
+    return [*rows, {**plateau, "target": "reported", "met": True}]
+
+
+def _row(name: str, before: FloatArray, after: FloatArray) -> Result:
+    """The rise of a reward, (seeds,) each."""
+    rise = grid_interval((after - before)[:, None], nested=False)
+    return Result(
+        name=name,
+        value=rise.mean,
+        unit="of the reward",
+        against=f"from {before.mean():.3f} to {after.mean():.3f}, {len(before)} seeds; 95 % interval of the rise "
+        f"{rise.low:+.3f} to {rise.high:+.3f}; by seed " + ", ".join(f"{one:+.3f}" for one in after - before),
+        ratio=None,
+        target="interval > 0",
+        met=rise.low > 0.0,
+    )
+
+
+def rewards_of(seed: int) -> list[list[float]]:
+    """The mean reward of each role in each step, (roles, steps); NaN where a role had no call to be paid for."""
+    torch.set_num_threads(1)
+    lines = _metrics(FOLDER / f"seed-{seed}", seed)
+    return [[_paid(lines[step], role) for step in range(1, STEPS + 1)] for role in ROLES]
+
+
+def _paid(line: Mapping[str, float | None], role: str) -> float:
+    value = line.get(f"{role}/reward/mean")
+    return math.nan if value is None else value
+
+
+def _metrics(folder: Path, seed: int) -> dict[int, dict[str, float | None]]:
+    """The metrics of the training of a seed by step; it is made, or goes on, if it has not ended."""
+    runs = folder / "runs"
+    names = sorted(path.name for path in runs.glob("train-*"))
+    if not names or not (runs / names[-1] / MANIFEST).is_file():
+        seeds = [f"{section}.seed={seed}" for section in ("market", "training", "nano")]
+        begun = TrainRequest(config="demo", overrides=(*SETTINGS, *seeds))
+        request = TrainRequest(resume=names[-1]) if names else begun
+        names = [train_team(request, store=folder / "store", runs=runs).folder.name]
+    text = (runs / names[-1] / "metrics.jsonl").read_text()
+    lines: Sequence[dict[str, float | None]] = [json.loads(line) for line in text.splitlines()]
+    merged: dict[int, dict[str, float | None]] = {}
+    for line in lines:  # a step has a line for its validation too
+        merged.setdefault(int(line["step"] or 0), {}).update(line)
+    return merged
