@@ -9,6 +9,7 @@ Written for speed where batches are small and the model is tiny, exact up to flo
 * Keys are kept transposed, so that a step's scores are a plain batched matrix product.
 * A layer with a window reads only the slots in it: rows are right-aligned, so these are the same for all of them.
 * On a CPU large matrices are packed for its kernels (`matrices.py`).
+* What several rows begin with is read once for all of them (`shared_prefix.py`).
 * The last layer of a prefill computes queries and MLP for the last token only.
 
 Shapes: B rows, N new tokens, T cached tokens, H heads, G kv heads, D head dim, E hidden size, V vocabulary, L layers.
