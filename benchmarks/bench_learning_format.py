@@ -3,8 +3,9 @@
 A small nano that imitated too briefly to speak the format (80 steps) is trained by stage 1 with K = 8, on five seeds of
 market, warm start and training. Stage 1 pays the manager for the format, a sub-agent for the format and its expert
 score. What is reported of each role is the mean reward of its calls on windows not seen before, in the first step and
-over the last ten, and the rise between them with Student's interval over the seeds; `learning.format.plateau` is the
-rise from the ten steps before those to the last ten, the mean of the roles.
+over the last ten, and the rise between them with Student's interval over the seeds. The manager's is its share of valid
+answers: that is what stage 1 pays it, also in steps whose groups have no spread, for which no reward is on record.
+`learning.format.plateau` is the rise from the ten steps before those to the last ten, the mean of the roles.
 
 It takes about 20 minutes of two cores, goes on where it was interrupted (`runs/learning_format/`) and runs only when it
 is named.
@@ -13,7 +14,6 @@ is named.
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from backend.runs.requests import TrainRequest
 from backend.runs.train import train_team
 from backend.statistics.seed_grid import grid_interval
 from benchmarks.run import Result
-from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.agents.registry import MANAGER, ROLES
 from simulator.arrays import FloatArray
 
 BY_NAME_ONLY = True
@@ -48,9 +48,9 @@ def run() -> list[Result]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
         rewards = np.array(list(pool.map(rewards_of, SEEDS)))  # (seeds, roles, steps)
-    first, last = rewards[..., 0], np.nanmean(rewards[..., -LAST:], axis=2)
+    first, last = rewards[..., 0], rewards[..., -LAST:].mean(axis=2)
     rows = [_row(f"learning.format.{role}", first[:, place], last[:, place]) for place, role in enumerate(ROLES)]
-    before = np.nanmean(rewards[..., -2 * LAST : -LAST], axis=2)
+    before = rewards[..., -2 * LAST : -LAST].mean(axis=2)
     plateau = _row("learning.format.plateau", before.mean(axis=1), last.mean(axis=1))
     return [*rows, {**plateau, "target": "reported", "met": True}]
 
@@ -71,15 +71,18 @@ def _row(name: str, before: FloatArray, after: FloatArray) -> Result:
 
 
 def rewards_of(seed: int) -> list[list[float]]:
-    """The mean reward of each role in each step, (roles, steps); NaN where a role had no call to be paid for."""
+    """The mean reward of each role in each step, (roles, steps)."""
     torch.set_num_threads(1)
     lines = _metrics(FOLDER / f"seed-{seed}", seed)
     return [[_paid(lines[step], role) for step in range(1, STEPS + 1)] for role in ROLES]
 
 
 def _paid(line: Mapping[str, float | None], role: str) -> float:
-    value = line.get(f"{role}/reward/mean")
-    return math.nan if value is None else value
+    name = f"{role}/valid" if role == MANAGER.key else f"{role}/reward/mean"
+    value = line.get(name)
+    if value is None:
+        raise RuntimeError(f"step {line['step']} has no {name}: the role had no call to be paid for")
+    return value
 
 
 def _metrics(folder: Path, seed: int) -> dict[int, dict[str, float | None]]:
