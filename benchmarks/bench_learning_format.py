@@ -39,7 +39,8 @@ SETTINGS = (
     "market.bars=2400", "market.coins=2", "nano.hidden_size=64", "nano.layers=2", "nano.decisions=800",
     "nano.steps=80", "nano.batch_tokens=1024", "nano.learning_rate=6e-3", "training.queries_per_step=8",
     "training.rollouts_per_query=8", f"training.stage1_steps={STEPS}", f"training.stage1_max_steps={STEPS}",
-    "training.stage2_steps=0", "training.validation_every=40", "training.validation_queries=8", "training.shards=1",
+    "training.stage2_steps=0", "training.gate_format=0.0", "training.validation_every=40",
+    "training.validation_queries=8", "training.shards=1",
 )  # fmt: skip
 
 
