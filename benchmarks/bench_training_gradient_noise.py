@@ -271,7 +271,7 @@ def _calls_row(role: str, steps: Sequence[Groups]) -> Result:
     valid = np.mean([call.valid for call in spoken])
     shares = ", ".join(f"{count} in {np.mean(counts == count):.1%}" for count in range(counts.max() + 1))
     return Result(
-        name=f"training.gradient_noise.calls.{role}",
+        name=f"training.gradient_noise.{role}",
         value=float(counts.mean()),
         unit="calls a rollout",
         against=f"{len(rollouts)} rollouts: {shares}; median {np.median(counts):.0f}, quantiles 0.95, 0.99, 0.999: "
