@@ -98,7 +98,7 @@ WAYS = (
 
 
 @dataclass(frozen=True)
-class Found:
+class RoleGradients:
     """What one role's gradients are in one way: their moments, tokens to train in a step with copies taken literally,
     and d."""
 
@@ -120,11 +120,11 @@ def run() -> list[Result]:
             parts = _trained(config, store, Path(scratch) / "run")
             steps = [_rollouts(parts, number) for number in range(STEPS)]
             roles = [role.key for role in SUB_AGENTS.values() if role.key in parts.policies.roles]
-            found = {role: _of_role(config, parts, role, steps) for role in roles}
+            gradients_of = {role: _of_role(config, parts, role, steps) for role in roles}
             parts.recorder.close()
     finally:
         torch.set_num_threads(threads)
-    return [*(_calls_row(role, steps) for role in roles), *_rows(found)]
+    return [*(_calls_row(role, steps) for role in roles), *_rows(gradients_of)]
 
 
 # -- the rollouts -----------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def _rollouts(parts: TrainingParts, number: int) -> Groups:
 # -- a role's gradients -----------------------------------------------------------------------------------------------
 
 
-def _of_role(config: Config, parts: TrainingParts, role: str, steps: Sequence[Groups]) -> dict[str, Found]:
+def _of_role(config: Config, parts: TrainingParts, role: str, steps: Sequence[Groups]) -> dict[str, RoleGradients]:
     """What a role's gradients are, by the names of the ways."""
     histogram: dict[int, int] = {}
     for groups in steps:
@@ -183,7 +183,7 @@ def _of_role(config: Config, parts: TrainingParts, role: str, steps: Sequence[Gr
             tokens[way.name] += [tokens_to_train(credit, way) for credit in credits]
     base = np.stack(means["fractional"])
     return {
-        way.name: Found(
+        way.name: RoleGradients(
             moments(np.stack(means[way.name]), np.array(squares[way.name]), base),
             float(np.mean(tokens[way.name])),
             way.target,
@@ -287,27 +287,27 @@ def _counted(counts: np.ndarray) -> tuple[list[int], list[int]]:
     return values.tolist(), times.tolist()
 
 
-def _rows(found: Mapping[str, Mapping[str, Found]]) -> list[Result]:
+def _rows(gradients_of: Mapping[str, Mapping[str, RoleGradients]]) -> list[Result]:
     """A row for each way, of the gradients of all roles together; each role's are in its text."""
     draws = resamples(STEPS, RESAMPLES, SEED)
     rows: list[Result] = []
     for way in WAYS:
-        of = {role: (ways[way.name], ways["fractional"]) for role, ways in found.items()}
+        of = {role: (ways[way.name], ways["fractional"]) for role, ways in gradients_of.items()}
         one, base = (_together([pair[which] for pair in of.values()]) for which in (0, 1))
         if way.name == "fractional":
             value, unit = float((variance(base.moments) / signal(base.moments.products))[0]), "variance by |E g|^2"
-            told = [_told_of_fractional("all", base.moments, draws)]
-            told += [_told_of_fractional(role, pair[1].moments, draws) for role, pair in of.items()]
+            texts = [_text_of_fractional("all", base.moments, draws)]
+            texts += [_text_of_fractional(role, pair[1].moments, draws) for role, pair in of.items()]
         else:
             value, unit = float((variance(one.moments) / variance(base.moments))[0]), "variance by fractional's"
-            told = [_told("all", one, base, draws, way)]
-            told += [_told(role, *pair, draws, way) for role, pair in of.items()]
+            texts = [_text("all", one, base, draws, way)]
+            texts += [_text(role, *pair, draws, way) for role, pair in of.items()]
         rows.append(
             Result(
                 name=f"training.gradient_noise.{way.name}",
                 value=value,
                 unit=unit,
-                against=f"{STEPS} steps of {QUERIES} x {ROLLOUTS} rollouts; " + "; ".join(told),
+                against=f"{STEPS} steps of {QUERIES} x {ROLLOUTS} rollouts; " + "; ".join(texts),
                 ratio=None if way.name == "fractional" else value,
                 target="reported",
                 met=True,
@@ -316,15 +316,15 @@ def _rows(found: Mapping[str, Mapping[str, Found]]) -> list[Result]:
     return rows
 
 
-def _together(each: Sequence[Found]) -> Found:
+def _together(each: Sequence[RoleGradients]) -> RoleGradients:
     """The gradients of several roles, side by side."""
     total = each[0].moments
     for one in each[1:]:
         total = total + one.moments
-    return Found(total, sum(one.tokens for one in each), 0)
+    return RoleGradients(total, sum(one.tokens for one in each), 0)
 
 
-def _told_of_fractional(name: str, one: Moments, draws: np.ndarray) -> str:
+def _text_of_fractional(name: str, one: Moments, draws: np.ndarray) -> str:
     value = float((variance(one) / signal(one.products))[0])
     p = p_of_no_mean(one.products, RESAMPLES, SEED)
     low, high = interval(variance(one, draws) / signal(one.products, draws))
@@ -332,23 +332,23 @@ def _told_of_fractional(name: str, one: Moments, draws: np.ndarray) -> str:
     return f"{name}: {sure}, p of no mean {p:.4f}"
 
 
-def _told(name: str, one: Found, base: Found, draws: np.ndarray, way: Way) -> str:
+def _text(name: str, one: RoleGradients, base: RoleGradients, draws: np.ndarray, way: Way) -> str:
     """Noise, mean, bias and work of a way, beside those of `fractional`."""
     mine, its = one.moments, base.moments
     ratio = float((variance(mine) / variance(its))[0])
     low, high = interval(variance(mine, draws) / variance(its, draws))
-    told = f"{name}"
+    text = f"{name}"
     if way.method == "duplicate_drop" and one.target:
-        told += f" (d = {one.target})"
-    told += f": {ratio:.3f} ({low:.3f} to {high:.3f})"
+        text += f" (d = {one.target})"
+    text += f": {ratio:.3f} ({low:.3f} to {high:.3f})"
     if way.method == "duplicate_drop":
         drawn = float((mine.squares - np.diag(mine.products)).mean()) * DRAWS / (DRAWS - 1)
-        told += f", {drawn / float(variance(mine)[0]):.1%} of it by the draws"
+        text += f", {drawn / float(variance(mine)[0]):.1%} of it by the draws"
     size = float(signal(its.products)[0])
     if p_of_no_mean(its.products, RESAMPLES, SEED) < _SURE and size > 0.0:
-        told += f", |E g|^2 {float(signal(mine.products)[0]) / size:.3f} of fractional's"
+        text += f", |E g|^2 {float(signal(mine.products)[0]) / size:.3f} of fractional's"
         apart = float(signal(mine.differences)[0]) / size
         ends = interval(signal(mine.differences, draws) / signal(its.products, draws))
-        told += f", squared bias {apart:+.4f} of it ({ends[0]:+.4f} to {ends[1]:+.4f})"
-    told += f", p of no bias {p_of_no_mean(mine.differences, RESAMPLES, SEED):.4f}"
-    return told + f", tokens {one.tokens / base.tokens:.2f}"
+        text += f", squared bias {apart:+.4f} of it ({ends[0]:+.4f} to {ends[1]:+.4f})"
+    text += f", p of no bias {p_of_no_mean(mine.differences, RESAMPLES, SEED):.4f}"
+    return text + f", tokens {one.tokens / base.tokens:.2f}"

@@ -115,10 +115,10 @@ def decode(
             if (renewal := renew(said)) is not None:
                 model, version, read = renewal
                 for place, (row, ids) in enumerate(zip(rows, said, strict=True)):
-                    again = read[ids].cache
-                    cache.write(place, longest - row.own, again.row(0, row.shared, len(ids)))
+                    whole = read[ids].cache
+                    cache.write(place, longest - row.own, whole.row(0, row.shared, len(ids)))
                     if shared is not None:
-                        shared.write(place, again)
+                        shared.write(place, whole)
                     row.turn.versions.append((len(row.turn.ids), version))
                 logits = torch.stack([read[ids].logits for ids in said])
                 continue

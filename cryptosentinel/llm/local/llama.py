@@ -279,16 +279,18 @@ class LlamaDecoder:
         """One query a row and head, (B, H, D), of the layer `index`; keys and values as in `_attended`, after those of
         `shared`. What is returned is (B G, H / G, D)."""
         room, groups, heads, size = shared.room, self.kv_heads, self.heads // self.kv_heads, self.head_dim
-        own = self._weighed(query.reshape(-1, heads, size), keys, values, added)
-        asked = query.new_zeros(shared.cache.keys.shape[1] * room, self.heads, size)
-        asked.index_copy_(0, shared.places, query)
-        asked = asked.view(-1, room, groups, heads, size).transpose(1, 2).reshape(-1, room * heads, size)
-        first_keys, first_values = shared.cache.keys[index].flatten(0, 1), shared.cache.values[index].flatten(0, 1)
-        first = self._weighed(asked, first_keys, first_values, shared.mask).view(-1, groups, room, heads, size + 2)
-        first = first.transpose(1, 2).reshape(-1, groups, heads, size + 2)[shared.places].flatten(0, 1)
-        largest = torch.maximum(own[..., -1:], first[..., -1:])
-        joined = own[..., :-1] * torch.exp(own[..., -1:] - largest)
-        joined += first[..., :-1] * torch.exp(first[..., -1:] - largest)
+        own_part = self._weighed(query.reshape(-1, heads, size), keys, values, added)
+        padded = query.new_zeros(shared.cache.keys.shape[1] * room, self.heads, size)
+        padded.index_copy_(0, shared.places, query)
+        padded = padded.view(-1, room, groups, heads, size).transpose(1, 2).reshape(-1, room * heads, size)
+        prefix_keys, prefix_values = shared.cache.keys[index].flatten(0, 1), shared.cache.values[index].flatten(0, 1)
+        shared_part = self._weighed(padded, prefix_keys, prefix_values, shared.mask).view(
+            -1, groups, room, heads, size + 2
+        )
+        shared_part = shared_part.transpose(1, 2).reshape(-1, groups, heads, size + 2)[shared.places].flatten(0, 1)
+        largest = torch.maximum(own_part[..., -1:], shared_part[..., -1:])
+        joined = own_part[..., :-1] * torch.exp(own_part[..., -1:] - largest)
+        joined += shared_part[..., :-1] * torch.exp(shared_part[..., -1:] - largest)
         return joined[..., :-1] / joined[..., -1:]
 
     def _weighed(

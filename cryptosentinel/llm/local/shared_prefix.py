@@ -89,10 +89,10 @@ def worth_sharing(prompts: Sequence[tuple[int, ...]], slot_bytes: int, device: s
     least = WORTH.get(device, WORTH["cuda"])
     if len(prompts) < 2 or slot_bytes * sum(map(len, prompts)) < least:
         return []
-    found = beginnings(prompts)
-    saved = sum((len(group.members) - 1) * group.length for group in found)
-    padded = len(found) * max(len(group.members) for group in found)
-    return found if saved * slot_bytes >= least and padded <= _MOST_PADDING * len(prompts) else []
+    groups = beginnings(prompts)
+    saved = sum((len(group.members) - 1) * group.length for group in groups)
+    padded = len(groups) * max(len(group.members) for group in groups)
+    return groups if saved * slot_bytes >= least and padded <= _MOST_PADDING * len(prompts) else []
 
 
 def share(groups: Sequence[Beginning], caches: Sequence[KVCache]) -> SharedPrefix:
