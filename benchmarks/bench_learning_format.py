@@ -4,11 +4,11 @@ A small nano that imitated too briefly to speak the format (80 steps) is trained
 market, warm start and training. Stage 1 pays the manager for the format, a sub-agent for the format and its expert
 score. What is reported of each role is the mean reward of its calls on windows not seen before, in the first step and
 over the last ten, and the rise between them with Student's interval over the seeds. The manager's is its share of valid
-answers: that is what stage 1 pays it, also in a step that it sits out since 95 % are valid, for which no reward is on record.
-`learning.format.plateau` is the rise from the ten steps before those to the last ten, the mean of the roles.
+answers: that is what stage 1 pays it, also in a step that it sits out since 95 % are valid, for which no reward is on
+record. `learning.format.plateau` is the rise from the ten steps before those to the last ten, the mean of the roles.
 
-It takes about 20 minutes of two cores, goes on where it was interrupted (`runs/learning_format/`) and runs only when it
-is named.
+It takes some seven minutes of one core, goes on where it was interrupted (`runs/learning_format/`) and runs only when
+it is named.
 """
 
 from __future__ import annotations
