@@ -298,6 +298,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "takes hours, with a file of the repository": (
         "cryptosentinel experiment run experiments/e2_private.toml",
+        "cryptosentinel experiment run experiments/e2_roles.toml",
         "cryptosentinel experiment run experiments/e8_daily.toml",
         "cryptosentinel experiment run experiments/no_edge.toml",
     ),

@@ -352,7 +352,7 @@ def test_the_architecture_is_the_folders_the_names_or_nanos(tmp_path: Path) -> N
 
 
 def test_an_engine_in_bfloat16_and_short_prompts_take_less() -> None:
-    named = ["training.base_model=somewhere", "team.max_tokens=0"]
+    named = ["training.base_model=somewhere", "team.max_tokens=0", "engine.context_tokens=0"]  # not the preset's bound
     config = load_config("smollm2", named)
     shape = Shape.of(architecture_of(load_config("demo").training, config.nano))
     asked = plan_of(config, shape)
