@@ -17,8 +17,10 @@ import torch
 
 from backend.builders.market import load_market
 from backend.config.load import load_config
+from backend.config.schema import Config
 from backend.store.records import RunRecord
 from backend.store.store import Store
+from backend.training.components import TrainingParts
 from backend.training.in_process import local_learners, local_trainer
 from backend.training.rl_job import training_parts
 from backend.training.start import begin
@@ -91,13 +93,15 @@ def _shares() -> list[float]:
                 shares.append(timed.seconds / (now - last))
             last, timed.seconds = now, 0.0
 
-        train(store, timed, Path(scratch) / "run", stepped)
+        train(load_config("quick", SETTINGS), store, timed, Path(scratch) / "run", stepped).recorder.close()
     return shares
 
 
-def train(store: Store, recorded: Any, folder: Path, stepped: Callable[[Progress], None]) -> None:
-    """Train a few steps in `folder`, with all records going to `recorded`, which is `store` or stands before it."""
-    config = load_config("quick", SETTINGS)
+def train(
+    config: Config, store: Store, recorded: Any, folder: Path, stepped: Callable[[Progress], None] | None = None
+) -> TrainingParts:
+    """Train from the warm start on in `folder`, in stage 2, with all records going to `recorded`, which is `store` or
+    stands before it; the caller closes the recorder."""
     market = load_market(config.market, config.costs)
     silent: Callable[[str, int, int], None] = lambda what, done, total: None  # noqa: E731  # a callback of no interest
     folder.mkdir()
@@ -107,4 +111,4 @@ def train(store: Store, recorded: Any, folder: Path, stepped: Callable[[Progress
     trainer = local_trainer(parts, local_learners(parts))
     trainer.state.stage = 2
     trainer.run(stepped)
-    parts.recorder.close()
+    return parts

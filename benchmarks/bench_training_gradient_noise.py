@@ -25,29 +25,25 @@ to the final team is not measured.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from backend.builders.market import load_market
 from backend.config.load import load_config
 from backend.config.schema import Config
-from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training.algorithm.alignment import AlignmentMethod, target_count
 from backend.training.algorithm.credit import TrajectoryCredit, assign_credit, calls_histogram, score_sub
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.components import TrainingParts
 from backend.training.curriculum.curriculum import credit_settings, curriculum_of
-from backend.training.in_process import local_learners, local_trainer
 from backend.training.learning.learner import role_settings
 from backend.training.learning.role_trainer import RoleTrainer
-from backend.training.rl_job import training_parts
 from backend.training.rollout.collect import Rollout, collect
-from backend.training.start import begin
+from benchmarks.bench_store_share import train
 from benchmarks.gradient_moments import (
     Moments,
     interval,
@@ -117,7 +113,7 @@ def run() -> list[Result]:
     try:
         with tempfile.TemporaryDirectory() as scratch, Store.open(Path(scratch) / "store") as store:
             config = load_config("demo", SETTINGS)
-            parts = _trained(config, store, Path(scratch) / "run")
+            parts = train(config, store, store, Path(scratch) / "run")
             steps = [_rollouts(parts, number) for number in range(STEPS)]
             roles = [role.key for role in SUB_AGENTS.values() if role.key in parts.policies.roles]
             gradients_of = {role: _of_role(config, parts, role, steps) for role in roles}
@@ -128,20 +124,6 @@ def run() -> list[Result]:
 
 
 # -- the rollouts -----------------------------------------------------------------------------------------------------
-
-
-def _trained(config: Config, store: Store, folder: Path) -> TrainingParts:
-    """The team after its warm start and a few steps."""
-    market = load_market(config.market, config.costs)
-    silent: Callable[[str, int, int], None] = lambda what, done, total: None  # noqa: E731  # a callback of no interest
-    folder.mkdir()
-    store.add_run(RunRecord("bench", "train", 1, market.content_hash, 1, {}))
-    base = begin(config, market, folder, silent)
-    parts = training_parts(config, market, store, "bench", folder, base, folder)
-    trainer = local_trainer(parts, local_learners(parts))
-    trainer.state.stage = 2
-    trainer.run()
-    return parts
 
 
 def _rollouts(parts: TrainingParts, number: int) -> Groups:
@@ -194,9 +176,9 @@ def _of_role(config: Config, parts: TrainingParts, role: str, steps: Sequence[Gr
 
 def scored_calls(config: Config, role: str, groups: Groups, way: Way, seed: int) -> list[TrajectoryCredit]:
     """A role's calls of a step that have a reward, each with its weight and advantage as the training computes them."""
-    own = config.training.of_role(role)
-    stage = curriculum_of(own).stage(2)
-    settings = credit_settings(own, stage)
+    training = config.training.of_role(role)
+    stage = curriculum_of(training).stage(2)
+    settings = credit_settings(training, stage)
     rng = np.random.default_rng(seed)
     scored = score_sub(groups, role, stage.beta, way.method, way.target, rng, settings)
     return [item for item in assign_credit(scored, settings).items if item.reward is not None]
@@ -216,10 +198,14 @@ def tokens_to_train(credit: Sequence[TrajectoryCredit], way: Way) -> float:
         callers.setdefault(item.trajectory.query, set()).add(item.trajectory.rollout)
     total = 0.0
     for item in credit:
-        one = item.trajectory
-        if item.weight > 0.0 and item.advantage != 0.0 and one.mask.any():
-            times = item.weight * way.target * len(callers[one.query]) if way.method == "duplicate_drop" else 1.0
-            total += times * (int(np.flatnonzero(one.mask)[-1]) + 1)
+        mask = item.trajectory.mask
+        if item.weight > 0.0 and item.advantage != 0.0 and mask.any():
+            times = (
+                item.weight * way.target * len(callers[item.trajectory.query])
+                if way.method == "duplicate_drop"
+                else 1.0
+            )
+            total += times * (int(np.flatnonzero(mask)[-1]) + 1)
     return total
 
 

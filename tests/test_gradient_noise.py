@@ -33,23 +33,23 @@ def test_signal_and_variance_are_right_on_average(draws: int) -> None:
     for _ in range(4000):
         steps = MEAN + SPREAD * rng.standard_normal((STEPS, 4))
         drawn = steps[:, None] + OF_DRAWS * rng.standard_normal((STEPS, draws, 4))
-        one = moments(drawn.mean(1), (drawn**2).sum(2).mean(1), steps - 0.4)
-        signals.append(signal(one.products)[0])
-        variances.append(variance(one)[0])
-        biases.append(signal(one.differences)[0])
+        estimated = moments(drawn.mean(1), (drawn**2).sum(2).mean(1), steps - 0.4)
+        signals.append(signal(estimated.products)[0])
+        variances.append(variance(estimated)[0])
+        biases.append(signal(estimated.differences)[0])
     expected = (MEAN @ MEAN, SPREAD @ SPREAD + 4 * OF_DRAWS**2, 4 * 0.4**2)
-    for found, right in zip((signals, variances, biases), expected, strict=True):
-        assert abs(np.mean(found) - right) < 4 * np.std(found) / len(found) ** 0.5
-        assert np.std(found) / len(found) ** 0.5 < 0.06 * right
+    for values, right in zip((signals, variances, biases), expected, strict=True):
+        assert abs(np.mean(values) - right) < 4 * np.std(values) / len(values) ** 0.5
+        assert np.std(values) / len(values) ** 0.5 < 0.06 * right
 
 
 @given(st.integers(2, 9), st.integers(1, 5), st.integers(0, 2**31))
 @settings(max_examples=20, deadline=None)
 def test_without_draws_the_variance_is_the_trace_of_the_covariance(steps: int, size: int, seed: int) -> None:
     gradients = np.random.default_rng(seed).normal(0.3, 1.0, (steps, size))
-    one = moments(gradients, (gradients**2).sum(1), gradients)
-    assert variance(one)[0] == pytest.approx(gradients.var(axis=0, ddof=1).sum())
-    assert not one.differences.any()
+    estimated = moments(gradients, (gradients**2).sum(1), gradients)
+    assert variance(estimated)[0] == pytest.approx(gradients.var(axis=0, ddof=1).sum())
+    assert not estimated.differences.any()
 
 
 def test_roles_side_by_side_are_one_longer_gradient() -> None:
@@ -69,16 +69,16 @@ def test_a_resample_pairs_no_step_with_its_own_copy() -> None:
     products = gradients @ gradients.T
     counts = resamples(5, 20, 4)
     assert (counts.sum(1) == 5).all()
-    for count, found in zip(counts, off_diagonal_mean(products, counts), strict=True):
+    for count, mean in zip(counts, off_diagonal_mean(products, counts), strict=True):
         chosen = np.repeat(np.arange(5), count)
         pairs = [products[s, t] for s in chosen for t in chosen if s != t]
-        assert found == pytest.approx(np.mean(pairs))
+        assert mean == pytest.approx(np.mean(pairs))
 
 
 def test_a_mean_is_told_from_none() -> None:
     rng = np.random.default_rng(5)
     noise = rng.normal(size=(200, 20, 50))
-    values = np.array([p_of_no_mean(one @ one.T, 199, 6) for one in noise])
+    values = np.array([p_of_no_mean(steps @ steps.T, 199, 6) for steps in noise])
     assert 0.01 <= np.mean(values <= 0.05) <= 0.1  # 0.05 and three standard errors
     shifted = noise[0] + 0.5
     assert p_of_no_mean(shifted @ shifted.T, 199, 6) == pytest.approx(1 / 200)
@@ -120,14 +120,16 @@ def test_duplicate_drop_is_fractional_on_average_where_advantages_are_fixed(targ
     advantages = rng.normal(size=sum(counts))
     way = Way("drop", "duplicate_drop", None, target)
     drawn = [credit(align(counts, "duplicate_drop", target, rng), counts, advantages) for _ in range(1500)]
-    found = np.array([coefficients(one) for one in drawn])
+    drawn_coefficients = np.array([coefficients(calls) for calls in drawn])
     right = coefficients(credit(align(counts, "fractional", target, rng), counts, advantages))
-    assert (np.abs(found.mean(0) - right) <= 4 * found.std(0) / len(found) ** 0.5 + 1e-12).all()
+    assert (
+        np.abs(drawn_coefficients.mean(0) - right) <= 4 * drawn_coefficients.std(0) / len(drawn) ** 0.5 + 1e-12
+    ).all()
     # Four rollouts of `target` items each, six tokens an item.
-    assert [tokens_to_train(one, way) for one in drawn[:20]] == pytest.approx([4 * target * 6] * 20)
+    assert [tokens_to_train(calls, way) for calls in drawn[:20]] == pytest.approx([4 * target * 6] * 20)
 
 
 def test_a_call_without_a_gradient_is_no_work() -> None:
     counts = [2, 1]
-    one = credit(align(counts, "fractional", 1, np.random.default_rng(0)), counts, np.array([1.0, 0.0, -1.0]))
-    assert tokens_to_train(one, Way("fractional", "fractional")) == 12
+    calls = credit(align(counts, "fractional", 1, np.random.default_rng(0)), counts, np.array([1.0, 0.0, -1.0]))
+    assert tokens_to_train(calls, Way("fractional", "fractional")) == 12

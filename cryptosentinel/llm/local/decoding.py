@@ -38,8 +38,8 @@ class _Row:
 
     index: int
     turn: TurnState
-    shared: int
-    own: int
+    shared_tokens: int
+    own_tokens: int
 
 
 def decode(
@@ -69,12 +69,16 @@ def decode(
         _Row(index, turn, begin, len(turn.request.ids) - begin)
         for index, (turn, begin) in enumerate(zip(turns, begins, strict=True))
     ]
-    longest = max(row.own for row in rows)
+    longest = max(row.own_tokens for row in rows)
     slots = longest + min(steps, _FIRST_SLOTS) - 1
     cache = model.new_cache(len(rows), slots)
     for row, prompt in zip(rows, prompts, strict=True):
-        cache.write(row.index, longest - row.own, prompt.cache.row(0, row.shared, row.shared + row.own))
-    mask = _mask(model, [longest - row.own for row in rows], slots)
+        cache.write(
+            row.index,
+            longest - row.own_tokens,
+            prompt.cache.row(0, row.shared_tokens, row.shared_tokens + row.own_tokens),
+        )
+    mask = _mask(model, [longest - row.own_tokens for row in rows], slots)
     temperatures = _tensor(model, [request.sampling.temperature for request in requests], torch.float32)
     positions = _tensor(model, [len(request.ids) for request in requests], torch.int64)
     chance = torch.from_numpy(
@@ -96,8 +100,8 @@ def decode(
             if turn.done:
                 finished.append(place)
                 completions[row.index] = turn.completion()
-                own = cache.row(place, longest - row.own, longest + step)
-                on_finish(turn.request.ids + tuple(turn.ids[:-1]), own, row.shared)
+                row_cache = cache.row(place, longest - row.own_tokens, longest + step)
+                on_finish(turn.request.ids + tuple(turn.ids[:-1]), row_cache, row.shared_tokens)
         if len(finished) == len(rows):
             break
         if finished:
@@ -109,14 +113,14 @@ def decode(
         if longest + step == slots:
             slots = min(longest + steps - 1, longest + 2 * (slots - longest))
             cache = cache.grown(len(rows), slots)
-            mask = _mask(model, [longest - row.own for row in rows], slots)
+            mask = _mask(model, [longest - row.own_tokens for row in rows], slots)
         if renew is not None and (step + 1) % _RENEWED_EVERY == 0:
             said = [row.turn.request.ids + tuple(row.turn.ids) for row in rows]
             if (renewal := renew(said)) is not None:
                 model, version, read = renewal
                 for place, (row, ids) in enumerate(zip(rows, said, strict=True)):
                     whole = read[ids].cache
-                    cache.write(place, longest - row.own, whole.row(0, row.shared, len(ids)))
+                    cache.write(place, longest - row.own_tokens, whole.row(0, row.shared_tokens, len(ids)))
                     if shared is not None:
                         shared.write(place, whole)
                     row.turn.versions.append((len(row.turn.ids), version))
