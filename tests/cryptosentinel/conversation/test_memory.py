@@ -262,7 +262,7 @@ def test_by_default_no_token_knows_of_a_memory() -> None:
     for _, decision in episode.decisions:
         for transcript in decision.transcripts:
             said.update(codec().decode(transcript.ids).encode())
-    assert said.hexdigest() == "5a01fe0040619d5e45b69f3154d7626a93b680982a3f642d2c601a2f76727e72"
+    assert said.hexdigest() == "27c2b1846009baff0b08875269e38f6271d292124c189862cf96275d33fba47d"
 
 
 def test_lessons_are_what_the_account_made_and_come_when_they_are_known() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +20,7 @@ from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
 
+ROOT = Path(__file__).resolve().parents[3]
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -31,6 +35,12 @@ def student_t(x: float, freedom: float = drift_filter.TAIL_FREEDOM) -> float:
     return height * (1 + (x / scale) ** 2 / freedom) ** (-(freedom + 1) / 2)
 
 
+def faded(variance: float, value: float, largest: float = drift_filter.LARGEST) -> float:
+    """The variance after a return, which counts as `largest` volatilities at most."""
+    counted = min(value**2, largest**2 * variance)
+    return drift_filter.FADING * variance + (1.0 - drift_filter.FADING) * counted
+
+
 def by_enumeration(returns: FloatArray, variance: float) -> float:
     """P(up) - P(down) after `returns`: all 3^(n+1) courses of the drift, each by its probability."""
     weight = np.zeros(3)
@@ -39,7 +49,7 @@ def by_enumeration(returns: FloatArray, variance: float) -> float:
     for value in returns:
         scales.append(math.sqrt(now))
         if not math.isnan(value):
-            now = drift_filter.FADING * now + (1.0 - drift_filter.FADING) * value**2
+            now = faded(now, value)
     for course in itertools.product((-1, 0, 1), repeat=len(returns) + 1):
         probability = 1.0 / 3.0
         for before, after in itertools.pairwise(course):
@@ -56,6 +66,22 @@ def test_is_the_posterior_of_the_last_drift(absent: tuple[int, ...]) -> None:
     returns = returns_of(3, 5)
     returns[list(absent)] = np.nan
     assert drift_filter._filtered(returns, 1e-4) == pytest.approx(by_enumeration(returns, 1e-4), abs=1e-12)
+
+
+def test_is_the_posterior_after_a_jump() -> None:
+    returns = returns_of(3, 5)
+    returns[1] = 0.15
+    assert drift_filter._filtered(returns, 1e-4) == pytest.approx(by_enumeration(returns, 1e-4), abs=1e-12)
+
+
+@given(seed=SEEDS, jump=st.floats(-0.3, 0.3))
+def test_a_jump_does_not_drown_what_comes_after_it(seed: int, jump: float) -> None:
+    """Half a day after a jump, however large, a rise is seen nearly as it is without one."""
+    returns = returns_of(seed)
+    rise = np.concatenate([returns, np.zeros(1), 0.01 + 0.3 * returns[:12]])
+    jumped = rise.copy()
+    jumped[len(returns)] = jump
+    assert drift_belief(jumped) > drift_belief(rise) - 0.5
 
 
 @settings(max_examples=60)
@@ -80,6 +106,36 @@ def test_absent_bars_make_it_less_sure(seed: int, gap: int) -> None:
     after = drift_belief(np.concatenate([returns, np.full(gap, np.nan)]))
     fades = (1.0 - 1.0 / drift_filter.MEAN_BARS) ** gap
     assert after == pytest.approx(fades * drift_belief(returns), rel=1e-9)
+
+
+def log_likelihood(returns: FloatArray, largest: float) -> float:
+    """Mean log density of each return given those before it, by the filter's model."""
+    belief, variance, total = np.full(3, 1.0 / 3.0), float(np.var(returns[: drift_filter.WARM_UP])), 0.0
+    drifts = np.array([-1.0, 0.0, 1.0]) * drift_filter.DRIFT
+    half = (drift_filter.TAIL_FREEDOM + 1.0) / 2.0
+    height = student_t(0.0)
+    for value in returns:
+        z = value / math.sqrt(variance)
+        belief = belief * height * (1.0 + (z - drifts) ** 2 / (drift_filter.TAIL_FREEDOM - 2.0)) ** -half
+        likely = float(belief.sum())
+        total += math.log(likely) - math.log(variance) / 2.0
+        variance = faded(variance, float(value), largest)
+        belief = belief / likely
+        belief += (1.0 / 3.0 - belief) / drift_filter.MEAN_BARS
+    return total / len(returns)
+
+
+def test_the_bound_on_a_jump_makes_recorded_returns_likelier() -> None:
+    """On each of ten coins, bars of four hours. With a bound of three volatilities it is not so on all of them."""
+    folder = Path(os.environ.get("CRYPTOSENTINEL_SHARED", ROOT.parent / "shared")) / "market-data" / "binance"
+    if not folder.is_dir():
+        pytest.skip(f"no recorded market data at {folder} (set CRYPTOSENTINEL_SHARED to the folder that holds it)")
+    coins = sorted(folder.glob("*-1h.parquet"))[:10]
+    assert len(coins) == 10
+    for coin in coins:
+        close = pd.read_parquet(coin)["close"].to_numpy(np.float64)[::4]
+        returns = np.diff(np.log(close[-4000:]))
+        assert log_likelihood(returns, drift_filter.LARGEST) > log_likelihood(returns, math.inf), coin.stem
 
 
 def test_too_little_is_nan() -> None:
