@@ -1,6 +1,10 @@
 """What each role's knowledge is worth in the market of the preset `private`, and what its teachers make of it:
 `make bench ONLY=learning.private`.
 
+Two more rows say what MarketAnalyst's expert score pays for: how much better it rates the teacher that reads trend,
+news and funding than the one that reads funding alone, as a Brier score and as what acting on the advice earns
+(`training.experimental.advice_weight`).
+
 No training: the values follow from the market's law (`simulator.synthetic.information`). A row for each source says how
 much the best decision loses without it, on held-out states of several markets, in thousandths of the outcome, and a row
 for the twin without edge that all of them lose nothing there. The rows of the teachers say how much of what the
@@ -25,7 +29,7 @@ from backend.training.curriculum.queries import Query, pools_of
 from backend.training.rollout.collect import rollout_settings
 from backend.training.rollout.expected_value import evidence_values, expected_values
 from benchmarks.run import Result
-from cryptosentinel.scripted_team import Teacher
+from cryptosentinel.teachers import Teacher
 from simulator.synthetic.information import SOURCES, DecisionValues, KnowledgeSource
 
 BY_NAME_ONLY = True  # it says something of the market and the rules, not of the code
@@ -34,14 +38,16 @@ STATES = 200  # of each market
 BARS = 4_000  # fewer than the preset's: the values do not depend on how long the training part is
 STUDENT = 2.776  # 97.5 % quantile of Student's t with four degrees of freedom
 KNOWN_BY: dict[KnowledgeSource, str] = {"drift": "MarketAnalyst", "crowding": "RiskAnalyst", "spread": "Trader"}
+_COMPARED: tuple[Teacher, ...] = ("whole", "funding")
 Row = npt.NDArray[np.float64]
 
 
 def run() -> list[Result]:
-    """The rows `learning.private.SOURCE`, `learning.private.twin` and `learning.private.teacher.TEACHER`."""
+    """The rows `learning.private.SOURCE`, `.brier`, `.advice`, `.twin` and `.teacher.TEACHER`."""
     rows = [(seed, *_measured(seed)) for seed in SEEDS]
     allowed = [values for _, values, _ in rows]
     found = [_source_row(source, allowed) for source in SOURCES]
+    found += [_score_row(name, weight) for name, weight in (("brier", 0.0), ("advice", 1.0))]
     twins = [evidence_values(held_out_states(config, STATES // 4), rollout_settings(config, 1)) for config in _twins()]
     worst = max(one.private(source) for twin in twins for one in twin for source in SOURCES)
     found.append(
@@ -71,6 +77,32 @@ def _measured(seed: int) -> tuple[list[DecisionValues], dict[str, Row]]:
         team = scripted_team(config.team, teacher)
         scores[teacher] = expected_values(team.team, team.engine, queries, settings, seed).scores
     return evidence_values(queries, settings), scores
+
+
+def _score_row(name: str, weight: float) -> Result:
+    """By a score with this share of the advice, of MarketAnalyst's answers: reading all less reading funding alone."""
+    gains = []
+    for seed in SEEDS:
+        config = config_of(seed, f"training.experimental.advice_weight={weight}")
+        queries, settings = held_out_states(config, STATES), rollout_settings(config, 1)
+        means = []
+        for teacher in _COMPARED:
+            team = scripted_team(config.team, teacher)
+            rollouts = expected_values(team.team, team.engine, queries, settings, seed).rollouts
+            asked = [call.expert for one in rollouts for call in one.subs if call.role == "market_analyst"]
+            means.append(float(np.mean([score for score in asked if score is not None])))
+        gains.append(1000.0 * (means[0] - means[1]))
+    mean, low, high = interval(gains)
+    return Result(
+        name=f"learning.private.{name}",
+        value=mean,
+        unit="thousandths of the score",
+        against=f"MarketAnalyst that reads funding alone; 95 % interval {low:.1f} to {high:.1f}, markets "
+        + ", ".join(f"{one:.1f}" for one in gains),
+        ratio=None,
+        target="interval > 0" if weight else "reported",
+        met=low > 0.0 or not weight,
+    )
 
 
 def config_of(seed: int, *more: str) -> Config:

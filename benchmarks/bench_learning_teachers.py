@@ -19,7 +19,7 @@ from backend.builders.market import account_of, limits_of, load_market, split
 from backend.evaluation.compare import baselines, play_windows, split_windows
 from benchmarks.bench_learning_oracle_share import EVERYBODY, SEEDS, config_of, share_interval
 from benchmarks.run import Result
-from cryptosentinel.scripted_team import Teacher
+from cryptosentinel.teachers import Teacher
 
 TEACHERS: tuple[Teacher, ...] = get_args(Teacher)
 ORACLE = "oracle"

@@ -15,7 +15,7 @@ import random
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from cryptosentinel.added_roles import ToolExchange, added_policies, exchanges, question_to_added
 from cryptosentinel.agents.joint import CONSULT_ON_COINS, CONSULT_ON_POSITIONS, EACH
@@ -26,6 +26,7 @@ from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
+from cryptosentinel.teachers import HESITANT, HESITATION, LEVELS, LOOKED_UP, TEACHERS, Teacher, Weights, level_of
 from cryptosentinel.tools.context import MISSING
 
 _COIN_LINE = re.compile(
@@ -38,16 +39,6 @@ EXPOSURES = (0.5, 1.0)
 MOST_LOSS = 14  # percent of a position or a whole book that may be lost in one case of twenty; beyond, it is halved
 _GRID = 0.05  # sizes in a portfolio are multiples of it
 _SMALLEST_PART = 0.3  # of a position: a smaller change is not worth its costs
-LOOKED_UP = ("get_trend", "get_news", "get_funding")  # what an outlook is made of
-_TONE = {"very good": 2.0, "good": 1.0, "bad": -1.0, "very bad": -2.0}
-_TREND = {"strong up": 2.0, "up": 1.0, "down": -1.0, "strong down": -2.0}
-# (up, flat, down) by strength of the evidence, from strongly down to strongly up.
-_LEVELS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
-Teacher = Literal["whole", "funding", "news_backwards", "hesitant", "none"]
-_HESITATION = 0.35  # share of the changes that a hesitant teacher leaves out, whatever speaks for them
-_Weights = tuple[float, float, float]  # of trend, news and funding
-_WHOLE = (0.9, 0.7, 0.9)
-_TEACHERS = {"whole": _WHOLE, "funding": (0.0, 0.0, 0.9), "news_backwards": (0.9, -0.7, 0.9), "hesitant": _WHOLE}
 
 
 def expert_policies(
@@ -56,13 +47,13 @@ def expert_policies(
     """The rules of a scripted team of the sub-agents `team`, by role; with `portfolio` of one that decides on all coins
     at once. `teacher` is what it makes of the evidence: all of it, funding alone, news with the wrong sign. "hesitant"
     reads all, asks all, and then keeps what is held by lot in a third of the cases, so that who learns from it has seen
-    both. "none" has no rules but the format, and decides as a novice. Raises `ValueError` for a hesitant one on a
-    portfolio."""
+    both. "one_source" hesitates too, and heeds one of trend, news and funding alone, by a lot for each state. "none"
+    has no rules but the format, and decides as a novice. Raises `ValueError` for a hesitant one on a portfolio."""
     if teacher == "none":
         return novice_policies(team, portfolio=portfolio)
-    weights, hesitates = _TEACHERS[teacher], teacher == "hesitant"
+    weights, hesitates = TEACHERS[teacher], teacher in HESITANT
     if portfolio and hesitates:
-        raise ValueError("the hesitant teacher decides coin by coin")
+        raise ValueError(f"the teacher {teacher} decides coin by coin")
 
     def manager(messages: ChatMessages, seed: int) -> str:
         if portfolio:
@@ -90,7 +81,7 @@ def novice_policies(team: Collection[str] = STANDARD, *, portfolio: bool = False
 
 
 def _expert_manager(
-    messages: ChatMessages, team: Collection[str], weights: _Weights, lots: random.Random | None
+    messages: ChatMessages, team: Collection[str], weights: Weights | None, lots: random.Random | None
 ) -> str:
     done = exchanges(messages, "manager")
     positions: list[dict[str, Any]] = []
@@ -108,7 +99,7 @@ def _expert_manager(
             missing = next((tool for tool in LOOKED_UP if tool not in heard), None)
             if missing is not None:
                 return render_call(missing, {"symbol": symbol})
-            lean, reason = _lean(_level(heard, weights)), _evidence(heard)
+            lean, reason = _lean(level_of(heard, weights)), _evidence(heard)
         exposure, side = _wish(lean)
         signed = exposure if side == "long" else -exposure
         if exposure == 0.0 or abs(signed - held) < 0.3:
@@ -128,7 +119,7 @@ def _expert_manager(
         if "trader" in team and "consult_trader" not in heard:
             return render_call("consult_trader", question)
         reason += _timing(heard.get("consult_trader", {}))
-        if lots is not None and lots.random() < _HESITATION:
+        if lots is not None and lots.random() < HESITATION:
             positions.append({"symbol": symbol, "reason": reason, "side": "keep"})
         else:
             positions.append({"symbol": symbol, "reason": reason, "side": side, "exposure": exposure})
@@ -161,7 +152,7 @@ def coin_size(coins: int) -> float:
     return min(1.0, 2.0 / max(1, coins))
 
 
-def _expert_portfolio(messages: ChatMessages, team: Collection[str], weights: _Weights) -> str:
+def _expert_portfolio(messages: ChatMessages, team: Collection[str], weights: Weights | None) -> str:
     coins, heard = _portfolio(messages), _heard(exchanges(messages, "manager"))
     joint = _joint_roles("get_book" in heard.get("", {}), team)
     missing = _not_heard(coins, heard, team, joint)
@@ -171,7 +162,7 @@ def _expert_portfolio(messages: ChatMessages, team: Collection[str], weights: _W
     for coin in coins:
         of_coin = heard.get(coin.name, {})
         if "market_analyst" not in team:
-            leans[coin.name] = _lean(_level(of_coin, weights)), _evidence(of_coin)
+            leans[coin.name] = _lean(level_of(of_coin, weights)), _evidence(of_coin)
         elif "lean" in of_coin["consult_market_analyst"]:  # else no valid answer: do not trade on it
             lean = str(of_coin["consult_market_analyst"]["lean"])
             leans[coin.name] = lean, f"analyst: {lean}"
@@ -463,47 +454,40 @@ def _each(name: str, answers: Sequence[tuple[str, dict[str, Any]]]) -> str:
     return render_call(f"{name}{EACH}", {"answers": [{"symbol": coin, **answer} for coin, answer in answers]})
 
 
-def _expert_analyst(messages: ChatMessages, weights: _Weights) -> str:
+def _expert_analyst(messages: ChatMessages, weights: Weights | None) -> str:
     asked = _asked_together(messages, "market_analyst")
     if asked:
-        return _each("submit_analysis", [(coin, _analysis(_level(heard, weights), heard)) for coin, _, heard in asked])
+        return _each(
+            "submit_analysis", [(coin, _analysis(level_of(heard, weights), heard)) for coin, _, heard in asked]
+        )
     heard = {name: result for name, _, result in exchanges(messages, "market_analyst")}
     for tool in LOOKED_UP:
         if tool not in heard:
             return render_call(tool, {})
-    return render_call("submit_analysis", _analysis(_level(heard, weights), heard))
-
-
-def _level(heard: dict[str, dict[str, Any]], weights: _Weights) -> int:
-    """Which of `_LEVELS` trend, news and funding speak for, with their weights."""
-    trend, news, funding = weights
-    score = trend * _TREND.get(str(heard["get_trend"].get("trend")), 0.0)
-    score += news * _TONE.get(str(heard["get_news"].get("tone")), 0.0)
-    score += {"longs pay": funding, "shorts pay": -funding}.get(str(heard["get_funding"].get("funding")), 0.0)
-    return 4 if score > 2.0 else 3 if score > 0.7 else 0 if score < -2.0 else 1 if score < -0.7 else 2
+    return render_call("submit_analysis", _analysis(level_of(heard, weights), heard))
 
 
 def _lean(level: int) -> str:
     """The word with which MarketAnalyst's reply to its manager begins at a level."""
-    up, flat, down = _LEVELS[level]
+    up, flat, down = LEVELS[level]
     return str(reply(Analysis(up=up, flat=flat, down=down))["lean"])
 
 
 def _novice_analyst(messages: ChatMessages, rng: random.Random) -> str:
     asked = _asked_together(messages, "market_analyst")
     if asked:
-        drawn = [(coin, _analysis(rng.randrange(len(_LEVELS)), heard)) for coin, _, heard in asked]
+        drawn = [(coin, _analysis(rng.randrange(len(LEVELS)), heard)) for coin, _, heard in asked]
         return _each("submit_analysis", drawn)
     heard = {name: result for name, _, result in exchanges(messages, "market_analyst")}
     missing = [tool for tool in LOOKED_UP if tool not in heard]
     if missing and rng.random() < 0.7:
         return render_call(rng.choice(missing), {})
-    return render_call("submit_analysis", _analysis(rng.randrange(len(_LEVELS)), heard))
+    return render_call("submit_analysis", _analysis(rng.randrange(len(LEVELS)), heard))
 
 
 def _analysis(level: int, heard: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """An analysis of a level of strength, with what the tools said before it."""
-    up, flat, down = _LEVELS[level]
+    up, flat, down = LEVELS[level]
     return {"reason": _evidence(heard), "up": up, "flat": flat, "down": down}
 
 

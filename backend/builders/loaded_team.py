@@ -9,7 +9,8 @@ from cryptosentinel.conversation.budget import Budget
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Engine, Sampling
 from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.scripted_team import Teacher, expert_policies
+from cryptosentinel.scripted_team import expert_policies
+from cryptosentinel.teachers import Teacher
 from cryptosentinel.team import Team, TeamSettings
 
 UNMASKED = ", unmasked"  # added to the name of a team that sees the real symbols and dates

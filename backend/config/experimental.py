@@ -134,6 +134,11 @@ class ExperimentalConfig(Section):
     outcome_scale: float = Field(
         1.0, gt=0.0, le=100.0, description="volatilities of net return at which the outcome saturates"
     )
+    advice_weight: Fraction = Field(
+        0.0,
+        description="share of MarketAnalyst's expert score that is the outcome of the exposure its lean speaks for, "
+        "without costs; the rest is the Brier score of its probabilities",
+    )
     tail_weight: Fraction = Field(
         0.0, description="share of the outcome that large losses decide; 0: only the squashed return counts"
     )

@@ -206,10 +206,11 @@ class NanoConfig(Section):
     intermediate_size: int = Field(384, ge=16, le=8192, description="width of the MLPs")
     decisions: int = Field(2500, ge=10, le=1_000_000, description="decisions to transcribe for the warm start")
     teacher_share: Fraction = Field(0.3, description="share of decisions that follow the teacher; others are random")
-    teacher: Literal["whole", "funding", "news_backwards", "hesitant", "none"] = Field(
+    teacher: Literal["whole", "funding", "news_backwards", "hesitant", "one_source", "none"] = Field(
         "whole",
         description="what the teacher makes of the evidence: all; funding alone; news with the wrong sign; hesitant: "
-        "all, and then a third of its changes is left out by lot; none: the format alone, all decisions random",
+        "all, and then a third of its changes is left out by lot; one_source: hesitant, and reads one of trend, news "
+        "and funding by lot; none: the format alone, all decisions random",
     )
     steps: int = Field(700, ge=1, le=1_000_000, description="steps of the warm start")
     batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step of the warm start, with padding")
@@ -381,9 +382,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.nano.teacher == "hesitant" and self.team.portfolio:
+        if self.nano.teacher in ("hesitant", "one_source") and self.team.portfolio:
             raise ValueError(
-                "nano.teacher = 'hesitant' decides coin by coin: choose another teacher, or leave team.portfolio out"
+                f"nano.teacher = '{self.nano.teacher}' decides coin by coin: choose another teacher, or leave "
+                "team.portfolio out"
             )
         thinks = self.team.thinking_tokens
         if thinks and self.engine.empty_think:

@@ -183,6 +183,7 @@ _TEACHERS = {
     "funding": "follow rules that read funding alone",
     "news_backwards": "follow rules that take good news for bad",
     "hesitant": "follow rules that leave a third of their changes out by lot",
+    "one_source": "follow rules that read one of trend, news and funding alone, and leave a third of their changes out",
 }
 
 

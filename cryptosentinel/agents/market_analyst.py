@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pydantic import Field, field_validator, model_validator
 
 from cryptosentinel.agents.manager import AskAnalyst
@@ -79,13 +81,21 @@ def note(context: ToolContext) -> str:
     return f"Flat: less than {100 * FLAT_BAND * sigma:.2g} % above or below the price now."
 
 
-def reply(answer: Analysis) -> dict[str, float | str]:
-    """The probabilities, led by a word for how far up and down are apart."""
+def advised_exposure(answer: Forecast) -> float:
+    """The signed exposure that a lean speaks for, as a part of what a coin may have: 0 for none, 1/2, 1 for a strong
+    one."""
     down, _, up = answer.distribution()
     edge = up - down
-    size = "strong " if abs(edge) >= STRONG_EDGE else ""
-    lean = "none" if abs(edge) < CLEAR_EDGE else f"{size}up" if edge > 0 else f"{size}down"
-    return {"lean": lean, **answer.model_dump(exclude={"reason"}, exclude_none=True)}
+    size = 0.0 if abs(edge) < CLEAR_EDGE else 1.0 if abs(edge) >= STRONG_EDGE else 0.5
+    return math.copysign(size, edge)
+
+
+_LEANS = {0.0: "none", 0.5: "up", 1.0: "strong up", -0.5: "down", -1.0: "strong down"}  # by the exposure
+
+
+def reply(answer: Analysis) -> dict[str, float | str]:
+    """The probabilities, led by a word for how far up and down are apart."""
+    return {"lean": _LEANS[advised_exposure(answer)], **answer.model_dump(exclude={"reason"}, exclude_none=True)}
 
 
 TOOLS = (

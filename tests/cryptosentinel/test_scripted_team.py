@@ -16,12 +16,16 @@ from cryptosentinel.agents.manager import Decision
 from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
 from cryptosentinel.agents.risk_analyst import Verdict
+from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
-from cryptosentinel.protocol.tool_calls import ToolCall, parse, render_call
+from cryptosentinel.protocol.tool_calls import NoArguments, ToolCall, parse, render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.scripted_team import Teacher, expert_policies, novice_policies
+from cryptosentinel.scripted_team import expert_policies, novice_policies
+from cryptosentinel.teachers import HESITANT, TEACHERS, Teacher, level_of
 from cryptosentinel.team import TeamDecision
+from cryptosentinel.tools import market as market_tools
+from cryptosentinel.tools.context import ToolContext
 from simulator.arrays import FloatArray
 from simulator.backtest.scenarios import simulate_scenarios
 from simulator.exchange.costs import Costs
@@ -33,6 +37,7 @@ from tests.examples import tried
 from tests.standard_limits import guard_limits
 from tests.team_scenes import codec, hand_made_account, make_team, synthetic
 
+LOOKS_UP = {"get_trend": market_tools.trend, "get_news": market_tools.news, "get_funding": market_tools.funding}
 POLICIES: dict[str, Callable[[], dict[str, ScriptedPolicy]]] = {"expert": expert_policies, "novice": novice_policies}
 HORIZON = 18
 
@@ -210,6 +215,23 @@ def test_without_a_teacher_there_is_the_format_alone() -> None:
     assert [one.manager.answer for one in said] == [one.manager.answer for one in drawn]
 
 
+def test_a_teacher_of_one_source_heeds_each_of_them_and_one_at_a_time() -> None:
+    """Where all three say something else, its lean is that of one of them, a third of the time each."""
+    market, heeded = synthetic(coins=3), []
+    for bar in range(130, 310, 2):
+        for symbol in market.symbols:
+            view = market.view(bar)
+            context = ToolContext(view, hand_made_account(view, {}), Mask([symbol], True), (symbol,), 18, 1.0, symbol)
+            heard = {name: tool(context, NoArguments()) for name, tool in LOOKS_UP.items()}
+            alone = [level_of(heard, weights) for weights in ((1.2, 0, 0), (0, 1.1, 0), (0, 0, 0.9))]
+            level = level_of(heard, TEACHERS["one_source"])
+            assert level in alone and level == level_of(dict(reversed(heard.items())), None)
+            if len(set(alone)) == 3:
+                heeded.append(alone.index(level))
+    assert len(heeded) > 60
+    assert min(np.bincount(heeded, minlength=3)) > len(heeded) / 6
+
+
 def test_a_hesitant_teacher_decides_as_the_whole_one_and_keeps_a_third_by_lot() -> None:
     """What it asks and says does not tell when it acts, or who learns from it would learn that too."""
     market = synthetic()
@@ -231,5 +253,6 @@ def test_a_hesitant_teacher_decides_as_the_whole_one_and_keeps_a_third_by_lot() 
     for later in ("now", "later"):
         counts = [sum(reason.endswith(later) for reason in reasons) for reasons in (kept, changed)]
         assert 0.2 < counts[0] / sum(counts) < 0.5, "the lot does not know what Trader said"
-    with pytest.raises(ValueError, match="coin by coin"):
-        expert_policies(portfolio=True, teacher="hesitant")
+    for teacher in HESITANT:
+        with pytest.raises(ValueError, match=f"{teacher} decides coin by coin"):
+            expert_policies(portfolio=True, teacher=teacher)

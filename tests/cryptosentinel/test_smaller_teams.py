@@ -13,6 +13,7 @@ from cryptosentinel.agents.registry import MANAGER, ROLES, SPEAKERS, STANDARD, r
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scripted_team import expert_policies, novice_policies
+from cryptosentinel.teachers import Teacher
 from cryptosentinel.team import TeamDecision
 from simulator.market.market import Market
 from tests.standard_limits import guard_limits
@@ -45,15 +46,16 @@ def held_after(decision: TeamDecision, market: Market, bar: int, exposures: dict
     seed=st.integers(1, 4),
     held=st.sampled_from([0.0, 0.5, -1.0]),
     horizon=st.sampled_from([18, 240]),  # the longer one has losses that RiskAnalyst cuts
+    teacher=st.sampled_from(["whole", "funding"]),
 )
 def test_a_smaller_scripted_team_takes_the_same_positions(
-    roles: tuple[str, ...], bar: int, seed: int, held: float, horizon: int
+    roles: tuple[str, ...], bar: int, seed: int, held: float, horizon: int, teacher: Teacher
 ) -> None:
     market = synthetic(seed=seed, coins=1)
     exposures = {market.symbols[0]: held}
     found = []
     for keys in (STANDARD, roles):
-        engine = ScriptedEngine(codec(), expert_policies(keys))
+        engine = ScriptedEngine(codec(), expert_policies(keys, teacher=teacher))
         decision = decide(engine, market=market, bar=bar, exposures=exposures, roles=keys, horizon_bars=horizon)
         assert decision.events == []
         assert {transcript.role for transcript in decision.transcripts} <= set(roles_of(keys))

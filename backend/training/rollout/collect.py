@@ -105,7 +105,7 @@ def rollout_settings(config: Config, rollouts: int) -> RolloutSettings:
         train_thoughts=config.training.train_thoughts,
         tail=tail_of(config.training),
         question_cost=config.team.question_price / 1e4,
-        judge=Judge(reward_of(config.training), scores_of(config)),
+        judge=Judge(reward_of(config.training), scores_of(config), config.training.experimental.advice_weight),
     )
 
 

@@ -25,7 +25,7 @@ from backend.training.algorithm.rewards import (
 )
 from backend.training.curriculum.queries import Query, account_holding
 from cryptosentinel.agents.joint import answers_of
-from cryptosentinel.agents.market_analyst import FLAT_BAND, Analysis
+from cryptosentinel.agents.market_analyst import FLAT_BAND, Analysis, advised_exposure
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.agents.risk_analyst import LOSS_LEVEL, Verdict
 from cryptosentinel.agents.role import ExpertScore, Role, SubAgent
@@ -55,10 +55,16 @@ def tail_of(config: TrainingConfig) -> Tail:
 @dataclass(frozen=True)
 class Judge:
     """The user's own reward of a decision (net returns (n,), volatility: a score), in place of the squashed return, and
-    own expert scores by role, in place of the roles'."""
+    own expert scores by role, in place of the roles'.
+
+    With a share of `advice_weight` MarketAnalyst's score is the outcome, without costs, of the exposure that its lean
+    speaks for; the rest is the Brier score of its probabilities. What a decision earns is a score of the forecast
+    behind it too (Dawid 2007), and it tells who knows more: where edges are weak, the Brier score is nearly the same
+    whatever was read."""
 
     reward: Callable[[FloatArray, float], float] | None = None
     scores: Mapping[str, ExpertScore] = field(default_factory=dict)
+    advice_weight: float = 0.0
 
     def outcomes(self, net_returns: FloatArray, volatility: float, tail: Tail = NO_TAIL) -> FloatArray:
         """The score of each row of `net_returns` (K, n): (K,)."""
@@ -180,7 +186,12 @@ class RolloutScorer:
             float(np.mean(np.abs(moves) <= band)),
             float(np.mean(moves > band)),
         ]
-        return brier_score(analysis.distribution(), frequencies)
+        calibrated = brier_score(analysis.distribution(), frequencies)
+        share = self._judge.advice_weight
+        if not share:
+            return calibrated
+        scale = self._outcome_scale * self._volatility_of(symbol)
+        return (1.0 - share) * calibrated + share * outcome_score(advised_exposure(analysis) * moves, scale, self._tail)
 
     def _verdict(self, verdict: Verdict, asked: Mapping[str, Any]) -> float:
         side = asked["side"]

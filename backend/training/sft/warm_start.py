@@ -29,7 +29,8 @@ from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.scripted_team import Teacher, expert_policies, novice_policies
+from cryptosentinel.scripted_team import expert_policies, novice_policies
+from cryptosentinel.teachers import Teacher
 from cryptosentinel.team import Team, TeamSettings, derive_seed
 
 TOKENIZER_DECISIONS = 400

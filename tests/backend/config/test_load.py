@@ -199,9 +199,9 @@ def test_a_file_that_is_no_config_is_named(tmp_path: Path) -> None:
     for name in ("bad.toml", "binary.toml"):
         with pytest.raises(ConfigError, match=rf"{name}: this is not valid TOML"):
             load_config(tmp_path / name)
-    with pytest.raises(ConfigError, match=r"absent\.toml: no such config file; presets are demo"):
+    with pytest.raises(ConfigError, match=r"absent\.toml: no such config file; presets are co_training, demo"):
         load_config(tmp_path / "absent.toml")
-    with pytest.raises(ConfigError, match=r"no preset 'dmeo' \(did you mean 'demo'\?\); presets are demo"):
+    with pytest.raises(ConfigError, match=r"no preset 'dmeo' \(did you mean 'demo'\?\); presets are co_training, demo"):
         load_config("dmeo")
     with pytest.raises(ConfigError, match="no preset ''"):
         load_config("")

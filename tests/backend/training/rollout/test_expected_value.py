@@ -14,7 +14,13 @@ from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.collect import RolloutSettings, rollout_settings
-from backend.training.rollout.expected_value import check_within_evidence, evidence_values, expected_values
+from backend.training.rollout.expected_value import (
+    LIMIT_LEVELS,
+    check_within_evidence,
+    evidence_values,
+    expected_values,
+    state_utilities,
+)
 from simulator.arrays import FloatArray
 from simulator.backtest.run import orders_for_target
 from simulator.errors import DataError
@@ -62,6 +68,15 @@ def test_the_values_are_those_that_a_venue_gives() -> None:
     assert scores_of("all", belief=True).mean() == pytest.approx(said.mean(), abs=0.004)
     came = np.array([one.came for one in allowed()])
     assert scores_of("all").mean() == pytest.approx(came.mean(), abs=0.004)
+
+
+def test_the_utilities_are_those_that_the_best_decision_was_chosen_by() -> None:
+    rows, places = [state_utilities(query, judged()) for query in states()[:20]], (1, 0)
+    for query, values, row in zip(states(), allowed(), rows, strict=False):
+        held = LIMIT_LEVELS.index(query.exposure)
+        assert values.hold == pytest.approx(row[:, held].mean())
+        assert values.exposures["all"] == LIMIT_LEVELS[int(row[0].argmax())]
+        assert values.all == pytest.approx(np.mean([row[number, row[places[number]].argmax()] for number in places]))
 
 
 def test_every_source_is_worth_something_and_no_teacher_earns_more_than_the_evidence() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from backend.training.algorithm.rewards import shortfall_score
+from backend.training.algorithm.rewards import Tail, outcome_score, shortfall_score
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.scoring import QUANTILE_WEIGHT, SHORTFALL_SCALE, Judge, RolloutScorer
 from cryptosentinel.agents.market_analyst import FLAT_BAND
@@ -72,6 +72,34 @@ def test_up_is_what_rises() -> None:
             for name, answer in certain.items()
         }
         assert max(scores, key=lambda name: scores[name] or 0.0) == max(seen, key=lambda name: seen[name])
+
+
+LEANS = {  # up and down, and the exposure that a lean so strong speaks for
+    (0.6, 0.2): 1.0,
+    (0.5, 0.3): 0.5,
+    (0.4, 0.4): 0.0,
+    (0.3, 0.5): -0.5,
+    (0.2, 0.6): -1.0,
+}
+
+
+@settings(max_examples=50, deadline=None)
+@given(queries, st.sampled_from(list(LEANS)), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_advice_is_paid_by_what_it_earns(
+    query: Query, lean: tuple[float, float], share: float, tail_weight: float
+) -> None:
+    tail = Tail(tail_weight, 0.05)
+    up, down = lean
+    answer = said("market_analyst", {"up": up, "flat": 1.0 - up - down, "down": down})
+
+    def score(advice_weight: float) -> float:
+        judge = Judge(advice_weight=advice_weight)
+        found = RolloutScorer(query, PATHS, HORIZON, Costs(), 1.0, 1.0, tail, judge=judge).expert_score(answer)
+        assert found is not None
+        return found
+
+    assert score(1.0) == pytest.approx(outcome_score(LEANS[lean] * moves(query), query.volatility, tail))
+    assert score(share) == pytest.approx(share * score(1.0) + (1.0 - share) * score(0.0))
 
 
 @settings(max_examples=50, deadline=None)

@@ -22,7 +22,7 @@ from backend.training.sft.warm_start import transcribe
 from backend.training.validation import validation_of
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedPolicy
-from cryptosentinel.scripted_team import Teacher
+from cryptosentinel.teachers import Teacher
 from tests.copying_helper import CopyingHelper
 from tests.small_world import HORIZON, TRAIN, VALIDATION, rollout_settings, small_config, small_market, small_nano, tree
 
