@@ -191,7 +191,8 @@ class RolloutScorer:
         if not share:
             return calibrated
         scale = self._outcome_scale * self._volatility_of(symbol)
-        return (1.0 - share) * calibrated + share * outcome_score(advised_exposure(analysis) * moves, scale, self._tail)
+        [earned] = self._judge.outcomes(advised_exposure(analysis) * moves[None], scale, self._tail)
+        return (1.0 - share) * calibrated + share * float(earned)
 
     def _verdict(self, verdict: Verdict, asked: Mapping[str, Any]) -> float:
         side = asked["side"]

@@ -110,6 +110,7 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, str]], ...] = (
     (["alpha_end=[0.5, 0.4]"], ("alpha_end", "sum")),
     (["invalid_penalty=0.1", "reward_aggregation=normalize_then_sum"], ("invalid_penalty", "reward_aggregation")),
     (["invalid_penalty=0.1", "single_calls=batch"], ("invalid_penalty", "single_calls")),
+    (["advice_weight=0.5", "scores=market_analyst=mine:score"], ("advice_weight", "market_analyst")),
     (["entropy_target=0.05"], ("entropy_target", "entropy")),
     (["per_role.trader.entropy_target=0.05"], ("entropy_target", "trader")),
 )
