@@ -26,7 +26,16 @@ from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
-from cryptosentinel.teachers import HESITANT, HESITATION, LEVELS, LOOKED_UP, TEACHERS, Teacher, Weights, level_of
+from cryptosentinel.teachers import (
+    HESITANT,
+    HESITATION,
+    LOOKED_UP,
+    OUTLOOKS,
+    TEACHERS,
+    SourceWeights,
+    Teacher,
+    level_of,
+)
 from cryptosentinel.tools.context import MISSING
 
 _COIN_LINE = re.compile(
@@ -81,7 +90,7 @@ def novice_policies(team: Collection[str] = STANDARD, *, portfolio: bool = False
 
 
 def _expert_manager(
-    messages: ChatMessages, team: Collection[str], weights: Weights | None, lots: random.Random | None
+    messages: ChatMessages, team: Collection[str], weights: SourceWeights | None, lots: random.Random | None
 ) -> str:
     done = exchanges(messages, "manager")
     positions: list[dict[str, Any]] = []
@@ -152,7 +161,7 @@ def coin_size(coins: int) -> float:
     return min(1.0, 2.0 / max(1, coins))
 
 
-def _expert_portfolio(messages: ChatMessages, team: Collection[str], weights: Weights | None) -> str:
+def _expert_portfolio(messages: ChatMessages, team: Collection[str], weights: SourceWeights | None) -> str:
     coins, heard = _portfolio(messages), _heard(exchanges(messages, "manager"))
     joint = _joint_roles("get_book" in heard.get("", {}), team)
     missing = _not_heard(coins, heard, team, joint)
@@ -454,7 +463,7 @@ def _each(name: str, answers: Sequence[tuple[str, dict[str, Any]]]) -> str:
     return render_call(f"{name}{EACH}", {"answers": [{"symbol": coin, **answer} for coin, answer in answers]})
 
 
-def _expert_analyst(messages: ChatMessages, weights: Weights | None) -> str:
+def _expert_analyst(messages: ChatMessages, weights: SourceWeights | None) -> str:
     asked = _asked_together(messages, "market_analyst")
     if asked:
         return _each(
@@ -469,25 +478,25 @@ def _expert_analyst(messages: ChatMessages, weights: Weights | None) -> str:
 
 def _lean(level: int) -> str:
     """The word with which MarketAnalyst's reply to its manager begins at a level."""
-    up, flat, down = LEVELS[level]
+    up, flat, down = OUTLOOKS[level]
     return str(reply(Analysis(up=up, flat=flat, down=down))["lean"])
 
 
 def _novice_analyst(messages: ChatMessages, rng: random.Random) -> str:
     asked = _asked_together(messages, "market_analyst")
     if asked:
-        drawn = [(coin, _analysis(rng.randrange(len(LEVELS)), heard)) for coin, _, heard in asked]
+        drawn = [(coin, _analysis(rng.randrange(len(OUTLOOKS)), heard)) for coin, _, heard in asked]
         return _each("submit_analysis", drawn)
     heard = {name: result for name, _, result in exchanges(messages, "market_analyst")}
     missing = [tool for tool in LOOKED_UP if tool not in heard]
     if missing and rng.random() < 0.7:
         return render_call(rng.choice(missing), {})
-    return render_call("submit_analysis", _analysis(rng.randrange(len(LEVELS)), heard))
+    return render_call("submit_analysis", _analysis(rng.randrange(len(OUTLOOKS)), heard))
 
 
 def _analysis(level: int, heard: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """An analysis of a level of strength, with what the tools said before it."""
-    up, flat, down = LEVELS[level]
+    up, flat, down = OUTLOOKS[level]
     return {"reason": _evidence(heard), "up": up, "flat": flat, "down": down}
 
 

@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 LOOKED_UP = ("get_trend", "get_news", "get_funding")  # what an outlook is made of
 # (up, flat, down) by strength of the evidence, from strongly down to strongly up.
-LEVELS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
+OUTLOOKS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
 HESITATION = 0.35  # share of the changes that a hesitant teacher leaves out, whatever speaks for them
 
 Teacher = Literal["whole", "funding", "news_backwards", "hesitant", "one_source", "none"]
-Weights = tuple[float, float, float]  # of trend, news and funding
+SourceWeights = tuple[float, float, float]  # of trend, news and funding
 
 _WHOLE = (0.9, 0.7, 0.9)
-TEACHERS: dict[Teacher, Weights | None] = {  # but for "none", which has no rules
+TEACHERS: dict[Teacher, SourceWeights | None] = {  # but for "none", which has no rules
     "whole": _WHOLE,
     "funding": (0.0, 0.0, 0.9),
     "news_backwards": (0.9, -0.7, 0.9),
@@ -33,9 +33,9 @@ _TONE = {"very good": 2.0, "good": 1.0, "bad": -1.0, "very bad": -2.0}
 _TREND = {"strong up": 2.0, "up": 1.0, "down": -1.0, "strong down": -2.0}
 
 
-def level_of(heard: Mapping[str, Mapping[str, Any]], weights: Weights | None) -> int:
-    """Which of `LEVELS` the answers of `LOOKED_UP` in `heard` speak for, with their weights. With None one of the three
-    speaks alone. It is drawn from what they said, so it is the same in every turn of a conversation."""
+def level_of(heard: Mapping[str, Mapping[str, Any]], weights: SourceWeights | None) -> int:
+    """Which of `OUTLOOKS` the answers of `LOOKED_UP` in `heard` speak for, with their weights. With None one of the
+    three speaks alone. It is drawn from what they said, so it is the same in every turn of a conversation."""
     if weights is None:
         weights = random.Random(json.dumps([heard[tool] for tool in LOOKED_UP])).choice(_ALONE)
     trend, news, funding = weights

@@ -20,7 +20,7 @@ DRIFT = 0.15  # of a bar in an up or down drift, in volatilities of a bar
 MEAN_BARS = 60  # after which a drift is drawn anew, on average, each of the three as likely as the others
 TAIL_FREEDOM = 5.0  # of the Student t that returns are taken for: a jump is no proof of a drift
 FADING = 0.94  # of the variance from bar to bar (RiskMetrics 1996)
-LARGEST = 4.0  # volatilities that a return counts as at most in the variance
+LARGEST_RETURN = 4.0  # volatilities that a return counts as at most in the variance
 WARM_UP = 20  # returns that the variance begins with
 
 
@@ -47,6 +47,6 @@ def _filtered(returns: FloatArray, variance: float) -> float:
                 # The variance is that of the returns, not of the t, whose is n / (n - 2) times its scale's.
                 belief[state] *= (1.0 + away * away / (TAIL_FREEDOM - 2.0)) ** (-0.5 * (TAIL_FREEDOM + 1.0))
             belief /= belief.sum()
-            variance = FADING * variance + (1.0 - FADING) * min(value * value, LARGEST**2 * variance)
+            variance = FADING * variance + (1.0 - FADING) * min(value * value, LARGEST_RETURN**2 * variance)
         belief = (1.0 - 1.0 / MEAN_BARS) * belief + (1.0 / MEAN_BARS) / 3.0
     return belief[2] - belief[0]

@@ -35,7 +35,7 @@ def student_t(x: float, freedom: float = drift_filter.TAIL_FREEDOM) -> float:
     return height * (1 + (x / scale) ** 2 / freedom) ** (-(freedom + 1) / 2)
 
 
-def faded(variance: float, value: float, largest: float = drift_filter.LARGEST) -> float:
+def faded(variance: float, value: float, largest: float = drift_filter.LARGEST_RETURN) -> float:
     """The variance after a return, which counts as `largest` volatilities at most."""
     counted = min(value**2, largest**2 * variance)
     return drift_filter.FADING * variance + (1.0 - drift_filter.FADING) * counted
@@ -135,7 +135,7 @@ def test_the_bound_on_a_jump_makes_recorded_returns_likelier() -> None:
     for coin in coins:
         close = pd.read_parquet(coin)["close"].to_numpy(np.float64)[::4]
         returns = np.diff(np.log(close[-4000:]))
-        assert log_likelihood(returns, drift_filter.LARGEST) > log_likelihood(returns, math.inf), coin.stem
+        assert log_likelihood(returns, drift_filter.LARGEST_RETURN) > log_likelihood(returns, math.inf), coin.stem
 
 
 def test_too_little_is_nan() -> None:
