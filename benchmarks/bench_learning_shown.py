@@ -22,7 +22,7 @@ from backend.builders.market import load_market, split
 from backend.config.schema import Config
 from backend.training.curriculum.queries import Query, pools_of
 from backend.training.rollout.collect import RolloutSettings, rollout_settings
-from backend.training.rollout.expected_value import LIMIT_LEVELS, state_utilities
+from backend.training.rollout.expected_value import LIMIT_LEVELS, evidence_values
 from benchmarks.bench_learning_private import config_of, interval
 from benchmarks.run import Result
 from cryptosentinel.conversation.masking import Mask
@@ -54,7 +54,7 @@ def _shares(seed: int) -> tuple[float, float]:
     """Of a market: the shares of what the evidence allows, above holding, by the tools and by the filter."""
     config = config_of(seed, f"market.bars={BARS}", "training.scenario_paths=128")
     settings, (learn, held_out) = rollout_settings(config, 1), _states(config)
-    worth = [np.stack([_above_holding(query, settings) for query in queries]) for queries in (learn, held_out)]
+    worth = [_above_holding(queries, settings) for queries in (learn, held_out)]
     best = float(np.mean([_of_both(one, one[::-1].argmax(axis=1)) for one in worth[1]]))
     shown = [np.array([_shown(query) for query in queries]) for queries in (learn, held_out)]
     known = [np.array([_filtered(query) for query in queries]) for queries in (learn, held_out)]
@@ -83,11 +83,10 @@ def _held(query: Query) -> int:
     return int(np.argmin(np.abs(np.asarray(LIMIT_LEVELS) - query.exposure)))
 
 
-def _above_holding(query: Query, settings: RolloutSettings) -> FloatArray:
-    """(2, L): what each exposure is worth given all evidence, less holding, on two sets of scenarios."""
-    values = state_utilities(query, settings)
-    above: FloatArray = values - values[:, [_held(query)]]
-    return above
+def _above_holding(queries: Sequence[Query], settings: RolloutSettings) -> FloatArray:
+    """(N, 2, L): what each exposure is worth given all evidence, less holding, on two sets of scenarios."""
+    values = [one.utilities for one in evidence_values(queries, settings)]
+    return np.stack([row - row[:, [_held(query)]] for query, row in zip(queries, values, strict=True)])
 
 
 def _of_both(values: FloatArray, places: FloatArray) -> float:
@@ -99,8 +98,8 @@ def _shown(query: Query) -> list[float]:
     """What MarketAnalyst's tools show as numbers, and what is known beside it."""
     mask = Mask(query.symbols, enabled=True)
     context = ToolContext(query.view(), query.account(), mask, query.symbols, 9, 1.0, query.symbol)
-    said = [tool(context, NoArguments()) for tool in (tools.trend, tools.news, tools.funding)]
-    drift, news, funding = said[0].get("drift", 0.0), said[1], said[2].get("funding_bps", 0.0)
+    trend, news, rates = (tool(context, NoArguments()) for tool in (tools.trend, tools.news, tools.funding))
+    drift, funding = trend.get("drift", 0.0), rates.get("funding_bps", 0.0)
     balance, confirmed = float(news.get("balance", 0.0)), float(news.get("press") == "confirmed")
     return [drift, balance, confirmed, balance * confirmed, funding, *_beside(query)]
 

@@ -33,13 +33,13 @@ _TONE = {"very good": 2.0, "good": 1.0, "bad": -1.0, "very bad": -2.0}
 _TREND = {"strong up": 2.0, "up": 1.0, "down": -1.0, "strong down": -2.0}
 
 
-def level_of(heard: Mapping[str, Mapping[str, Any]], weights: SourceWeights | None) -> int:
-    """Which of `OUTLOOKS` the answers of `LOOKED_UP` in `heard` speak for, with their weights. With None one of the
+def level_of(answers: Mapping[str, Mapping[str, Any]], weights: SourceWeights | None) -> int:
+    """Which of `OUTLOOKS` the `answers` of the tools in `LOOKED_UP` speak for, with their weights. With None one of the
     three speaks alone. It is drawn from what they said, so it is the same in every turn of a conversation."""
     if weights is None:
-        weights = random.Random(json.dumps([heard[tool] for tool in LOOKED_UP])).choice(_ALONE)
+        weights = random.Random(json.dumps([answers[tool] for tool in LOOKED_UP])).choice(_ALONE)
     trend, news, funding = weights
-    score = trend * _TREND.get(str(heard["get_trend"].get("trend")), 0.0)
-    score += news * _TONE.get(str(heard["get_news"].get("tone")), 0.0)
-    score += {"longs pay": funding, "shorts pay": -funding}.get(str(heard["get_funding"].get("funding")), 0.0)
+    score = trend * _TREND.get(str(answers["get_trend"].get("trend")), 0.0)
+    score += news * _TONE.get(str(answers["get_news"].get("tone")), 0.0)
+    score += {"longs pay": funding, "shorts pay": -funding}.get(str(answers["get_funding"].get("funding")), 0.0)
     return 4 if score > 2.0 else 3 if score > 0.7 else 0 if score < -2.0 else 1 if score < -0.7 else 2

@@ -11,6 +11,7 @@ from backend.config.engine import BudgetConfig, EngineConfig
 from backend.config.gate import GateConfig
 from backend.config.market import CostsConfig, MarketConfig, VenueConfig
 from backend.config.training import TrainingConfig
+from cryptosentinel.teachers import HESITANT, Teacher
 from simulator.errors import UserError
 from simulator.market.timeframes import parse_time
 
@@ -206,7 +207,7 @@ class NanoConfig(Section):
     intermediate_size: int = Field(384, ge=16, le=8192, description="width of the MLPs")
     decisions: int = Field(2500, ge=10, le=1_000_000, description="decisions to transcribe for the warm start")
     teacher_share: Fraction = Field(0.3, description="share of decisions that follow the teacher; others are random")
-    teacher: Literal["whole", "funding", "news_backwards", "hesitant", "one_source", "none"] = Field(
+    teacher: Teacher = Field(
         "whole",
         description="what the teacher makes of the evidence: all; funding alone; news with the wrong sign; hesitant: "
         "all, and then a third of its changes is left out by lot; one_source: hesitant, and reads one of trend, news "
@@ -382,7 +383,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.nano.teacher in ("hesitant", "one_source") and self.team.portfolio:
+        if self.nano.teacher in HESITANT and self.team.portfolio:
             raise ValueError(
                 f"nano.teacher = '{self.nano.teacher}' decides coin by coin: choose another teacher, or leave "
                 "team.portfolio out"

@@ -17,7 +17,7 @@ spread, would be cheaper where it is wide.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
@@ -62,7 +62,8 @@ class DecisionValues:
     """Utilities expected in one state: of the best decision given all evidence, given none, given all but one source,
     and of leaving the position as it is; `oracle` also knows the regime of the drift. `exposures` has the chosen ones
     by "all", "none", "oracle" and source. `came` is what the best decision given all evidence earns given the regime
-    that was there: on average over states the same as `all`, and no decision that knows no more earns more."""
+    that was there: on average over states the same as `all`, and no decision that knows no more earns more.
+    `utilities` (2, L) are those of each exposure given all evidence, on either half of the scenarios."""
 
     all: float
     none: float
@@ -71,6 +72,7 @@ class DecisionValues:
     came: float
     without: dict[KnowledgeSource, float]
     exposures: dict[str, float]
+    utilities: FloatArray = field(compare=False, repr=False)
 
     def private(self, source: KnowledgeSource) -> float:
         """What the source adds to the others."""
@@ -94,9 +96,25 @@ def decision_values(
 
     Raises `DataError` for a market without private knowledge.
     """
-    known, prior, spreads = _laws(state, belief)
-    regime = np.eye(3)[int(truth_of(state.market).regime[state.bar, 0]) + 1]
-    edge = truth_of(state.market).config.edge
+    truth, bar = truth_of(state.market), state.bar
+    if truth.private is None:
+        raise DataError(f"{state.market.source}: its knowledge is not private; give a market of kind 'private'")
+    edge = truth.config.edge
+    prior = {
+        "drift": np.array(truth.config.regime_weights()),
+        "crowding": np.array([1.0 - CROWD_SHARE, CROWD_SHARE]),
+        "spread": np.array([0.0, 1.0 - WIDE_SHARE, *[WIDE_SHARE / _SPREADS] * _SPREADS]),
+    }
+    known = dict(prior)
+    regime = np.eye(3)[int(truth.regime[bar, 0]) + 1]
+    if edge:  # on the twin the signs say nothing, and whoever knows its law knows that
+        known["drift"] = np.asarray(belief, np.float64)
+        known["crowding"] = np.eye(2)[int(truth.private.crowded[bar, 0])]
+        known["spread"] = prior["spread"] / WIDE_BARS
+        known["spread"][0] = 1.0 - 1.0 / WIDE_BARS
+    low, high = WIDE_SPREAD
+    wide = low + (high - low) * (np.arange(_SPREADS) + 0.5) / _SPREADS
+    spreads = np.array([state.market.half_spread[bar, 0], truth.law.spread_base, *wide])
     held = int(np.argmin(np.abs(np.asarray(levels) - state.exposure)))
     chosen = {"all": known, "none": prior, "oracle": known | {"drift": regime if edge else prior["drift"]}}
     chosen |= {source: known | {source: prior[source]} for source in SOURCES}
@@ -119,50 +137,8 @@ def decision_values(
         came=value("all", "oracle"),
         without={source: value(source) for source in SOURCES},
         exposures={name: float(levels[place]) for name, place in best[0].items()},
+        utilities=np.array([_expected(table, **known) for table in tables]),
     )
-
-
-def expected_utilities(
-    state: State,
-    belief: Sequence[float],
-    costs: LinearCosts,
-    utility: Utility,
-    *,
-    horizon: int,
-    paths: int,
-    seed: int,
-    levels: Sequence[float] = EXPOSURE_LEVELS,
-) -> FloatArray:
-    """(2, L): the utility of each exposure given all evidence, on each of two sets of `paths` scenarios; named as in
-    `decision_values`, which chooses on one set and values on the other."""
-    known, _, spreads = _laws(state, belief)
-    exposures = np.asarray(levels)
-    tables = [_utilities(state, costs, utility, spreads, exposures, horizon, paths, one) for one in (seed, seed + 1)]
-    return np.array([_expected(table, **known) for table in tables])
-
-
-_Laws = dict[str, FloatArray]  # by source: the probabilities of its states
-
-
-def _laws(state: State, belief: Sequence[float]) -> tuple[_Laws, _Laws, FloatArray]:
-    """What is known of each source, its stationary law, and the half spreads (N,) that the spread's law is over."""
-    truth, bar = truth_of(state.market), state.bar
-    if truth.private is None:
-        raise DataError(f"{state.market.source}: its knowledge is not private; give a market of kind 'private'")
-    prior = {
-        "drift": np.array(truth.config.regime_weights()),
-        "crowding": np.array([1.0 - CROWD_SHARE, CROWD_SHARE]),
-        "spread": np.array([0.0, 1.0 - WIDE_SHARE, *[WIDE_SHARE / _SPREADS] * _SPREADS]),
-    }
-    known = dict(prior)
-    if truth.config.edge:  # on the twin the signs say nothing, and whoever knows its law knows that
-        known["drift"] = np.asarray(belief, np.float64)
-        known["crowding"] = np.eye(2)[int(truth.private.crowded[bar, 0])]
-        known["spread"] = prior["spread"] / WIDE_BARS
-        known["spread"][0] = 1.0 - 1.0 / WIDE_BARS
-    low, high = WIDE_SPREAD
-    wide = low + (high - low) * (np.arange(_SPREADS) + 0.5) / _SPREADS
-    return known, prior, np.array([state.market.half_spread[bar, 0], truth.law.spread_base, *wide])
 
 
 def _expected(table: FloatArray, drift: FloatArray, crowding: FloatArray, spread: FloatArray) -> FloatArray:

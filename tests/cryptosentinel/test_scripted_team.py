@@ -222,10 +222,10 @@ def test_a_teacher_of_one_source_heeds_each_of_them_and_one_at_a_time() -> None:
         for symbol in market.symbols:
             view = market.view(bar)
             context = ToolContext(view, hand_made_account(view, {}), Mask([symbol], True), (symbol,), 18, 1.0, symbol)
-            heard = {name: tool(context, NoArguments()) for name, tool in LOOKS_UP.items()}
-            alone = [level_of(heard, weights) for weights in ((1.2, 0, 0), (0, 1.1, 0), (0, 0, 0.9))]
-            level = level_of(heard, TEACHERS["one_source"])
-            assert level in alone and level == level_of(dict(reversed(heard.items())), None)
+            answers = {name: tool(context, NoArguments()) for name, tool in LOOKS_UP.items()}
+            alone = [level_of(answers, weights) for weights in ((1.2, 0, 0), (0, 1.1, 0), (0, 0, 0.9))]
+            level = level_of(answers, TEACHERS["one_source"])
+            assert level in alone and level == level_of(dict(reversed(answers.items())), None)
             if len(set(alone)) == 3:
                 heeded.append(alone.index(level))
     assert len(heeded) > 60

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from cryptosentinel.llm.engine import Engine
 from cryptosentinel.team import Team, derive_seed
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
-from simulator.synthetic.information import DecisionValues, Utility, decision_values, expected_utilities
+from simulator.synthetic.information import DecisionValues, decision_values
 
 LIMIT_LEVELS = tuple(np.linspace(-1.0, 1.0, 9).tolist())
 CERTAIN = 3.0  # standard errors by which a team must beat the evidence before it is called a defect
@@ -35,37 +34,26 @@ def evidence_values(queries: Sequence[Query], settings: RolloutSettings) -> list
 
 
 def _values(query: Query, settings: RolloutSettings) -> DecisionValues:
-    return decision_values(query, _belief(query), settings.costs, _utility(query, settings), **_how(query, settings))
-
-
-def state_utilities(query: Query, settings: RolloutSettings) -> FloatArray:
-    """(2, L): what each exposure of `LIMIT_LEVELS` is worth in a state given all evidence, on two sets of scenarios;
-    units and errors as of `evidence_values`."""
-    return expected_utilities(query, _belief(query), settings.costs, _utility(query, settings), **_how(query, settings))
-
-
-def _belief(query: Query) -> tuple[float, ...]:
     if query.belief is None or len(query.symbols) != 1:
         raise DataError(
             f"{query.market.source}: what the evidence allows is known of one coin's states with beliefs; set "
             "training.scenario_source=beliefs and team.portfolio=false"
         )
-    return query.belief
-
-
-def _utility(query: Query, settings: RolloutSettings) -> Utility:
     scale = settings.outcome_scale * query.volatility
-    return lambda net: settings.judge.outcomes(net, scale, settings.tail)
 
+    def utility(net: FloatArray) -> FloatArray:
+        return settings.judge.outcomes(net, scale, settings.tail)
 
-def _how(query: Query, settings: RolloutSettings) -> dict[str, Any]:
-    """Horizon, scenarios, seed and exposures, as both functions of the evidence name them."""
-    return {
-        "horizon": settings.horizon_bars,
-        "paths": settings.scenario_paths,
-        "seed": derive_seed(query.seed, "evidence"),
-        "levels": LIMIT_LEVELS,
-    }
+    return decision_values(
+        query,
+        query.belief,
+        settings.costs,
+        utility,
+        horizon=settings.horizon_bars,
+        paths=settings.scenario_paths,
+        seed=derive_seed(query.seed, "evidence"),
+        levels=LIMIT_LEVELS,
+    )
 
 
 @dataclass(frozen=True)

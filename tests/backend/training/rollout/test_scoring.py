@@ -94,9 +94,9 @@ def test_advice_is_paid_by_what_it_earns(
 
     def score(advice_weight: float) -> float:
         judge = Judge(advice_weight=advice_weight)
-        found = RolloutScorer(query, PATHS, HORIZON, Costs(), 1.0, 1.0, tail, judge=judge).expert_score(answer)
-        assert found is not None
-        return found
+        paid = RolloutScorer(query, PATHS, HORIZON, Costs(), 1.0, 1.0, tail, judge=judge).expert_score(answer)
+        assert paid is not None
+        return paid
 
     assert score(1.0) == pytest.approx(outcome_score(LEANS[lean] * moves(query), query.volatility, tail))
     assert score(share) == pytest.approx(share * score(1.0) + (1.0 - share) * score(0.0))
