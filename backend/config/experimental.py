@@ -87,6 +87,13 @@ class ExperimentalConfig(Section):
     credit: Literal["broadcast", "counterfactual", "shapley"] = Field(
         "broadcast", description="a sub-agent's share of the outcome: all of it, or what its answer changed in it"
     )
+    resampled_answers: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="stage 2: further rollouts of each window that repeat one of its rollouts up to a question, drawn "
+        "by lot, and sample its answer and what follows anew; 0: none",
+    )
     alignment_target: int = Field(
         0, ge=0, le=256, description="alignment = 'duplicate_drop': calls kept of each rollout (d); 0: measured"
     )

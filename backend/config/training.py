@@ -360,6 +360,12 @@ class TrainingConfig(Section):
                 f"experimental.credit = '{variants.credit}' divides an outcome that beta = {list(self.beta)} "
                 "does not pay"
             )
+        if variants.resampled_answers and variants.dynamic_rounds:
+            yield (
+                f"experimental.resampled_answers = {variants.resampled_answers} divides the rollouts of a window, and "
+                f"experimental.dynamic_rounds = {variants.dynamic_rounds} counts the windows whose rollouts differ: "
+                "leave one of them out"
+            )
 
     def _entropy_problems(self) -> Iterator[str]:
         """A target of the entropy without a bonus whose weight could follow it."""

@@ -17,6 +17,7 @@ from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.curriculum import Curriculum
 from backend.training.learning.step_data import StepData
+from backend.training.learning.training_metrics import RESAMPLED_FROM
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.replay import acts_through_code
 
@@ -27,11 +28,13 @@ _READ_SECONDS = 0.5  # of reading at a time, so that who reads notices soon that
 
 @dataclass(frozen=True)
 class StepRollout:
-    """A rollout of the team, or a practice, as one role reads it: `calls` are that role's trajectories."""
+    """A rollout of the team, or a practice, as one role reads it: `calls` are that role's trajectories, and
+    `resampled_from` is as `Rollout` has it."""
 
     valid: bool
     outcome: Outcome
     calls: tuple[Trajectory, ...]
+    resampled_from: int | None = None
 
     @property
     def main(self) -> Trajectory:
@@ -119,7 +122,8 @@ def read_step_data(
 def _step_rollout(rollout: RolloutRecord, calls: list[_Conversation]) -> StepRollout:
     parts = rollout.parts
     outcome = Outcome(rollout.outcome, parts["net_return"], parts["fees"], parts["spread"], parts["funding"])
-    return StepRollout(rollout.valid, outcome, _trajectories(calls))
+    origin = parts.get(RESAMPLED_FROM)
+    return StepRollout(rollout.valid, outcome, _trajectories(calls), None if origin is None else int(origin))
 
 
 def _trajectories(conversations: list[_Conversation]) -> tuple[Trajectory, ...]:

@@ -15,7 +15,7 @@ from backend.store.records import QueryRecord, RewardRecord, RolloutRecord, Tens
 from backend.store.store import Store
 from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.learning.training_metrics import market_move, ordered_exposure
+from backend.training.learning.training_metrics import RESAMPLED_FROM, market_move, ordered_exposure
 from backend.training.rollout.collect import Practice, Rollout
 from backend.training.trackers.mlflow_logger import MlflowLogger
 from backend.training.trackers.outside_logger import OutsideLogger
@@ -132,7 +132,7 @@ class TrainingRecorder:
                     self._trajectory(
                         step, one, call, transcript, (MANAGER.key, 0), shared.get(call.role, one.shared_outcome)
                     )
-                    for call, transcript in zip(one.subs, one.decision.transcripts[1:], strict=True)
+                    for call, transcript in zip(one.subs, one.sub_transcripts, strict=True)
                 ]
         for attempts in practice:
             for attempt in attempts:
@@ -236,9 +236,12 @@ class TrainingRecorder:
 def rollout_parts(rollout: Rollout, move: float) -> dict[str, float]:
     """What a rollout's outcome was made of and what the team did (`training_metrics.ROLLOUT_PARTS`): fractions of the
     equity, numbers of orders, rulings, clamps and tokens; `exposure`, signed and over all coins, that the decision led
-    to, and `move`, the coins' on the recorded path in volatilities (`market_move`)."""
+    to, and `move`, the coins' on the recorded path in volatilities (`market_move`). `resampled_from` is the rollout
+    whose beginning this one repeats, absent where there is none."""
     outcome, decision = rollout.outcome, rollout.decision
+    origin = rollout.resampled_from
     return {
+        **({} if origin is None else {RESAMPLED_FROM: float(origin)}),
         "net_return": outcome.net_return,
         "fees": outcome.fees,
         "spread": outcome.spread,

@@ -232,9 +232,15 @@ def _of_the_team(config: Config) -> Iterator[str]:
             f"training.experimental.credit = '{experimental.credit}' is for binding answers, and {named} has neither "
             "risk_analyst nor trader: use 'broadcast'"
         )
+    if sub_agents and experimental.resampled_answers and set(sub_agents) <= set(training.freeze):
+        yield (
+            f"training.experimental.resampled_answers = {experimental.resampled_answers} samples answers again of "
+            "sub-agents that learn, and training.freeze names them all: leave one of them out"
+        )
     if not sub_agents:
         inner = "experimental."
-        for key in ("alignment", f"{inner}group", f"{inner}single_calls", "beta", f"{inner}beta_end"):
+        answers = (f"{inner}group", f"{inner}single_calls", f"{inner}resampled_answers", f"{inner}beta_end")
+        for key in ("alignment", "beta", *answers):
             section = experimental if key.startswith(inner) else training
             name = key.removeprefix(inner)
             if getattr(section, name) != type(section).model_fields[name].default:

@@ -45,6 +45,7 @@ engine). `learning.learner.Learner.train` then goes through this page from top t
    What a sub-agent's call is compared with: `grouping.py`
 
     all of (q, a), its ordinal, or its question           comparisons, which backs off where there are few
+    answers that were given again: each other             comparisons, and continuations of the manager
     a call without peers: the other queries of the step   single_call_advantage (leave-one-out)
 
 4. Credit: `credit.py` puts 1 to 3 together for one role

@@ -26,7 +26,14 @@ from backend.training.algorithm.advantages import (
     group_advantages,
 )
 from backend.training.algorithm.alignment import AlignmentMethod, align
-from backend.training.algorithm.grouping import GroupKey, SingleCalls, comparisons, is_single, single_call_advantage
+from backend.training.algorithm.grouping import (
+    GroupKey,
+    SingleCalls,
+    comparisons,
+    continuations,
+    is_single,
+    single_call_advantage,
+)
 from backend.training.algorithm.rewards import Outcome, RewardParts, main_reward, overlong_penalty, sub_reward
 from backend.training.algorithm.trajectory import Trajectory
 from simulator.arrays import FloatArray
@@ -36,13 +43,17 @@ RewardAggregation = Literal["sum_then_normalize", "normalize_then_sum"]
 
 class Attempt(Protocol):
     """What credit reads of a rollout of the team or of a sub-agents' practice: the sub-agents' trajectories in the
-    order of the calls, and the outcome in [0, 1] that they share."""
+    order of the calls, the outcome in [0, 1] that they share, and the number of the rollout whose beginning it
+    repeats, None where it repeats none."""
 
     @property
     def subs(self) -> tuple[Trajectory, ...]: ...
 
     @property
     def shared_outcome(self) -> float: ...
+
+    @property
+    def resampled_from(self) -> int | None: ...
 
 
 class TeamAttempt(Attempt, Protocol):
@@ -104,6 +115,8 @@ class ScoredGroup:
     unscored      calls without a reward, since their expert score is missing
     main          whether they are the main agent's: one call a rollout, which all count alike
     practice      whether the role was asked without the team, so that no outcome is in the rewards
+    origins       of each call the number of the rollout whose beginning its own repeats, None where there is none; may
+                  be empty where there is none at all
     """
 
     calls: Sequence[ScoredCall]
@@ -112,6 +125,7 @@ class ScoredGroup:
     unscored: Sequence[tuple[Trajectory, RewardParts]] = ()
     main: bool = False
     practice: bool = False
+    origins: Sequence[int | None] = ()
 
 
 @dataclass(frozen=True)
@@ -147,9 +161,12 @@ def assign_credit(groups: Sequence[ScoredGroup], settings: CreditSettings) -> Ro
     advantages: list[FloatArray] = []
     for group in groups:
         weight, advantage = group.weights, np.zeros(len(group.calls))
-        key: GroupKey = "role" if group.main else settings.group
-        spoken = [call.trajectory for call in group.calls]
-        for members, receivers in comparisons(spoken, weight, key, settings.min_group):
+        spoken, origins = [call.trajectory for call in group.calls], group.origins or [None] * len(group.calls)
+        if group.main:
+            compared_with = continuations(spoken, origins)
+        else:
+            compared_with = comparisons(spoken, weight, settings.group, settings.min_group, origins)
+        for members, receivers in compared_with:
             calls = [group.calls[i] for i in members]
             # The main agent's calls count alike: statistics without weights have the rounding of the plain mean.
             among = None if group.main else weight[members]
@@ -199,7 +216,8 @@ def score_main(
             parts = RewardParts(main.valid, main.format_score, rollout.outcome.score, overlong=penalty)
             reward = main_reward(parts.valid, parts.format, parts.outcome, alpha)
             calls.append(ScoredCall(main, parts, reward + penalty))
-        scored.append(ScoredGroup(calls, np.full(len(calls), 1.0 / len(calls)), (*alpha, 0.0), main=True))
+        weights, origins = np.full(len(calls), 1.0 / len(calls)), [rollout.resampled_from for rollout in group]
+        scored.append(ScoredGroup(calls, weights, (*alpha, 0.0), main=True, origins=origins))
     return scored
 
 
@@ -226,6 +244,7 @@ def score_sub(
         calls: list[ScoredCall] = []
         unscored: list[tuple[Trajectory, RewardParts]] = []
         counts: list[int] = []
+        origins: list[int | None] = []
         replayed = outcomes[number] if outcomes is not None and number < len(outcomes) else None
         for position, rollout in enumerate(group):
             outcome = rollout.shared_outcome if replayed is None else replayed[position]
@@ -241,9 +260,11 @@ def score_sub(
                 else:
                     calls.append(ScoredCall(call, parts, reward + penalty))
             counts.append(len(calls) - before)
+            origins += [rollout.resampled_from] * counts[-1]
         practice = practice_from is not None and number >= practice_from
         if calls:
-            scored.append(ScoredGroup(calls, align(counts, method, target, rng), beta, unscored, practice=practice))
+            weights = align(counts, method, target, rng)
+            scored.append(ScoredGroup(calls, weights, beta, unscored, practice=practice, origins=origins))
         elif unscored:
             scored.append(ScoredGroup([], np.empty(0), beta, unscored, practice=practice))
     return scored
@@ -261,10 +282,11 @@ def shuffled(group: ScoredGroup, rng: np.random.Generator) -> ScoredGroup:
 
 
 def calls_histogram(groups: Sequence[Sequence[Attempt]], role: str) -> dict[int, int]:
-    """How many rollouts called `role` how often, for `alignment.target_count`."""
+    """How many rollouts called `role` how often, for `alignment.target_count`. Those that repeat the beginning of
+    another one say nothing about it."""
     histogram: dict[int, int] = {}
     for group in groups:
-        for rollout in group:
+        for rollout in (one for one in group if one.resampled_from is None):
             count = sum(call.role == role for call in rollout.subs)
             histogram[count] = histogram.get(count, 0) + 1
     return histogram

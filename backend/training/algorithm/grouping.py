@@ -9,6 +9,11 @@ to fine; a group of fewer than `min_group` calls backs off to the coarsest:
     question   (q, a, question)   calls that read the same before they said anything: answers to one question on one
                                   state (as GiGPO groups actions by equal states, arXiv 2505.10978)
 
+Where rollouts repeat the beginning of another one and are sampled anew from the answer to a question on
+(`experimental.resampled_answers`), all answers to that question are compared with each other, the first one included,
+whatever the key: they were given in one and the same situation (AT-GRPO, arXiv 2510.11062). What the manager said after
+them is compared with what it said after the first answer.
+
 A call that is alone in (q, a) has no peer there and no advantage. With the baseline of the batch it is compared with
 the role's calls on the other queries (leave-one-out, Kool, van Hoof and Welling 2019; RLOO, arXiv 2402.14740):
 
@@ -43,13 +48,56 @@ def question_of(call: Trajectory) -> bytes:
 
 
 def comparisons(
-    calls: Sequence[Trajectory], weights: FloatArray, how: GroupKey, min_group: int
+    calls: Sequence[Trajectory],
+    weights: FloatArray,
+    how: GroupKey,
+    min_group: int,
+    origins: Sequence[int | None] | None = None,
 ) -> list[tuple[list[int], list[int]]]:
-    """Which calls of one query and role are compared with which, as positions: (members, receivers). The members make
-    the statistics; the receivers, some or all of them, take their advantage from these.
+    """Which calls of one query and sub-agent are compared with which, as positions: (members, receivers). The members
+    make the statistics; the receivers, some or all of them, take their advantage from these.
 
     Calls that the alignment dropped (weight 0) do not count towards `min_group`. Nothing is compared without calls.
+    `origins` are the numbers of the rollouts whose beginnings those of the calls repeat, None for the others.
     """
+    again = _answered_again(calls, weights, origins) if origins is not None else []
+    rest = sorted(set(range(len(calls))).difference(*again))
+    return [(own, own) for own in again] + [
+        (members, receivers)
+        for members, those in _by_key(calls, weights, how, min_group)
+        if (receivers := [one for one in those if one in rest])
+    ]
+
+
+def continuations(mains: Sequence[Trajectory], origins: Sequence[int | None]) -> list[tuple[list[int], list[int]]]:
+    """The same of the manager's conversations on one query, one a rollout. Whole ones are compared with whole ones. Of
+    those that repeat the beginning of one only the rest is learnt from: it is compared with that one's rest too."""
+    whole = [place for place, origin in enumerate(origins) if origin is None]
+    compared = [(whole, whole)] if whole else []
+    for number in sorted({origin for origin in origins if origin is not None}):
+        further = [place for place, origin in enumerate(origins) if origin == number]
+        compared.append(([place for place in whole if mains[place].rollout == number] + further, further))
+    return compared
+
+
+def _answered_again(calls: Sequence[Trajectory], weights: FloatArray, origins: Sequence[int | None]) -> list[list[int]]:
+    """The answers to each question that was answered again, where two or more of them count."""
+    answers: dict[Hashable, list[int]] = {}
+    for position, (call, origin) in enumerate(zip(calls, origins, strict=True)):
+        key = (call.rollout if origin is None else origin, call.ordinal, question_of(call))
+        answers.setdefault(key, []).append(position)
+    return [
+        own
+        for own in answers.values()
+        if any(origins[one] is not None for one in own)
+        and any(origins[one] is None for one in own)
+        and np.count_nonzero(weights[own]) > 1
+    ]
+
+
+def _by_key(
+    calls: Sequence[Trajectory], weights: FloatArray, how: GroupKey, min_group: int
+) -> list[tuple[list[int], list[int]]]:
     everyone = list(range(len(calls)))
     if how == "role":
         return [(everyone, everyone)] if everyone else []

@@ -19,14 +19,17 @@ from simulator.backtest.scenarios import recorded_path
 ROLLOUT_PARTS = (
     "net_return", "fees", "spread", "funding", "orders", "rulings", "clamps", "tokens", "exposure", "move",
 )  # fmt: skip
+RESAMPLED_FROM = "resampled_from"  # further part of one that repeats the beginning of another: the other's number
 
 
 def team_metrics(rollouts: Sequence[RolloutRecord]) -> dict[str, float]:
-    """The team's behaviour over all rollouts of a step, from their records alone. Empty where there is none.
+    """The team's behaviour over all rollouts of a step, from their records alone. Those that repeat the beginning of
+    another one are left out: they are drawn from what asks most. Empty where there is none.
 
     `team/timing` is the correlation of the net exposure that was decided with the coins' move over the horizon on the
     recorded path, absent where one of them does not vary: whether the team reads its states, or copies the drift.
     """
+    rollouts = [one for one in rollouts if RESAMPLED_FROM not in one.parts]
     if not rollouts:
         return {}
     parts = {name: np.array([one.parts[name] for one in rollouts]) for name in ROLLOUT_PARTS}

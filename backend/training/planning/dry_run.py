@@ -322,7 +322,8 @@ def project(run: DryRun, config: Config) -> Projection:
     has `TOKEN_BYTES` bytes.
     """
     training = config.training
-    conversations = training.queries_per_step * training.rollouts_per_query * len(roles_of(config.team.roles))
+    rollouts = training.rollouts_per_query + training.experimental.resampled_answers
+    conversations = training.queries_per_step * rollouts * len(roles_of(config.team.roles))
     bytes_each = run.trained / run.conversations
     full = bool(training.base_model)
     prompt = PROMPT_TOKENS if full else bytes_each / TOKEN_BYTES

@@ -21,6 +21,7 @@ from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.engine import Engine
+from cryptosentinel.resampling import Exchange, noted
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import Team, TeamDecision, derive_seed
 from simulator.exchange.costs import Costs
@@ -30,7 +31,11 @@ from simulator.exchange.orders import Order
 @dataclass(frozen=True)
 class Rollout:
     """One decision on a query: the main trajectory, the sub-trajectories in the order of the calls, the outcome.
-    `later` is what the guard held back of a decision on a portfolio and would send at the next close."""
+    `later` is what the guard held back of a decision on a portfolio and would send at the next close.
+
+    `resampled_from` is the number of the rollout of the query whose beginning this one repeats, None where it repeats
+    none (`rollout.resampling`). What is repeated is not learnt from again: the first `repeated` sub-agents'
+    conversations of the decision have no trajectory, and repeated tokens of the manager are not marked as sampled."""
 
     query: Query
     number: int
@@ -40,6 +45,13 @@ class Rollout:
     main: Trajectory
     subs: tuple[Trajectory, ...]
     later: tuple[Order, ...] = ()
+    resampled_from: int | None = None
+    repeated: int = 0
+
+    @property
+    def sub_transcripts(self) -> list[Transcript]:
+        """The conversations of `subs`."""
+        return self.decision.transcripts[1 + self.repeated :]
 
     @property
     def shared_outcome(self) -> float:
@@ -56,6 +68,7 @@ class Practice:
     transcripts: tuple[Transcript, ...]
     subs: tuple[Trajectory, ...]
     shared_outcome: float = 0.0
+    resampled_from: None = None
 
 
 @dataclass(frozen=True)
@@ -118,9 +131,11 @@ def collect(
     on_finished: Callable[[int], None] | None = None,
     throughput: Throughput | None = None,
     scorers: Sequence[RolloutScorer] | None = None,
+    notes: list[list[list[Exchange]]] | None = None,
 ) -> list[list[Rollout]]:
     """K rollouts of each query, as one list a query. `seed` and the query's key fix all sampling. `scorers` are those
-    of the queries where they are there already."""
+    of the queries where they are there already. `notes` gets the exchanges of each rollout with the engine, as one list
+    a query."""
     seeds = [
         [derive_seed(seed, "rollout", query.key, number) for number in range(settings.rollouts_per_query)]
         for query in queries
@@ -131,13 +146,17 @@ def collect(
         for query, row, watched in zip(queries, seeds, guards, strict=True)
         for rollout_seed, guard in zip(row, watched, strict=True)
     ]
+    if notes is not None:
+        notes[:] = [[[] for _ in row] for row in seeds]
+        exchanges = [one for row in notes for one in row]
+        tasks = [noted(task, exchange) for task, exchange in zip(tasks, exchanges, strict=True)]
     decisions = iter(run_all(tasks, engine, on_finished=on_finished, throughput=throughput))
     groups: list[list[Rollout]] = []
     for number_of_query, (query, row, watched) in enumerate(zip(queries, seeds, guards, strict=True)):
         scorer = settings.scorer(query) if scorers is None else scorers[number_of_query]
         groups.append(
             [
-                _scored(scorer, number, one, next(decisions), guard, settings)
+                scored(scorer, number, one, next(decisions), guard, settings)
                 for number, (one, guard) in enumerate(zip(row, watched, strict=True))
             ]
         )
@@ -205,34 +224,64 @@ def _question(query: Query, tool: str, symbol: str) -> Question:
     return AskAboutPosition(symbol=symbol, side=side, exposure=round(exposure, 2))
 
 
-def _scored(
-    scorer: RolloutScorer, number: int, seed: int, decision: TeamDecision, guard: Guard, settings: RolloutSettings
+@dataclass(frozen=True)
+class Repeated:
+    """What a rollout repeats of another one: `rollout` is the other's number, `conversations` how many of its
+    sub-agents' are repeated as a whole, and `manager_tokens` how many of the manager's tokens were sampled anew."""
+
+    rollout: int
+    conversations: int
+    manager_tokens: int
+
+
+def scored(
+    scorer: RolloutScorer,
+    number: int,
+    seed: int,
+    decision: TeamDecision,
+    guard: Guard,
+    settings: RolloutSettings,
+    past: Repeated | None = None,
 ) -> Rollout:
+    """A decision as rollout `number` of the scorer's query; `guard` has just let its orders through."""
     query = scorer.query
     later = sent_later(query, guard, decision.orders)
+    repeated, anew = (0, None) if past is None else (past.conversations, past.manager_tokens)
     return Rollout(
         query=query,
         number=number,
         seed=seed,
         decision=decision,
         outcome=scorer.outcome([*decision.orders, *later], len(decision.transcripts) - 1),
-        main=_trajectory(query, number, decision.manager, None, settings),
+        main=_trajectory(query, number, decision.manager, None, settings, anew),
         subs=tuple(
             _trajectory(query, number, transcript, scorer.expert_score(transcript), settings)
-            for transcript in decision.transcripts[1:]
+            for transcript in decision.transcripts[1 + repeated :]
         ),
         later=tuple(later),
+        resampled_from=None if past is None else past.rollout,
+        repeated=repeated,
     )
 
 
 def _trajectory(
-    query: Query, rollout: int, transcript: Transcript, expert: float | None, settings: RolloutSettings
+    query: Query,
+    rollout: int,
+    transcript: Transcript,
+    expert: float | None,
+    settings: RolloutSettings,
+    anew: int | None = None,
 ) -> Trajectory:
+    """A conversation as it is learnt from; with `anew` from so many of its last sampled tokens alone."""
     branches = transcript.branches
     ids = [token for branch in branches for token in branch.ids]
     mask = np.array([own for branch in branches for own in branch.mask], np.bool_)
     logps = np.array([logp for branch in branches for logp in branch.logps], np.float32)
     starts = tuple(accumulate((len(branch.ids) for branch in branches[:-1]), initial=0))
+    if anew is not None:
+        sampled = np.flatnonzero(mask)
+        earlier = sampled[: max(0, len(sampled) - anew)]
+        mask[earlier], logps[earlier] = False, 0.0
     if not settings.train_thoughts:
         for start, branch in zip(starts, branches, strict=True):
             for first, last in branch.thoughts:

@@ -16,8 +16,10 @@ from backend.policies.weight_sync import Publisher
 from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.collect import Practice, Rollout, RolloutSettings, collect, practise
+from backend.training.rollout.resampling import resample
 from backend.training.rollout.role_outcomes import role_outcomes
 from cryptosentinel.llm.engine import Engine
+from cryptosentinel.resampling import Exchange
 from cryptosentinel.scheduler import Throughput
 from cryptosentinel.team import Team, derive_seed
 
@@ -26,10 +28,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ShardQueries:
-    """The queries of a shard: those that the team decides on, and those that its sub-agents practise on."""
+    """The queries of a shard: those that the team decides on, and those that its sub-agents practise on. Of each of the
+    former there are `resampled` further rollouts that repeat the beginning of one."""
 
     team: list[Query]
     practice: list[Query] = field(default_factory=list)
+    resampled: int = 0
 
     def numbers(self) -> list[int]:
         """The numbers of all of them in the step."""
@@ -67,7 +71,10 @@ class ShardCollector:
         """The queries of each of the `training.shards` shards of a step."""
         asked, practised = step_queries(self._pool, self._config, step, stage, self._team)
         shards = self._config.shards
-        return [ShardQueries(part(asked, one, shards), part(practised, one, shards)) for one in range(shards)]
+        resampled = self._config.experimental.resampled_answers if stage.number == 2 else 0
+        return [
+            ShardQueries(part(asked, one, shards), part(practised, one, shards), resampled) for one in range(shards)
+        ]
 
     def roll_out(self, step: int, queries: ShardQueries, throughput: Throughput) -> Shard:
         """Roll a shard out with the weights that the engine has.
@@ -79,10 +86,13 @@ class ShardCollector:
         seed = derive_seed(self._config.seed, "step", step)
         team, engine, settings = self._team, self._engine, self._settings
         roles = partial(_practising, self._config, team)
-        return Shard(
-            collect(team, engine, queries.team, settings, seed, throughput=throughput),
-            practise(team, engine, queries.practice, settings, seed, throughput, roles),
-        )
+        notes: list[list[list[Exchange]]] | None = [] if queries.resampled else None
+        groups = collect(team, engine, queries.team, settings, seed, throughput=throughput, notes=notes)
+        if notes is not None:
+            learning = {one.key for one in team.sub_agents.values()}.difference(self._config.freeze)
+            further = resample(team, engine, groups, notes, learning, queries.resampled, settings, seed, throughput)
+            groups = [[*group, *more] for group, more in zip(groups, further, strict=True)]
+        return Shard(groups, practise(team, engine, queries.practice, settings, seed, throughput, roles))
 
     def validate(self, queries: Sequence[Query], seed: int) -> list[list[Rollout]]:
         """The rollouts of a shard of a validation, as one list a state, with the weights that the engine has. Its cache

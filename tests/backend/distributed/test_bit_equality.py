@@ -43,6 +43,7 @@ def config_of(nano: Path, **training: Any) -> Config:
     options = {"base_model": str(nano), "stage1_max_steps": 1, "stage2_steps": STEPS - 1, "shards": 2}
     # What a role's trainer must remember from step to step, and what changes from step to step.
     options |= {"alignment": "duplicate_drop", "alignment_window": 2, "schedule": "cosine", "beta_end": [0.1, 0.6, 0.3]}
+    options |= {"resampled_answers": 2}
     return smaller_config(**options | training)
 
 
@@ -99,6 +100,9 @@ def test_five_processes_end_where_one_does(
     deaths = run_in_threads(store, processes(config, nano, tmp_path))
     assert not any(deaths.values())
     assert_equal_to(joint, tmp_path, store)
+    assert any("resampled_from" in one.parts for one in store.rollouts(RUN, STEPS - 1)), (
+        "no question was answered again"
+    )
     told = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     once = [json.loads(line) for line in (joint[0] / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in told] == [line["step"] for line in once]

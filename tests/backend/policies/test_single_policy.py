@@ -196,6 +196,7 @@ class Attempt:
         self.subs = tuple(subs)
         self.outcome = Outcome(0.1 * (number % 5), 0.0, 0.0, 0.0, 0.0)
         self.shared_outcome = self.outcome.score
+        self.resampled_from = None
 
 
 def data(make: Make, broken: Sequence[str] = ()) -> StepData:

@@ -36,6 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "Dr. GRPO with Shapley values": {
         "aggregation": "dr_grpo", "constant_length": 50, "scale_rewards": False, "credit": "shapley",
         "mask_truncated": True, "importance": "none", "kl": 0.1, "entropy": 0.01, "clip_cov": 0.02,
+        "resampled_answers": 2,
     },
     "BNPO with counterfactuals and copies": {
         "aggregation": "bnpo", "credit": "counterfactual", "alignment": "duplicate_drop", "clip_high": 0.28,

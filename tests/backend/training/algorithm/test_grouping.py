@@ -3,7 +3,10 @@ is alone. Numbers are worked out by hand."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 
 from backend.training.algorithm.advantages import group_advantages
 from backend.training.algorithm.credit import RoleCredit, ScoredCall, ScoredGroup, assign_credit
-from backend.training.algorithm.grouping import comparisons, question_of, single_call_advantage
+from backend.training.algorithm.grouping import comparisons, continuations, question_of, single_call_advantage
 from backend.training.algorithm.rewards import RewardParts
 from backend.training.algorithm.trajectory import Trajectory
 from tests.standard_settings import standard_credit
@@ -115,3 +118,70 @@ def test_without_anything_to_compare_with_a_call_alone_learns_nothing() -> None:
 def test_a_call_in_a_team_is_not_compared_with_practice_which_has_no_outcome() -> None:
     team, practice = [group((A, 0.9)), group((A, 0.7))], group((A, 0.1), (A, 0.2), practice=True)
     assert advantages([*team, practice], single_calls="batch", scale_rewards=False)[:2] == pytest.approx([0.2, -0.2])
+
+
+# -- answers that were given again ----------------------------------------------------------------------------------
+
+
+def of_rollout(number: int, question: Sequence[int] = A, ordinal: int = 0) -> Trajectory:
+    return replace(call(question, ordinal), rollout=number)
+
+
+def test_answers_to_one_question_in_one_rollout_are_compared_with_each_other() -> None:
+    # Rollouts 0 and 1 asked A, rollout 1 then asked B; rollouts 2 and 3 repeat rollout 1 up to its second question.
+    calls = [of_rollout(0), of_rollout(1), of_rollout(1, B, 1), of_rollout(2, B, 1), of_rollout(3, B, 1)]
+    calls += [of_rollout(3, C, 2)]  # asked after the new answer
+    origins = [None, None, None, 1, 1, 1]
+    weights = np.full(len(calls), 1.0)
+    everyone = list(range(6))
+    assert comparisons(calls, weights, "role", 2, origins) == [([2, 3, 4], [2, 3, 4]), (everyone, [0, 1, 5])]
+    assert comparisons(calls, weights, "role", 2, [None] * 6) == [(everyone, everyone)]
+    by_question = comparisons(calls, weights, "question", 2, origins)
+    assert by_question == [([2, 3, 4], [2, 3, 4]), ([0, 1], [0, 1]), (everyone, [5])]
+
+
+def test_an_answer_without_another_that_counts_is_compared_as_usual() -> None:
+    calls, weights = [of_rollout(0), of_rollout(1), of_rollout(2)], np.array([0.0, 0.5, 0.5])
+    assert comparisons(calls, weights, "role", 2, [None, None, 0]) == [([0, 1, 2], [0, 1, 2])]
+
+
+def test_the_rest_of_a_conversation_is_compared_with_the_rest_of_the_same_one() -> None:
+    mains = [of_rollout(number) for number in range(5)]
+    assert continuations(mains, [None, None, None, 1, 1]) == [([0, 1, 2], [0, 1, 2]), ([1, 3, 4], [3, 4])]
+    assert continuations(mains, [None] * 5) == [([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])]
+
+
+def test_answering_again_removes_what_was_decided_before() -> None:
+    """The manager's question decides nine tenths of what is earned: among all calls of the role the better answer to
+    the worse question is blamed, and among the answers to that question it is praised."""
+    again = [of_rollout(0), of_rollout(1, B), of_rollout(2, B), of_rollout(3, B)]
+    rewards = [0.9, 0.1, 0.2, 0.0]
+    scored = [ScoredCall(one, RewardParts(True, 1.0, 0.0), reward) for one, reward in zip(again, rewards, strict=True)]
+    plain = ScoredGroup(scored, np.full(4, 0.25), (0.1, 0.4, 0.5))
+    assert np.sign(advantages([plain])).tolist() == [1, -1, -1, -1]
+    assert np.sign(advantages([replace(plain, origins=[None, None, 1, 1])]))[1:].tolist() == [0, 1, -1]
+
+
+@given(st.floats(0.1, 0.9), st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4))
+def test_the_expected_gradient_of_answers_given_again_is_the_true_one(chance: float, worth: list[float]) -> None:
+    """By enumeration: two questions, drawn alike, two answers with the probabilities `chance` and the rest, and what
+    each answer to each question is worth. One rollout and two that answer its question again; without the division by
+    sigma a mean of n answers has (n - 1) / n of the gradient (as GRPO's has), the same for all questions."""
+    law = {0: chance, 1: 1.0 - chance}
+    gradient = expected = 0.0
+    for question in (0, 1):
+        paid = {answer: worth[2 * question + answer] for answer in law}
+        mean = sum(law[answer] * paid[answer] for answer in law)
+        expected += 0.5 * law[0] * (paid[0] - mean)  # d E[reward] / d the logit of answer 0
+        for answers in product(law, repeat=3):
+            probability = 0.5 * math.prod(law[answer] for answer in answers)
+            calls = [of_rollout(number, (A, B)[question]) for number in range(3)]
+            scored = [
+                ScoredCall(one, RewardParts(True, 1.0, 0.0), paid[answer])
+                for one, answer in zip(calls, answers, strict=True)
+            ]
+            given_again = ScoredGroup(scored, np.full(3, 1 / 3), (0.1, 0.4, 0.5), origins=[None, 0, 0])
+            values = advantages([given_again], scale_rewards=False)
+            scores = [(answer == 0) - law[0] for answer in answers]
+            gradient += probability * float(np.mean(np.array(values) * scores))
+    assert gradient == pytest.approx(expected * 2 / 3, abs=1e-9)

@@ -38,6 +38,7 @@ class Attempt:
     subs: tuple[Trajectory, ...]
     outcome: Outcome = OUTCOME
     shared_outcome: float = OUTCOME.score
+    resampled_from: int | None = None
 
 
 def config(**training: Any) -> TrainingConfig:
