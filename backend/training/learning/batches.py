@@ -22,8 +22,8 @@ class TrainingRow:
     """A trajectory with a gradient, or a branch of one, its advantage and its alignment weight. `first`: it is the
     first branch.
 
-    `proximal` (length,) are its log-probs under the policy before the first of several updates. It is None where the
-    row is in the first update alone: there the forward pass of the update itself gives them. `held` (length of ids,)
+    `proximal` (length,) are its log-probs under the policy before the first of several updates. It is None in the first
+    update: there the forward pass of the update itself gives them. `held` (length of ids,)
     marks sampled tokens without a gradient of the objective (`exploration.held_tokens`); None where there is none.
     """
 
@@ -95,6 +95,11 @@ class StepStats:
     def take(self, counted: StepStats) -> None:
         """Have what `counted` has: these statistics as another process went on with them."""
         self.__dict__.update(counted.__dict__)
+
+    @property
+    def engine_gap(self) -> float:
+        """Largest difference, so far, between a log-prob of the policy before the step and the engine's."""
+        return self._largest["engine_gap"]
 
     def add_update(self, loss: float, norm: float, learning_rate: float) -> None:
         """Record an optimizer step that was taken; `norm` of the gradient before clipping."""

@@ -69,11 +69,17 @@ class RoleTrainerSettings:
     epochs: int = 1
 
 
+# Largest difference of log-probs at which the engine's stand for the trainer's. In float32 both are within 1e-4; an
+# engine of lower precision, of older weights or with another law of sampling is far above it.
+_SAME_LOGPS = 1e-3
+
+
 @dataclass(frozen=True)
 class Batch:
-    """A batch of one role, divided into its updates: the rows of each, and the denominator that they are divided by."""
+    """A batch of one role, divided into its updates: the rows of each, and the denominator that they are divided by.
+    With the gradient of the first one the rows of the others get their `proximal`."""
 
-    updates: Sequence[tuple[Sequence[TrainingRow], float]]
+    updates: list[tuple[Sequence[TrainingRow], float]]
     rows: Sequence[TrainingRow]
     temperature: float
     truncated: int
@@ -124,7 +130,8 @@ class RoleTrainer:
         Metrics, named `{role}/...`: loss, grad_norm, kl (when it has a coefficient), entropy, clip_share, ratio/mean,
         ratio/max, ratio/p01 and ratio/p99 (quantiles of the entries of `objective.ClipStats`), importance/mean,
         importance/cut_share (sampled tokens whose importance weight was truncated or masked), engine_gap (largest
-        |log pi_trainer - log pi_engine| of a sampled token), lr (of the last update), updates, skipped_updates, masked
+        |log pi_trainer - log pi_engine| of a sampled token; of the first update alone where it is so small that the
+        others take the engine's), lr (of the last update), updates, skipped_updates, masked
         (conversations that `mask_truncated` left out), trained (trajectories that carried a gradient), tokens (sampled
         ones among theirs). What nothing was seen of is left out.
         """
@@ -137,8 +144,7 @@ class RoleTrainer:
         weights: npt.ArrayLike,
         temperature: float = 1.0,
     ) -> Batch:
-        """Divide a batch into its updates, as `step` says, and change nothing yet. The gradient of the first one is to
-        be taken before anything moves."""
+        """Divide a batch into its updates, as `step` says, and change nothing yet."""
         advantage, weight = np.asarray(advantages, np.float64), np.asarray(weights, np.float64)
         self._check(trajectories, advantage, weight)
         settings = self.settings
@@ -155,13 +161,7 @@ class RoleTrainer:
         if settings.clip_cov:
             rows = self._held_back(rows)
         plan = self._plan(len(chosen))
-        if len(plan) > 1:
-            # Rows of the first update alone see the policy before it has moved: their log-probs are at hand there.
-            first = set(chosen[plan[0]].tolist()) if settings.epochs == 1 else set()
-            later = [row for i, own in rows.items() if i not in first for row in own]
-            proximal = self._proximal_logps(later, temperature)
-            rows = {i: [replace(row, proximal=proximal.get(row)) for row in own] for i, own in rows.items()}
-        updates: list[tuple[list[TrainingRow], float]] = []
+        updates: list[tuple[Sequence[TrainingRow], float]] = []
         how, length = settings.aggregation, settings.constant_length
         total = normalizer(weight, tokens, how, length) / settings.minibatches
         for part in plan:
@@ -285,8 +285,31 @@ class RoleTrainer:
         rng = np.random.default_rng([self.settings.seed, self.batches])
         return [part for _ in range(epochs) for part in np.array_split(rng.permutation(rows), parts)]
 
+    def _remember_proximal(self, batch: Batch, loss: float | None) -> None:
+        """Give the rows of all updates but the first their log-probs under the policy as it is now, before it moves.
+        `loss` is that of the first update.
+
+        They are the engine's own where one version sampled everything and the log-probs that the first update has just
+        computed are the engine's: then no further pass is needed.
+        """
+        later = list(dict.fromkeys(row for rows, _ in batch.updates[1:] for row in rows))
+        if not later:
+            return
+        versions = {name for row in batch.rows for name in row.trajectory.all_versions}
+        seen = loss is not None and math.isfinite(loss)
+        if seen and len(versions) == 1 and batch.stats.engine_gap <= _SAME_LOGPS:
+            proximal = {
+                row: torch.from_numpy(row.trajectory.sampled_logps[: row.length]).to(self.policies.device)
+                for row in later
+            }
+        else:
+            proximal = self._proximal_logps(later, batch.temperature)
+        batch.updates[1:] = [
+            ([replace(row, proximal=proximal[row]) for row in rows], total) for rows, total in batch.updates[1:]
+        ]
+
     def _proximal_logps(self, rows: Sequence[TrainingRow], temperature: float) -> dict[TrainingRow, Tensor]:
-        """The log-probs (length,) of each row under the policy as it is now, before the first of several updates."""
+        """The log-probs (length,) of each row under the policy as it is now."""
         return {
             row: line
             for members, lines in self._gradients.logps(self._policy, self._batches(rows), temperature)
@@ -299,11 +322,16 @@ class RoleTrainer:
         return list(micro_batches(rows, budget))
 
     def accumulate_gradients(self, batch: Batch, number: int) -> float | None:
-        """Add the gradient of update `number` of the batch to the parameters' own; its loss, None without a row."""
+        """Add the gradient of update `number` of the batch to the parameters' own; its loss, None without a row. Update
+        0 comes first, before anything moves."""
         rows, total = batch.updates[number]
-        if not rows:
-            return None
-        return self._gradients.accumulate(self._policy, self._batches(rows), total, batch.temperature, batch.stats)
+        loss = None
+        if rows:
+            batches = self._batches(rows)
+            loss = self._gradients.accumulate(self._policy, batches, total, batch.temperature, batch.stats)
+        if number == 0:
+            self._remember_proximal(batch, loss)
+        return loss
 
     def optimizer_step(self, losses: Sequence[tuple[float, StepStats]], rate: float = 1.0) -> None:
         """One optimizer step along the gradients that were added, by `gradient` of this trainer or of others over the

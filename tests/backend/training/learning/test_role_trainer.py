@@ -19,6 +19,7 @@ from backend.policies.logprobs import token_logps
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.exploration import held_tokens
 from backend.training.algorithm.trajectory import Trajectory
+from backend.training.learning import role_trainer
 from backend.training.learning.role_trainer import RoleTrainer
 from simulator.errors import UserError
 from tests.standard_settings import trainer_settings
@@ -248,6 +249,57 @@ def test_several_updates_use_the_ratio_to_where_they_began(
     assert metrics["manager/ratio/max"] > 1.05
     assert metrics["manager/clip_share"] > 0.0
     assert metrics["manager/engine_gap"] < 1e-5, "the gap is that of the start, not of the moving policy"
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each pass that was made for the log-probs before the first update."""
+    made: list[int] = []
+    whole = RoleTrainer._proximal_logps
+
+    def counted(self: RoleTrainer, rows: Any, temperature: float) -> Any:
+        made.append(len(rows))
+        return whole(self, rows, temperature)
+
+    monkeypatch.setattr(RoleTrainer, "_proximal_logps", counted)
+    return made
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_log_probs_that_are_the_engine_s_are_not_computed_again(
+    tiny: Qwen3ForCausalLM,
+    make: Make,
+    gradients: list[list[Tensor]],
+    passes: list[int],
+    epochs: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    settings = replace(FREE, epochs=epochs, minibatches=3, clip_low=0.01, clip_high=0.01)
+    for same in (-1.0, 1e-3):
+        monkeypatch.setattr(role_trainer, "_SAME_LOGPS", same)
+        metrics = RoleTrainer(copy.deepcopy(policies), "manager", settings).step(batch, advantages, weights)
+    half = 3 * epochs
+    assert len(gradients) == 2 * half and metrics["manager/clip_share"] > 0.0, "the ratio made no difference"
+    for computed, taken in zip(gradients[:half], gradients[half:], strict=True):
+        close(taken, computed)
+    assert len(passes) == 1, "a pass that nothing needs"
+
+
+def test_an_engine_of_another_law_or_of_several_versions_is_not_believed(
+    tiny: Qwen3ForCausalLM, make: Make, passes: list[int]
+) -> None:
+    policies = moved(tiny)
+    batch, advantages, weights = some(policies, make)
+    settings = replace(FREE, minibatches=2)
+    shift = [np.where(one.mask, np.float32(0.01), np.float32(0.0)) for one in batch]
+    apart = [replace(one, sampled_logps=one.sampled_logps - by) for one, by in zip(batch, shift, strict=True)]
+    two_versions = [replace(batch[0], policy_version="older"), *batch[1:]]
+    for spoken in (apart, two_versions):
+        passes.clear()
+        RoleTrainer(copy.deepcopy(policies), "manager", settings).step(spoken, advantages, weights)
+        assert len(passes) == 1 and passes[0] > 0
 
 
 def test_minibatches_of_an_unmoved_policy_average_to_the_whole(
