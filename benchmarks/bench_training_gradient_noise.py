@@ -156,7 +156,7 @@ def _of_role(config: Config, parts: TrainingParts, role: str, steps: Sequence[Gr
             credits = [scored_calls(config, role, groups, way, derive_seed(SEED, role, number, draw)) for draw in draws]
             if not spoken:  # the same calls in every way, and in the same order
                 spoken = [item.trajectory for item in credits[0]]
-                by_call = np.stack([_gradient(trainer, [one], [1.0], [1.0], config) for one in spoken])
+                by_call = np.stack([batch_gradient(trainer, [one], [1.0], [1.0], config) for one in spoken])
             if number == 0:
                 _check(trainer, credits[0], by_call, way, config)
             gradients = np.stack([coefficients(credit) for credit in credits]) @ by_call
@@ -209,7 +209,7 @@ def tokens_to_train(credit: Sequence[TrajectoryCredit], way: Way) -> float:
     return total
 
 
-def _gradient(
+def batch_gradient(
     trainer: RoleTrainer,
     spoken: Sequence[Trajectory],
     advantages: Sequence[float],
@@ -231,7 +231,7 @@ def _check(
     trainer: RoleTrainer, credit: Sequence[TrajectoryCredit], by_call: FloatArray, way: Way, config: Config
 ) -> None:
     """Raise RuntimeError where the combination of the calls' gradients is not the gradient of the batch."""
-    whole = _gradient(
+    whole = batch_gradient(
         trainer,
         [item.trajectory for item in credit],
         [item.advantage for item in credit],
