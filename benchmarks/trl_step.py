@@ -31,6 +31,7 @@ from backend.training.learning.role_trainer import RoleTrainer
 from cryptosentinel.llm.architecture import linear_names
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
+from simulator.arrays import FloatArray
 from tests.standard_settings import lora_settings, trainer_settings
 
 ROLE = "manager"
@@ -77,7 +78,8 @@ def reward(text: str) -> float:
 class OurStep:
     """Our step."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, updates: int = 1) -> None:
+        """`updates` are the optimizer steps of one step."""
         self._work, self._ids, self._number = work, work.ids(), 0
         shape = lora_settings(lora_rank=work.lora_rank, lora_alpha=2 * work.lora_rank)
         hardware = work.hardware
@@ -85,13 +87,22 @@ class OurStep:
         self._engine = LocalEngine(
             work.codec, self._policies.base_config, {}, device=hardware.device, dtype=hardware.dtype
         )
-        settings = trainer_settings(learning_rate=1e-5, micro_batch_tokens=work.micro_batch[0])
+        settings = trainer_settings(learning_rate=1e-5, micro_batch_tokens=work.micro_batch[0], minibatches=updates)
         self._trainer = RoleTrainer(self._policies, ROLE, settings)
 
     def step(self) -> float:
         """Seconds of one step."""
+        began = self._work.clock()
+        self.learn(*self.sample())
+        return self._work.clock() - began
+
+    def learn(self, spoken: Sequence[Trajectory], advantages: FloatArray) -> None:
+        """Train on answers."""
+        self._trainer.step(spoken, advantages, [1.0 / self._work.group] * len(spoken), 1.0)
+
+    def sample(self) -> tuple[list[Trajectory], FloatArray]:
+        """Answers by the policy as it is, and their advantages."""
         work, group = self._work, self._work.group
-        began = work.clock()
         self._engine.set_weights(ROLE, self._policies.merged_state(ROLE), self._policies.version(ROLE))
         sampling = Sampling(1.0, work.new_tokens)
         asked = [
@@ -104,9 +115,8 @@ class OurStep:
         rewards = np.array([reward(text) for text in texts]).reshape(-1, group)
         advantages = np.concatenate([group_advantages(row)[0] for row in rewards])
         spoken = [self._trajectory(*pair, place) for place, pair in enumerate(zip(asked, answers, strict=True))]
-        self._trainer.step(spoken, advantages, [1.0 / group] * len(asked), 1.0)
         self._number += 1
-        return work.clock() - began
+        return spoken, advantages
 
     def _trajectory(self, asked: Request, answer: Completion, place: int) -> Trajectory:
         before, after = len(asked.ids), len(answer.ids)

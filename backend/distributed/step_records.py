@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.config.training import TrainingConfig
-from backend.store.records import RolloutRecord, TrajectoryRecord
+from backend.store.records import RESAMPLED_FROM, RolloutRecord, TrajectoryRecord
 from backend.store.sharing.token_files import ConversationTokens, read_token_file
 from backend.store.store import Store
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.curriculum import Curriculum
 from backend.training.learning.step_data import StepData
-from backend.training.learning.training_metrics import RESAMPLED_FROM
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.replay import acts_through_code
 

@@ -17,6 +17,7 @@ from backend.store.encoding import FLOAT32, INT32, JSON, MASK, PAIRS, TEXT, Code
 from backend.store.errors import StoreError
 
 RunStatus = Literal["running", "finished", "failed", "interrupted", "deleting"]
+RESAMPLED_FROM = "resampled_from"  # part of a rollout that repeats the beginning of another one: the other's number
 PAPER = "paper"  # the kind of run that a paper session is
 ServiceState = Literal["starting", "waiting", "working", "stopped", "failed"]
 
@@ -151,7 +152,8 @@ class QueryRecord(Record):
 
 @dataclass(frozen=True)
 class RolloutRecord(Record):
-    """One rollout of a query. `calls` counts the calls per sub-agent, zero included."""
+    """One rollout of a query. `calls` counts the calls per sub-agent, zero included; of one that repeats the begin of
+    another rollout, as its `parts` say, those that it made itself."""
 
     table = "rollout"
     identity = ("run", "step", "query", "rollout")

@@ -11,11 +11,18 @@ from pathlib import Path
 
 from torch.utils.tensorboard.writer import SummaryWriter
 
-from backend.store.records import QueryRecord, RewardRecord, RolloutRecord, TensorRecord, TrajectoryRecord
+from backend.store.records import (
+    RESAMPLED_FROM,
+    QueryRecord,
+    RewardRecord,
+    RolloutRecord,
+    TensorRecord,
+    TrajectoryRecord,
+)
 from backend.store.store import Store
 from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.learning.training_metrics import RESAMPLED_FROM, market_move, ordered_exposure
+from backend.training.learning.training_metrics import market_move, ordered_exposure
 from backend.training.rollout.collect import Practice, Rollout
 from backend.training.trackers.mlflow_logger import MlflowLogger
 from backend.training.trackers.outside_logger import OutsideLogger

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from backend.store.records import RolloutRecord
+from backend.store.records import RESAMPLED_FROM, RolloutRecord
 from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.queries import Query
@@ -19,7 +19,6 @@ from simulator.backtest.scenarios import recorded_path
 ROLLOUT_PARTS = (
     "net_return", "fees", "spread", "funding", "orders", "rulings", "clamps", "tokens", "exposure", "move",
 )  # fmt: skip
-RESAMPLED_FROM = "resampled_from"  # further part of one that repeats the beginning of another: the other's number
 
 
 def team_metrics(rollouts: Sequence[RolloutRecord]) -> dict[str, float]:
