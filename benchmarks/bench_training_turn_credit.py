@@ -33,13 +33,13 @@ from backend.training.curriculum.curriculum import credit_settings, curriculum_o
 from backend.training.learning.learner import role_settings
 from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.rollout.collect import Rollout, collect
-from backend.training.rollout.resampling import resample
+from backend.training.rollout.resampling import answer_again
 from benchmarks.bench_store_share import train
 from benchmarks.bench_training_gradient_noise import batch_gradient
 from benchmarks.gradient_moments import Moments, interval, moments, p_of_no_mean, resamples, signal, variance
 from benchmarks.run import Result
 from cryptosentinel.agents.registry import SUB_AGENTS
-from cryptosentinel.resampling import Exchange
+from cryptosentinel.resampling import AnsweredRequests
 from cryptosentinel.scheduler import Throughput
 from cryptosentinel.team import derive_seed
 from simulator.arrays import FloatArray
@@ -124,12 +124,12 @@ def rollouts_of(parts: TrainingParts, number: int, way: Way, busy: Throughput) -
     """The rollouts of step `number`, on windows of its own, by the policies as they are."""
     queries = parts.pool.draw(SEED, number, WINDOWS, easy=False)
     settings, seed = replace(parts.settings, rollouts_per_query=way.rollouts), derive_seed(SEED, way.name, number)
-    notes: list[list[list[Exchange]]] = []
+    notes: list[list[list[AnsweredRequests]]] = []
     groups = collect(parts.team, parts.engine, queries, settings, seed, throughput=busy, notes=notes)
     if not way.further:
         return groups
     roles = [one.key for one in parts.team.sub_agents.values()]
-    further = resample(parts.team, parts.engine, groups, notes, roles, way.further, settings, seed, busy)
+    further = answer_again(parts.team, parts.engine, groups, notes, roles, way.further, settings, seed, busy)
     return [[*group, *more] for group, more in zip(groups, further, strict=True)]
 
 

@@ -19,27 +19,27 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Exchange:
+class AnsweredRequests:
     """The requests that a task made at once, and their completions in the same order."""
 
     requests: Sequence[Request]
     completions: Sequence[Completion]
 
 
-def noted(task: AgentTask[_T], notes: list[Exchange]) -> AgentTask[_T]:
+def noted(task: AgentTask[_T], notes: list[AnsweredRequests]) -> AgentTask[_T]:
     """`task`, whose exchanges are appended to `notes` as they happen."""
     try:
         requests = next(task)
         while True:
             completions = yield requests
-            notes.append(Exchange(requests, completions))
+            notes.append(AnsweredRequests(requests, completions))
             requests = task.send(completions)
     except StopIteration as stop:
         result: _T = stop.value
         return result
 
 
-def repeated(task: AgentTask[_T], past: Sequence[Exchange]) -> AgentTask[_T]:
+def repeated(task: AgentTask[_T], past: Sequence[AnsweredRequests]) -> AgentTask[_T]:
     """`task`, whose first requests get the completions of `past`: only what comes after these asks the engine. It must
     be made as the task was whose exchanges they are, but for the seed."""
     try:
@@ -53,7 +53,7 @@ def repeated(task: AgentTask[_T], past: Sequence[Exchange]) -> AgentTask[_T]:
         return result
 
 
-def before_call(notes: Sequence[Exchange], seed: int, role: str, ordinal: int) -> list[Exchange]:
+def before_call(notes: Sequence[AnsweredRequests], seed: int, role: str, ordinal: int) -> list[AnsweredRequests]:
     """The exchanges of a decision with this `seed` before call number `ordinal` of `role` said its first word.
 
     Calls that were opened together begin together. Raises ValueError where there was no such call.
@@ -65,13 +65,13 @@ def before_call(notes: Sequence[Exchange], seed: int, role: str, ordinal: int) -
     raise ValueError(f"the decision has no call {ordinal} of {role}")
 
 
-def was_sampled(notes: Sequence[Exchange], seed: int, role: str, ordinal: int) -> bool:
+def was_sampled(notes: Sequence[AnsweredRequests], seed: int, role: str, ordinal: int) -> bool:
     """Whether the first turn of a call is among the exchanges `notes` of a decision with this `seed`."""
     first = derive_seed(seed, role, ordinal, 0)
     return any(request.seed == first for exchange in notes for request in exchange.requests)
 
 
-def sampled_tokens(notes: Sequence[Exchange], role: str) -> int:
+def sampled_tokens(notes: Sequence[AnsweredRequests], role: str) -> int:
     """The tokens that were sampled for `role` in these exchanges; what an engine wrote to close a thought is none."""
     return sum(
         len(completion.ids) - completion.forced

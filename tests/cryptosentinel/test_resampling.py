@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from backend.training.curriculum.queries import QueryPool
@@ -9,7 +11,7 @@ from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request
 from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.resampling import Exchange, before_call, noted, repeated, sampled_tokens, was_sampled
+from cryptosentinel.resampling import AnsweredRequests, before_call, noted, repeated, sampled_tokens, was_sampled
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import AgentTask, Team, TeamDecision
@@ -28,8 +30,8 @@ def decision(seed: int) -> AgentTask[TeamDecision]:
     return TEAM.decide(query.view(), query.account(), query.symbols, Guard(guard_limits()), seed)
 
 
-def made(seed: int) -> tuple[TeamDecision, list[Exchange]]:
-    notes: list[Exchange] = []
+def made(seed: int) -> tuple[TeamDecision, list[AnsweredRequests]]:
+    notes: list[AnsweredRequests] = []
     [result] = run_all([noted(decision(seed), notes)], ENGINE)
     return result, notes
 
@@ -39,7 +41,7 @@ class Silent:
 
     name = "silent"
 
-    def generate(self, requests: list[Request]) -> list[Completion]:
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
         raise AssertionError("it was asked")
 
     def policy_version(self, role: str) -> str:
@@ -50,7 +52,7 @@ def test_notes_change_nothing_and_all_of_them_make_the_decision_again() -> None:
     for seed in SEEDS:
         result, notes = made(seed)
         assert run_all([decision(seed)], ENGINE) == [result]
-        assert run_all([repeated(decision(seed + 1), notes)], Silent()) == [result]  # type: ignore[arg-type]
+        assert run_all([repeated(decision(seed + 1), notes)], Silent()) == [result]
 
 
 def test_what_comes_before_a_call_is_repeated_and_the_rest_follows_the_new_seed() -> None:
@@ -59,7 +61,7 @@ def test_what_comes_before_a_call_is_repeated_and_the_rest_follows_the_new_seed(
         result, notes = made(seed)
         for call in result.transcripts[1:]:
             calls += 1
-            past, anew = before_call(notes, seed, call.role, call.ordinal), list[Exchange]()
+            past, anew = before_call(notes, seed, call.role, call.ordinal), list[AnsweredRequests]()
             [again] = run_all([noted(repeated(decision(seed + 1000), past), anew)], ENGINE)
             position = result.transcripts.index(call)
             assert again.transcripts[1:position] == result.transcripts[1:position], "what came before is another"

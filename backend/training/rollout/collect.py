@@ -21,7 +21,7 @@ from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.engine import Engine
-from cryptosentinel.resampling import Exchange, noted
+from cryptosentinel.resampling import AnsweredRequests, noted
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import Team, TeamDecision, derive_seed
 from simulator.exchange.costs import Costs
@@ -131,7 +131,7 @@ def collect(
     on_finished: Callable[[int], None] | None = None,
     throughput: Throughput | None = None,
     scorers: Sequence[RolloutScorer] | None = None,
-    notes: list[list[list[Exchange]]] | None = None,
+    notes: list[list[list[AnsweredRequests]]] | None = None,
 ) -> list[list[Rollout]]:
     """K rollouts of each query, as one list a query. `seed` and the query's key fix all sampling. `scorers` are those
     of the queries where they are there already. `notes` gets the exchanges of each rollout with the engine, as one list

@@ -19,7 +19,7 @@ from backend.training.rollout.collect import Repeated, Rollout, RolloutSettings,
 from cryptosentinel.agents.registry import MANAGER
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.engine import Engine
-from cryptosentinel.resampling import Exchange, before_call, noted, repeated, sampled_tokens, was_sampled
+from cryptosentinel.resampling import AnsweredRequests, before_call, noted, repeated, sampled_tokens, was_sampled
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import AgentTask, Team, TeamDecision, derive_seed
 
@@ -31,14 +31,14 @@ class _Branch:
     origin: Rollout
     number: int
     seed: int
-    past: Sequence[Exchange]
+    past: Sequence[AnsweredRequests]
 
 
-def resample(
+def answer_again(
     team: Team,
     engine: Engine,
     groups: Sequence[Sequence[Rollout]],
-    notes: Sequence[Sequence[Sequence[Exchange]]],
+    notes: Sequence[Sequence[Sequence[AnsweredRequests]]],
     roles: Collection[str],
     number: int,
     settings: RolloutSettings,
@@ -55,7 +55,7 @@ def resample(
     ]
     every = [branch for row in branches for branch in row]
     guards = [Guard(settings.limits) for _ in every]
-    anew: list[list[Exchange]] = [[] for _ in every]
+    anew: list[list[AnsweredRequests]] = [[] for _ in every]
     tasks = [
         noted(repeated(_decision(team, branch, guard), branch.past), exchanges)
         for branch, guard, exchanges in zip(every, guards, anew, strict=True)
@@ -76,7 +76,11 @@ def resample(
 
 
 def _branches(
-    group: Sequence[Rollout], notes: Sequence[Sequence[Exchange]], roles: Collection[str], number: int, seed: int
+    group: Sequence[Rollout],
+    notes: Sequence[Sequence[AnsweredRequests]],
+    roles: Collection[str],
+    number: int,
+    seed: int,
 ) -> list[_Branch]:
     """The further rollouts of a query, all from one call."""
     query = group[0].query

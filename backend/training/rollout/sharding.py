@@ -16,10 +16,10 @@ from backend.policies.weight_sync import Publisher
 from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.collect import Practice, Rollout, RolloutSettings, collect, practise
-from backend.training.rollout.resampling import resample
+from backend.training.rollout.resampling import answer_again
 from backend.training.rollout.role_outcomes import role_outcomes
 from cryptosentinel.llm.engine import Engine
-from cryptosentinel.resampling import Exchange
+from cryptosentinel.resampling import AnsweredRequests
 from cryptosentinel.scheduler import Throughput
 from cryptosentinel.team import Team, derive_seed
 
@@ -86,11 +86,11 @@ class ShardCollector:
         seed = derive_seed(self._config.seed, "step", step)
         team, engine, settings = self._team, self._engine, self._settings
         roles = partial(_practising, self._config, team)
-        notes: list[list[list[Exchange]]] | None = [] if queries.resampled else None
+        notes: list[list[list[AnsweredRequests]]] | None = [] if queries.resampled else None
         groups = collect(team, engine, queries.team, settings, seed, throughput=throughput, notes=notes)
         if notes is not None:
             learning = {one.key for one in team.sub_agents.values()}.difference(self._config.freeze)
-            further = resample(team, engine, groups, notes, learning, queries.resampled, settings, seed, throughput)
+            further = answer_again(team, engine, groups, notes, learning, queries.resampled, settings, seed, throughput)
             groups = [[*group, *more] for group, more in zip(groups, further, strict=True)]
         return Shard(groups, practise(team, engine, queries.practice, settings, seed, throughput, roles))
 

@@ -10,12 +10,12 @@ import pytest
 from backend.training.curriculum.queries import QueryPool
 from backend.training.recorder import rollout_parts
 from backend.training.rollout.collect import Rollout, RolloutSettings, collect
-from backend.training.rollout.resampling import resample
+from backend.training.rollout.resampling import answer_again
 from cryptosentinel.agents.registry import STANDARD
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Completion, Request
 from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.resampling import Exchange
+from cryptosentinel.resampling import AnsweredRequests
 from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Team
 from simulator.exchange.costs import Costs
@@ -44,10 +44,10 @@ def rolled(roles: tuple[str, ...] = STANDARD, seed: int = 1) -> tuple[Groups, Gr
     """Rollouts of each query, those that answer a question again, and the tokens that were sampled for the latter."""
     engine = Counting(make_byte_codec(), novice_policies())
     team = Team(make_byte_codec(), engine.policy_version, standard_team(horizon_bars=HORIZON))
-    notes: list[list[list[Exchange]]] = []
+    notes: list[list[list[AnsweredRequests]]] = []
     groups = collect(team, engine, QUERIES, SETTINGS, seed, notes=notes)
     engine.tokens = 0
-    return groups, resample(team, engine, groups, notes, roles, FURTHER, SETTINGS, seed), engine.tokens
+    return groups, answer_again(team, engine, groups, notes, roles, FURTHER, SETTINGS, seed), engine.tokens
 
 
 @pytest.fixture(scope="module")
