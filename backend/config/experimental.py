@@ -146,6 +146,11 @@ class ExperimentalConfig(Section):
         description="share of MarketAnalyst's expert score that is the outcome of the exposure its lean speaks for, "
         "without costs; the rest is the Brier score of its probabilities",
     )
+    verdict_weight: Fraction = Field(
+        0.3,
+        description="share of RiskAnalyst's expert score that is what its reductions and vetoes were worth; the rest "
+        "is the pinball score of the loss that it states",
+    )
     tail_weight: Fraction = Field(
         0.0, description="share of the outcome that large losses decide; 0: only the squashed return counts"
     )

@@ -118,8 +118,15 @@ def rollout_settings(config: Config, rollouts: int) -> RolloutSettings:
         train_thoughts=config.training.train_thoughts,
         tail=tail_of(config.training),
         question_cost=config.team.question_price / 1e4,
-        judge=Judge(reward_of(config.training), scores_of(config), config.training.experimental.advice_weight),
+        judge=judge_of(config),
     )
+
+
+def judge_of(config: Config) -> Judge:
+    """What a configuration puts in the place of formulas, and what scores are made of. Raises `UserError` as
+    `rollout_settings` does."""
+    variants = config.training.experimental
+    return Judge(reward_of(config.training), scores_of(config), variants.advice_weight, variants.verdict_weight)
 
 
 def collect(
@@ -214,14 +221,23 @@ def practise(
 
 def _question(query: Query, tool: str, symbol: str) -> Question:
     """What is asked about a coin of a query, the same for all its rollouts: the coin, or a position drawn by the
-    query's seed."""
+    query's seed. Where the query says what could be known, the likelier side is proposed more often, as a manager that
+    knows something does: where both sides come alike, a veto is right nearly always."""
     if SUB_AGENTS[tool].consult.arguments is AskAnalyst:
         return AskAnalyst(symbol=symbol)
     which = [] if symbol == query.symbol else [symbol]
     rng = np.random.default_rng(derive_seed(query.seed, tool, *which))
-    side: Side = "long" if rng.random() < 0.5 else "short"
+    side: Side = "long" if rng.random() < _chance_of_long(query) else "short"
     exposure = float(rng.choice([0.5, 1.0])) * query.position_size()
     return AskAboutPosition(symbol=symbol, side=side, exposure=round(exposure, 2))
+
+
+def _chance_of_long(query: Query) -> float:
+    """How often a position that is asked about is a long one, by the query's belief of bear, range and bull."""
+    if query.belief is None or len(query.symbols) != 1:
+        return 0.5
+    bear, _, bull = query.belief
+    return bull / (bull + bear) if bull + bear else 0.5
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from backend.config.experimental import ExperimentalConfig
 from backend.config.training import TrainingConfig
 from backend.training.algorithm.rewards import (
     NO_TAIL,
@@ -43,8 +44,6 @@ from simulator.exchange.rules import SymbolRules
 
 PINBALL_SCALE = 4.0  # volatilities of the horizon; larger losses of the position are not told apart
 SHORTFALL_SCALE = 0.003  # an execution 30 basis points worse than the arrival price scores squash(-1)
-# Weight of the stated loss quantile in RiskAnalyst's score; the rest is what its reductions and vetoes were worth.
-QUANTILE_WEIGHT = 0.7
 
 
 def tail_of(config: TrainingConfig) -> Tail:
@@ -60,11 +59,13 @@ class Judge:
     With a share of `advice_weight` MarketAnalyst's score is the outcome, without costs, of the exposure that its lean
     speaks for; the rest is the Brier score of its probabilities. What a decision earns is a score of the forecast
     behind it too (Dawid 2007), and it tells who knows more: where edges are weak, the Brier score is nearly the same
-    whatever was read."""
+    whatever was read. A share of `verdict_weight` of RiskAnalyst's is what its reductions and vetoes were worth; the
+    rest is the pinball score of the loss that it states."""
 
     reward: Callable[[FloatArray, float], float] | None = None
     scores: Mapping[str, ExpertScore] = field(default_factory=dict)
     advice_weight: float = 0.0
+    verdict_weight: float = ExperimentalConfig.model_fields["verdict_weight"].default
 
     def outcomes(self, net_returns: FloatArray, volatility: float, tail: Tail = NO_TAIL) -> FloatArray:
         """The score of each row of `net_returns` (K, n): (K,)."""
@@ -210,7 +211,8 @@ class RolloutScorer:
             value = 0.5 * (1.0 + saved)
         else:
             value = intervention_value(capped, free, volatility)
-        return QUANTILE_WEIGHT * quantile + (1.0 - QUANTILE_WEIGHT) * value
+        share = self._judge.verdict_weight
+        return (1.0 - share) * quantile + share * value
 
     def _execution(self, execution: Execution, asked: Mapping[str, Any]) -> float | None:
         sign = {"long": 1.0, "short": -1.0, "flat": 0.0}[asked["side"]]

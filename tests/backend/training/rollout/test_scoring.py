@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from backend.training.algorithm.rewards import Tail, outcome_score, shortfall_score
 from backend.training.curriculum.queries import Query, QueryPool
-from backend.training.rollout.scoring import QUANTILE_WEIGHT, SHORTFALL_SCALE, Judge, RolloutScorer
+from backend.training.rollout.scoring import SHIPPED, SHORTFALL_SCALE, Judge, RolloutScorer
 from cryptosentinel.agents.market_analyst import FLAT_BAND
 from cryptosentinel.conversation.transcript import Transcript
 from simulator.exchange.costs import Costs
@@ -137,8 +137,27 @@ def test_no_stated_loss_beats_the_quantile_that_came(query: Query, side: str, lo
 
     assert score(loss) <= score(best) + 1e-9
     if side == "flat":
-        half = 0.5 * (1.0 - QUANTILE_WEIGHT)
-        assert half <= score(loss) <= QUANTILE_WEIGHT + half + 1e-12, "no verdict on a flat proposal is worth anything"
+        half = 0.5 * SHIPPED.verdict_weight
+        most = 1.0 - half
+        assert half <= score(loss) <= most + 1e-12, "no verdict on a flat proposal is worth anything"
+
+
+@settings(max_examples=50, deadline=None)
+@given(queries, st.sampled_from(["long", "short"]), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_a_verdict_is_paid_by_what_it_saved(query: Query, side: str, share: float, tail_weight: float) -> None:
+    tail, gains = Tail(tail_weight, 0.05), moves(query) * (1.0 if side == "long" else -1.0)
+    answer = said("risk_analyst", {"verdict": "reduce", "to": 0.5, "loss": 5.0}, side=side, exposure=1.0)
+
+    def score(verdict_weight: float) -> float:
+        judge = Judge(verdict_weight=verdict_weight)
+        paid = RolloutScorer(query, PATHS, HORIZON, Costs(), 1.0, 1.0, tail, judge=judge).expert_score(answer)
+        assert paid is not None
+        return paid
+
+    assert score(share) == pytest.approx(share * score(1.0) + (1.0 - share) * score(0.0))
+    saved = outcome_score(0.5 * gains, query.volatility, tail) - outcome_score(gains, query.volatility, tail)
+    if tail_weight:
+        assert score(1.0) == pytest.approx(0.5 * (1.0 + saved))
 
 
 def test_a_trader_is_paid_for_the_price_it_gets_and_not_scored_where_it_has_nothing_to_do() -> None:
