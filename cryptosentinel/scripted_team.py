@@ -27,6 +27,7 @@ from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.teachers import (
+    HALVED,
     HESITANT,
     HESITATION,
     LOOKED_UP,
@@ -56,8 +57,9 @@ def expert_policies(
     """The rules of a scripted team of the sub-agents `team`, by role; with `portfolio` of one that decides on all coins
     at once. `teacher` is what it makes of the evidence: all of it, funding alone, news with the wrong sign. "hesitant"
     reads all, asks all, and then keeps what is held by lot in a third of the cases, so that who learns from it has seen
-    both. "one_source" hesitates too, and heeds one of trend, news and funding alone, by a lot for each state. "none"
-    has no rules but the format, and decides as a novice. Raises `ValueError` for a hesitant one on a portfolio."""
+    both. "one_source" hesitates too, and heeds one of trend, news and funding alone, by a lot for each state. With
+    "by_lot" the verdicts are drawn besides, whatever RiskAnalyst has seen. "none" has no rules but the format, and
+    decides as a novice. Raises `ValueError` for a hesitant one on a portfolio."""
     if teacher == "none":
         return novice_policies(team, portfolio=portfolio)
     weights, hesitates = TEACHERS[teacher], teacher in HESITANT
@@ -72,7 +74,9 @@ def expert_policies(
     return added_policies(team, novice=False) | {
         "manager": manager,
         "market_analyst": lambda messages, seed: _expert_analyst(messages, weights),
-        "risk_analyst": lambda messages, seed: _expert_risk(messages, portfolio),
+        "risk_analyst": lambda messages, seed: _expert_risk(
+            messages, portfolio, random.Random(seed) if teacher == "by_lot" else None
+        ),
         "trader": lambda messages, seed: _expert_trader(messages),
     }
 
@@ -510,7 +514,7 @@ def _evidence(heard: dict[str, dict[str, Any]]) -> str:
     return ", ".join(said) or "no data"
 
 
-def _expert_risk(messages: ChatMessages, portfolio: bool) -> str:
+def _expert_risk(messages: ChatMessages, portfolio: bool, lots: random.Random | None) -> str:
     asked = _asked_together(messages, "risk_analyst")
     if asked:
         return _each(
@@ -519,7 +523,14 @@ def _expert_risk(messages: ChatMessages, portfolio: bool) -> str:
     heard = {name: result for name, _, result in exchanges(messages, "risk_analyst")}
     if "get_risk" not in heard:
         return render_call("get_risk", {})
-    return render_call("submit_verdict", _verdict(heard["get_risk"], _proposed(messages) if portfolio else 1.0))
+    if lots is None:
+        return render_call("submit_verdict", _verdict(heard["get_risk"], _proposed(messages) if portfolio else 1.0))
+    verdict = _verdict(heard["get_risk"])
+    if verdict["verdict"] != "veto":  # that of a coin of which nothing is known
+        verdict = {"verdict": "approve", "loss": verdict["loss"]}
+        if lots.random() < HALVED:
+            verdict |= {"verdict": "reduce", "to": round(0.5 * _proposed(messages), 3)}
+    return render_call("submit_verdict", verdict)
 
 
 def _proposed(messages: ChatMessages) -> float:

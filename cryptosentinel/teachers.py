@@ -15,8 +15,9 @@ LOOKED_UP = ("get_trend", "get_news", "get_funding")  # what an outlook is made 
 # (up, flat, down) by strength of the evidence, from strongly down to strongly up.
 OUTLOOKS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
 HESITATION = 0.35  # share of the changes that a hesitant teacher leaves out, whatever speaks for them
+HALVED = 0.35  # share of the positions that RiskAnalyst halves where its verdict is a lot
 
-Teacher = Literal["whole", "funding", "news_backwards", "hesitant", "one_source", "none"]
+Teacher = Literal["whole", "funding", "news_backwards", "hesitant", "one_source", "by_lot", "none"]
 SourceWeights = tuple[float, float, float]  # of trend, news and funding
 
 _WHOLE = (0.9, 0.7, 0.9)
@@ -26,8 +27,9 @@ TEACHERS: dict[Teacher, SourceWeights | None] = {  # but for "none", which has n
     "news_backwards": (0.9, -0.7, 0.9),
     "hesitant": _WHOLE,
     "one_source": None,
+    "by_lot": None,
 }
-HESITANT: tuple[Teacher, ...] = ("hesitant", "one_source")
+HESITANT: tuple[Teacher, ...] = ("hesitant", "one_source", "by_lot")
 _ALONE = ((1.2, 0.0, 0.0), (0.0, 1.1, 0.0), (0.0, 0.0, 0.9))  # weights with which trend or news alone can be strong
 _TONE = {"very good": 2.0, "good": 1.0, "bad": -1.0, "very bad": -2.0}
 _TREND = {"strong up": 2.0, "up": 1.0, "down": -1.0, "strong down": -2.0}

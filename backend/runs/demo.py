@@ -184,6 +184,8 @@ _TEACHERS = {
     "news_backwards": "follow rules that take good news for bad",
     "hesitant": "follow rules that leave a third of their changes out by lot",
     "one_source": "follow rules that read one of trend, news and funding alone, and leave a third of their changes out",
+    "by_lot": "follow rules that read one of trend, news and funding alone, and leave changes out and halve positions "
+    "by lot",
 }
 
 

@@ -256,3 +256,23 @@ def test_a_hesitant_teacher_decides_as_the_whole_one_and_keeps_a_third_by_lot() 
     for teacher in HESITANT:
         with pytest.raises(ValueError, match=f"{teacher} decides coin by coin"):
             expert_policies(portfolio=True, teacher=teacher)
+
+
+def test_a_teacher_by_lot_halves_a_third_whatever_its_risk_analyst_has_seen() -> None:
+    """It decides as the teacher of one source, but for the verdicts."""
+    market = synthetic(kind="private")
+    states = [(bar, symbol) for bar in range(130, 310, 2) for symbol in market.symbols]
+    halved: dict[object, list[bool]] = {}
+    teachers: list[Teacher] = ["one_source", "by_lot"]
+    for one, by_lot in zip(
+        *(decisions(market, states, expert_policies(teacher=each)) for each in teachers), strict=True
+    ):
+        first, second = ([said for said in of.transcripts if said.role == "risk_analyst"] for of in (one, by_lot))
+        assert len(first) == len(second)
+        for rule, lot in zip(first, second, strict=True):
+            assert lot.brief == rule.brief and lot.answer is not None and rule.answer is not None
+            assert lot.answer["loss"] == rule.answer["loss"]
+            reduced = lot.answer["verdict"] == "reduce"
+            assert not reduced or lot.answer["to"] == lot.brief["exposure"] / 2
+            halved.setdefault(rule.answer["verdict"], []).append(reduced)
+    assert len(halved["approve"]) > 100 and 0.25 < np.mean(halved["approve"]) < 0.45
