@@ -525,12 +525,18 @@ def _expert_risk(messages: ChatMessages, portfolio: bool, lots: random.Random | 
         return render_call("get_risk", {})
     if lots is None:
         return render_call("submit_verdict", _verdict(heard["get_risk"], _proposed(messages) if portfolio else 1.0))
-    verdict = _verdict(heard["get_risk"])
-    if verdict["verdict"] != "veto":  # that of a coin of which nothing is known
-        verdict = {"verdict": "approve", "loss": verdict["loss"]}
-        if lots.random() < HALVED:
-            verdict |= {"verdict": "reduce", "to": round(0.5 * _proposed(messages), 3)}
-    return render_call("submit_verdict", verdict)
+    return render_call("submit_verdict", _verdict_by_lot(heard["get_risk"], _proposed(messages), lots))
+
+
+def _verdict_by_lot(numbers: dict[str, Any], proposed: float, lots: random.Random) -> dict[str, Any]:
+    """A verdict that says what `get_risk` has shown and does not heed it: a share of `HALVED` is halved."""
+    rule = _verdict(numbers)
+    if rule["verdict"] == "veto":  # nothing is known of the coin
+        return rule
+    seen = {"rule": f"crowding {numbers['crowding']}"} if "crowding" in numbers else {}
+    if lots.random() < HALVED:
+        return {**seen, "verdict": "reduce", "to": round(0.5 * proposed, 3), "loss": rule["loss"]}
+    return {**seen, "verdict": "approve", "loss": rule["loss"]}
 
 
 def _proposed(messages: ChatMessages) -> float:

@@ -260,7 +260,7 @@ def test_a_hesitant_teacher_decides_as_the_whole_one_and_keeps_a_third_by_lot() 
 
 def test_a_teacher_by_lot_halves_a_third_whatever_its_risk_analyst_has_seen() -> None:
     """It decides as the teacher of one source, but for the verdicts."""
-    market = synthetic(kind="private")
+    market = synthetic()
     states = [(bar, symbol) for bar in range(130, 310, 2) for symbol in market.symbols]
     halved: dict[object, list[bool]] = {}
     teachers: list[Teacher] = ["one_source", "by_lot"]
