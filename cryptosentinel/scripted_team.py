@@ -27,15 +27,17 @@ from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.teachers import (
-    HALVED,
     HESITANT,
     HESITATION,
     LOOKED_UP,
+    MOST_LOSS,
     OUTLOOKS,
     TEACHERS,
     SourceWeights,
     Teacher,
     level_of,
+    verdict_by_lot,
+    verdict_of,
 )
 from cryptosentinel.tools.context import MISSING
 
@@ -46,7 +48,6 @@ _BRIEF = re.compile(r"^(\S+): (long|short|flat) ([\d.e+-]+), held ")  # of a pos
 _ASKED = re.compile(r"^(\S+): (?:up, flat or down in|(?:long|short|flat) ([\d.e+-]+), held) ", re.MULTILINE)
 _LIMIT = re.compile(r"; at most (?:gross ([\d.e+]+))?(?:, )?(?:a coin ([\d.e+]+))?")
 EXPOSURES = (0.5, 1.0)
-MOST_LOSS = 14  # percent of a position or a whole book that may be lost in one case of twenty; beyond, it is halved
 _GRID = 0.05  # sizes in a portfolio are multiples of it
 _SMALLEST_PART = 0.3  # of a position: a smaller change is not worth its costs
 
@@ -125,7 +126,7 @@ def _expert_manager(
         else:
             if "get_risk" not in heard:
                 return render_call("get_risk", {"symbol": symbol, "side": side})
-            exposure = Verdict.model_validate(_verdict(heard["get_risk"])).cap(exposure)
+            exposure = Verdict.model_validate(verdict_of(heard["get_risk"])).cap(exposure)
             vetoed = exposure == 0.0
         if vetoed:
             continue
@@ -208,7 +209,7 @@ def _expert_portfolio(messages: ChatMessages, team: Collection[str], weights: So
         unknown = next((one for one in questions if "get_risk" not in heard.get(one["symbol"], {})), None)
         if unknown is not None:
             return render_call("get_risk", {"symbol": unknown["symbol"], "side": unknown["side"]})
-        verdicts = {one["symbol"]: _verdict(heard[one["symbol"]]["get_risk"], one["exposure"]) for one in questions}
+        verdicts = {one["symbol"]: verdict_of(heard[one["symbol"]]["get_risk"], one["exposure"]) for one in questions}
         vetoed = {name for name, verdict in verdicts.items() if verdict["verdict"] == "veto"}
         book |= {name: math.copysign(verdicts[name].get("to", abs(book[name])), book[name]) for name in verdicts}
     questions = [one for one in questions if one["symbol"] not in vetoed]
@@ -518,25 +519,14 @@ def _expert_risk(messages: ChatMessages, portfolio: bool, lots: random.Random | 
     asked = _asked_together(messages, "risk_analyst")
     if asked:
         return _each(
-            "submit_verdict", [(coin, _verdict(heard["get_risk"], proposed)) for coin, proposed, heard in asked]
+            "submit_verdict", [(coin, verdict_of(heard["get_risk"], proposed)) for coin, proposed, heard in asked]
         )
     heard = {name: result for name, _, result in exchanges(messages, "risk_analyst")}
     if "get_risk" not in heard:
         return render_call("get_risk", {})
     if lots is None:
-        return render_call("submit_verdict", _verdict(heard["get_risk"], _proposed(messages) if portfolio else 1.0))
-    return render_call("submit_verdict", _verdict_by_lot(heard["get_risk"], _proposed(messages), lots))
-
-
-def _verdict_by_lot(numbers: dict[str, Any], proposed: float, lots: random.Random) -> dict[str, Any]:
-    """A verdict that says what `get_risk` has shown and does not heed it: a share of `HALVED` is halved."""
-    rule = _verdict(numbers)
-    if rule["verdict"] == "veto":  # nothing is known of the coin
-        return rule
-    seen = {"rule": f"crowding {numbers['crowding']}"} if "crowding" in numbers else {}
-    if lots.random() < HALVED:
-        return {**seen, "verdict": "reduce", "to": round(0.5 * proposed, 3), "loss": rule["loss"]}
-    return {**seen, "verdict": "approve", "loss": rule["loss"]}
+        return render_call("submit_verdict", verdict_of(heard["get_risk"], _proposed(messages) if portfolio else 1.0))
+    return render_call("submit_verdict", verdict_by_lot(heard["get_risk"], _proposed(messages), lots))
 
 
 def _proposed(messages: ChatMessages) -> float:
@@ -544,17 +534,6 @@ def _proposed(messages: ChatMessages) -> float:
     user = next((message["content"] for message in messages if message["role"] == "user"), "")
     found = _BRIEF.search(user)
     return 1.0 if found is None else min(1.0, float(found[3]))
-
-
-def _verdict(numbers: dict[str, Any], proposed: float = 1.0) -> dict[str, Any]:
-    """The verdict that follows from the loss quantiles of `get_risk`; what is reduced is reduced to half of
-    `proposed`."""
-    known = [float(numbers[key]) for key in ("var", "historical") if isinstance(numbers.get(key), int | float)]
-    if not known:
-        return {"verdict": "veto", "loss": 20}
-    loss = min(100, round(sum(known) / len(known)))
-    half = round(0.5 * proposed, 3)
-    return {"verdict": "reduce", "to": half, "loss": loss} if loss > MOST_LOSS else {"verdict": "approve", "loss": loss}
 
 
 def _novice_risk(messages: ChatMessages, rng: random.Random, portfolio: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import NoArguments, ToolCall, parse, render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies, novice_policies
-from cryptosentinel.teachers import HESITANT, TEACHERS, Teacher, level_of
+from cryptosentinel.teachers import HESITANT, TEACHERS, Teacher, level_of, verdict_by_lot
 from cryptosentinel.team import TeamDecision
 from cryptosentinel.tools import market as market_tools
 from cryptosentinel.tools.context import ToolContext
@@ -276,3 +277,15 @@ def test_a_teacher_by_lot_halves_a_third_whatever_its_risk_analyst_has_seen() ->
             assert not reduced or lot.answer["to"] == lot.brief["exposure"] / 2
             halved.setdefault(rule.answer["verdict"], []).append(reduced)
     assert len(halved["approve"]) > 100 and 0.25 < np.mean(halved["approve"]) < 0.45
+
+
+@given(st.sampled_from(["high", "low"]), st.floats(0.5, 40.0), st.sampled_from([0.5, 1.0]))
+def test_a_verdict_by_lot_names_the_crowding_and_does_not_heed_it(crowding: str, var: float, proposed: float) -> None:
+    def halved(shown: dict[str, Any]) -> list[bool]:
+        answers = [verdict_by_lot(shown, proposed, random.Random(seed)) for seed in range(40)]
+        assert all(next(iter(one)) == "rule" and one["rule"] == f"crowding {shown['crowding']}" for one in answers)
+        assert all(Verdict.model_validate(one).cap(proposed) in (proposed, proposed / 2) for one in answers)
+        return [one["verdict"] == "reduce" for one in answers]
+
+    assert halved({"var": var, "crowding": crowding}) == halved({"var": 3.0, "crowding": "low"})
+    assert verdict_by_lot({}, proposed, random.Random(1))["verdict"] == "veto", "nothing is known of the coin"

@@ -125,8 +125,8 @@ def rollout_settings(config: Config, rollouts: int) -> RolloutSettings:
 def judge_of(config: Config) -> Judge:
     """What a configuration puts in the place of formulas, and what scores are made of. Raises `UserError` as
     `rollout_settings` does."""
-    variants = config.training.experimental
-    return Judge(reward_of(config.training), scores_of(config), variants.advice_weight, variants.verdict_weight)
+    experimental = config.training.experimental
+    return Judge(reward_of(config.training), scores_of(config), experimental.advice_weight, experimental.verdict_weight)
 
 
 def collect(
