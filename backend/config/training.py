@@ -305,11 +305,14 @@ class TrainingConfig(Section):
     def _objective_problems(self) -> Iterator[str]:
         """Variants of the objective that do not go together."""
         variants = self.experimental
-        if variants.advice_weight and any(entry.startswith("market_analyst=") for entry in self.scores):
-            yield (
-                "scores has one of your own for market_analyst, in place of the one that experimental.advice_weight = "
-                f"{variants.advice_weight:g} is a share of: leave one of them out"
-            )
+        of_their_own = {entry.partition("=")[0].strip() for entry in self.scores}
+        for role, key in (("market_analyst", "advice_weight"), ("risk_analyst", "verdict_weight")):
+            share = getattr(variants, key)
+            if role in of_their_own and share != type(variants).model_fields[key].default:
+                yield (
+                    f"scores has one of your own for {role}, in place of the one that experimental.{key} = {share:g} is "
+                    "a share of: leave one of them out"
+                )
         if variants.single_calls == "batch" and variants.reward_aggregation == "normalize_then_sum":
             yield (
                 "experimental.single_calls = 'batch' is a baseline of the summed reward, and "

@@ -111,6 +111,8 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, str]], ...] = (
     (["invalid_penalty=0.1", "reward_aggregation=normalize_then_sum"], ("invalid_penalty", "reward_aggregation")),
     (["invalid_penalty=0.1", "single_calls=batch"], ("invalid_penalty", "single_calls")),
     (["advice_weight=0.5", "scores=market_analyst=mine:score"], ("advice_weight", "market_analyst")),
+    (["verdict_weight=0.5", "scores=risk_analyst=mine:score"], ("verdict_weight", "risk_analyst")),
+    (["resampled_answers=2", "dynamic_rounds=1"], ("resampled_answers", "dynamic_rounds")),
     (["entropy_target=0.05"], ("entropy_target", "entropy")),
     (["per_role.trader.entropy_target=0.05"], ("entropy_target", "trader")),
 )

@@ -134,6 +134,8 @@ def test_memory_is_estimated_for_who_is_there(nano: Path) -> None:
         ),
         (("trader",), {"freeze": "manager,trader"}, "training.freeze names every role that team.roles"),
         (("market_analyst",), {"credit": "shapley"}, r"training\.experimental\.credit = 'shapley'.*team\.roles"),
+        (("trader",), {"resampled_answers": 1, "freeze": "trader"}, r"resampled_answers = 1 .*training\.freeze"),
+        ((), {"resampled_answers": 1}, r"resampled_answers is about sub-agents.*team\.roles"),
         ((), {"alignment": "none"}, r"training\.alignment is about sub-agents.*team\.roles"),
         ((), {"beta": [0.2, 0.4, 0.4]}, r"training\.beta is about sub-agents.*team\.roles"),
         ((), {"group": "ordinal"}, r"training\.experimental\.group is about sub-agents.*team\.roles"),
