@@ -310,8 +310,8 @@ class TrainingConfig(Section):
             share = getattr(variants, key)
             if role in of_their_own and share != type(variants).model_fields[key].default:
                 yield (
-                    f"scores has one of your own for {role}, in place of the one that experimental.{key} = {share:g} is "
-                    "a share of: leave one of them out"
+                    f"scores has one of your own for {role}, in place of the one that experimental.{key} = "
+                    f"{share:g} is a share of: leave one of them out"
                 )
         if variants.single_calls == "batch" and variants.reward_aggregation == "normalize_then_sum":
             yield (
