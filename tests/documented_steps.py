@@ -299,6 +299,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "takes hours, with a file of the repository": (
         "cryptosentinel experiment run experiments/e2_co_training.toml",
         "cryptosentinel experiment run experiments/e2_co_training_again.toml",
+        "cryptosentinel experiment run experiments/e2_verdicts.toml",
         "cryptosentinel experiment run experiments/e2_private.toml",
         "cryptosentinel experiment run experiments/e2_roles.toml",
         "cryptosentinel experiment run experiments/e8_daily.toml",
