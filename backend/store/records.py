@@ -152,8 +152,8 @@ class QueryRecord(Record):
 
 @dataclass(frozen=True)
 class RolloutRecord(Record):
-    """One rollout of a query. `calls` counts the calls per sub-agent, zero included; of one that repeats the begin of
-    another rollout, as its `parts` say, those that it made itself."""
+    """One rollout of a query. `calls` counts the calls per sub-agent, zero included. Where `parts` say that it repeats
+    the beginning of another rollout, these are the calls after that."""
 
     table = "rollout"
     identity = ("run", "step", "query", "rollout")

@@ -60,8 +60,9 @@ def comparisons(
     Calls that the alignment dropped (weight 0) do not count towards `min_group`. Nothing is compared without calls.
     `origins` are the numbers of the rollouts whose beginnings those of the calls repeat, None for the others.
     """
-    again = _answered_again(calls, weights, origins) if origins is not None else []
-    rest = sorted(set(range(len(calls))).difference(*again))
+    repeats = origins is not None and any(origin is not None for origin in origins)
+    again = _answered_again(calls, weights, origins) if origins is not None and repeats else []
+    rest = set(range(len(calls))).difference(*again)
     return [(own, own) for own in again] + [
         (members, receivers)
         for members, those in _by_key(calls, weights, how, min_group)
