@@ -297,6 +297,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel train --launch ray [--workers N] [--more-workers M] [--ray-address HOST:PORT]",
     ),
     "takes hours, with a file of the repository": (
+        "cryptosentinel experiment run experiments/co_training_longer.toml",
         "cryptosentinel experiment run experiments/e2_co_training.toml",
         "cryptosentinel experiment run experiments/e2_co_training_again.toml",
         "cryptosentinel experiment run experiments/e2_verdicts.toml",
