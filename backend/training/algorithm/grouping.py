@@ -52,16 +52,16 @@ def comparisons(
     weights: FloatArray,
     how: GroupKey,
     min_group: int,
-    origins: Sequence[int | None] | None = None,
+    origins: Sequence[int | None] = (),
 ) -> list[tuple[list[int], list[int]]]:
     """Which calls of one query and sub-agent are compared with which, as positions: (members, receivers). The members
     make the statistics; the receivers, some or all of them, take their advantage from these.
 
     Calls that the alignment dropped (weight 0) do not count towards `min_group`. Nothing is compared without calls.
-    `origins` are the numbers of the rollouts whose beginnings those of the calls repeat, None for the others.
+    `origins` are the numbers of the rollouts whose beginnings those of the calls repeat, None for the others; it
+    may be empty where there is none.
     """
-    repeats = origins is not None and any(origin is not None for origin in origins)
-    again = _answered_again(calls, weights, origins) if origins is not None and repeats else []
+    again = _answered_again(calls, weights, origins) if any(origin is not None for origin in origins) else []
     rest = set(range(len(calls))).difference(*again)
     return [(own, own) for own in again] + [
         (members, receivers)

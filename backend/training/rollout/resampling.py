@@ -69,8 +69,9 @@ def answer_again(
         for _ in row:
             assert scorer is not None  # the row is not empty
             branch, decision, guard, exchanges = next(done)
-            said = [was_sampled(exchanges, branch.seed, one.role, one.ordinal) for one in decision.transcripts[1:]]
-            past = Repeated(branch.origin.number, said.count(False), sampled_tokens(exchanges, MANAGER.key))
+            subs = decision.transcripts[1:]
+            sampled_anew = [was_sampled(exchanges, branch.seed, sub.role, sub.ordinal) for sub in subs]
+            past = Repeated(branch.origin.number, sampled_anew.count(False), sampled_tokens(exchanges, MANAGER.key))
             further[-1].append(scored(scorer, branch.number, branch.seed, decision, guard, settings, past))
     return further
 
