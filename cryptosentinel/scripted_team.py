@@ -27,15 +27,18 @@ from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.teachers import (
-    HESITANT,
     HESITATION,
     LOOKED_UP,
     MOST_LOSS,
+    NOT_ASKED,
     OUTLOOKS,
     TEACHERS,
     SourceWeights,
     Teacher,
+    TeacherRules,
     level_of,
+    plan_by_lot,
+    plan_of,
     verdict_by_lot,
     verdict_of,
 )
@@ -56,29 +59,29 @@ def expert_policies(
     team: Collection[str] = STANDARD, *, portfolio: bool = False, teacher: Teacher = "whole"
 ) -> dict[str, ScriptedPolicy]:
     """The rules of a scripted team of the sub-agents `team`, by role; with `portfolio` of one that decides on all coins
-    at once. `teacher` is what it makes of the evidence: all of it, funding alone, news with the wrong sign. "hesitant"
-    reads all, asks all, and then keeps what is held by lot in a third of the cases, so that who learns from it has seen
-    both. "one_source" hesitates too, and heeds one of trend, news and funding alone, by a lot for each state. With
-    "by_lot" the verdicts are drawn besides, whatever RiskAnalyst has seen. "none" has no rules but the format, and
-    decides as a novice. Raises `ValueError` for a hesitant one on a portfolio."""
+    at once. `teacher` is what it makes of the evidence: all of it, funding alone, news with the wrong sign. "limits"
+    reads all too, and its Trader sends limits where the spread is wide, in place of waiting. "hesitant" reads all, asks
+    all, and then keeps what is held by lot in a third of the cases, so that who learns from it has seen both.
+    "one_source" hesitates too, and heeds one of trend, news and funding alone, by a lot for each state. With "by_lot"
+    the verdicts are drawn besides, whatever RiskAnalyst has seen, and with "all_by_lot" sizes, orders and who is asked
+    too. "none" has no rules but the format, and decides as a novice. Raises `ValueError` for a hesitant one on a
+    portfolio."""
     if teacher == "none":
         return novice_policies(team, portfolio=portfolio)
-    weights, hesitates = TEACHERS[teacher], teacher in HESITANT
-    if portfolio and hesitates:
+    rules = TEACHERS[teacher]
+    if portfolio and rules.hesitates:
         raise ValueError(f"the teacher {teacher} decides coin by coin")
 
     def manager(messages: ChatMessages, seed: int) -> str:
         if portfolio:
-            return _expert_portfolio(messages, team, weights)
-        return _expert_manager(messages, team, weights, random.Random(seed) if hesitates else None)
+            return _expert_portfolio(messages, team, rules.weights)
+        return _expert_manager(messages, team, rules, random.Random(seed))
 
     return added_policies(team, novice=False) | {
         "manager": manager,
-        "market_analyst": lambda messages, seed: _expert_analyst(messages, weights),
-        "risk_analyst": lambda messages, seed: _expert_risk(
-            messages, portfolio, random.Random(seed) if teacher == "by_lot" else None
-        ),
-        "trader": lambda messages, seed: _expert_trader(messages),
+        "market_analyst": lambda messages, seed: _expert_analyst(messages, rules.weights),
+        "risk_analyst": lambda messages, seed: _expert_risk(messages, portfolio, rules, random.Random(seed)),
+        "trader": lambda messages, seed: _expert_trader(messages, rules, random.Random(seed)),
     }
 
 
@@ -94,9 +97,7 @@ def novice_policies(team: Collection[str] = STANDARD, *, portfolio: bool = False
     }
 
 
-def _expert_manager(
-    messages: ChatMessages, team: Collection[str], weights: SourceWeights | None, lots: random.Random | None
-) -> str:
+def _expert_manager(messages: ChatMessages, team: Collection[str], rules: TeacherRules, lots: random.Random) -> str:
     done = exchanges(messages, "manager")
     positions: list[dict[str, Any]] = []
     for symbol, held in _coins(messages):
@@ -113,16 +114,20 @@ def _expert_manager(
             missing = next((tool for tool in LOOKED_UP if tool not in heard), None)
             if missing is not None:
                 return render_call(missing, {"symbol": symbol})
-            lean, reason = _lean(level_of(heard, weights)), _evidence(heard)
+            lean, reason = _lean(level_of(heard, rules.weights)), _evidence(heard)
         exposure, side = _wish(lean)
+        if rules.draws_plans and exposure != 0.0:
+            exposure = next((args["exposure"] for _, args, _ in asked if "exposure" in args), lots.choice(EXPOSURES))
         signed = exposure if side == "long" else -exposure
         if exposure == 0.0 or abs(signed - held) < 0.3:
             continue
         question = {"symbol": symbol, "side": side, "exposure": exposure}
+        order = [role for role in ("risk_analyst", "trader") if role in team]
+        if rules.draws_plans:
+            order = [role for role in lots.sample(order, len(order)) if lots.random() >= NOT_ASKED]
+        unasked = next((role for role in order if f"consult_{role}" not in heard), None)
         if "risk_analyst" in team:
-            if "consult_risk_analyst" not in heard:
-                return render_call("consult_risk_analyst", question)
-            vetoed = heard["consult_risk_analyst"].get("verdict") == "veto"
+            vetoed = heard.get("consult_risk_analyst", {}).get("verdict") == "veto"
         else:
             if "get_risk" not in heard:
                 return render_call("get_risk", {"symbol": symbol, "side": side})
@@ -130,10 +135,10 @@ def _expert_manager(
             vetoed = exposure == 0.0
         if vetoed:
             continue
-        if "trader" in team and "consult_trader" not in heard:
-            return render_call("consult_trader", question)
+        if unasked is not None:
+            return render_call(f"consult_{unasked}", question)
         reason += _timing(heard.get("consult_trader", {}))
-        if lots is not None and lots.random() < HESITATION:
+        if rules.hesitates and lots.random() < HESITATION:
             positions.append({"symbol": symbol, "reason": reason, "side": "keep"})
         else:
             positions.append({"symbol": symbol, "reason": reason, "side": side, "exposure": exposure})
@@ -141,8 +146,8 @@ def _expert_manager(
 
 
 def _timing(plan: Mapping[str, Any]) -> str:
-    """What Trader's word adds to a reason. Said again before the side, it is where a small model looks."""
-    return f", trader: {plan['timing']}" if "timing" in plan else ""
+    """What Trader's words add to a reason. Said again before the side, they are where a small model looks."""
+    return "".join(f", {name}{plan[key]}" for name, key in (("trader: ", "timing"), ("", "rule")) if key in plan)
 
 
 def _wish(lean: str) -> tuple[float, str]:
@@ -515,7 +520,7 @@ def _evidence(heard: dict[str, dict[str, Any]]) -> str:
     return ", ".join(said) or "no data"
 
 
-def _expert_risk(messages: ChatMessages, portfolio: bool, lots: random.Random | None) -> str:
+def _expert_risk(messages: ChatMessages, portfolio: bool, rules: TeacherRules, lots: random.Random) -> str:
     asked = _asked_together(messages, "risk_analyst")
     if asked:
         return _each(
@@ -524,9 +529,10 @@ def _expert_risk(messages: ChatMessages, portfolio: bool, lots: random.Random | 
     heard = {name: result for name, _, result in exchanges(messages, "risk_analyst")}
     if "get_risk" not in heard:
         return render_call("get_risk", {})
-    if lots is None:
-        return render_call("submit_verdict", verdict_of(heard["get_risk"], _proposed(messages) if portfolio else 1.0))
-    return render_call("submit_verdict", verdict_by_lot(heard["get_risk"], _proposed(messages), lots))
+    if rules.reduced_to:
+        verdict = verdict_by_lot(heard["get_risk"], _proposed(messages), lots, rules.reduced_to)
+        return render_call("submit_verdict", verdict)
+    return render_call("submit_verdict", verdict_of(heard["get_risk"], _proposed(messages) if portfolio else 1.0))
 
 
 def _proposed(messages: ChatMessages) -> float:
@@ -554,19 +560,17 @@ def _drawn_verdict(rng: random.Random, half: float) -> dict[str, Any]:
     return {**answer, "loss": rng.randint(2, 16)}
 
 
-def _expert_trader(messages: ChatMessages) -> str:
+def _expert_trader(messages: ChatMessages, rules: TeacherRules, lots: random.Random) -> str:
     asked = _asked_together(messages, "trader")
     if asked:
-        return _each("submit_orders", [(coin, _plan(heard["preview_order"])) for coin, _, heard in asked])
+        plans = [(coin, plan_of(heard["preview_order"], rules.limits)) for coin, _, heard in asked]
+        return _each("submit_orders", plans)
     heard = {name: result for name, _, result in exchanges(messages, "trader")}
     if "preview_order" not in heard:
         return render_call("preview_order", {})
-    return render_call("submit_orders", _plan(heard["preview_order"]))
-
-
-def _plan(preview: dict[str, Any]) -> dict[str, Any]:
-    """One market order, later where the spread is wide."""
-    return {"type": "market", "wait": 2 if preview.get("state") in ("wide", "very wide") else 0, "slices": 1}
+    preview = heard["preview_order"]
+    plan = plan_by_lot(preview, lots) if rules.draws_plans else plan_of(preview, rules.limits)
+    return render_call("submit_orders", plan)
 
 
 def _novice_trader(messages: ChatMessages, rng: random.Random) -> str:

@@ -541,8 +541,9 @@ class _DecisionSession:
         )
         if plan is None:
             return orders
-        rules = self.context.account.rules.get(symbol, SymbolRules())
-        return plan.placed(orders, self.context.view.last_close(symbol), rules)
+        account = self.context.account
+        rules = account.rules.get(symbol, SymbolRules())
+        return plan.placed(orders, self.context.view.last_close(symbol), rules, account.positions[symbol])
 
 
 def _position_of(question: Question) -> dict[str, Any]:

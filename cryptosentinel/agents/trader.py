@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -15,6 +16,8 @@ from cryptosentinel.tools import execution
 from cryptosentinel.tools.context import ToolContext
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules, down_to
+
+_ROUNDING = 1e-9  # of an order's size
 
 
 class Execution(Arguments):
@@ -36,6 +39,7 @@ class Execution(Arguments):
     rest: int | None = Field(
         default=None, ge=1, le=240, description="bars a limit waits; left out: to the next decision; with limit only"
     )
+    rule: str | None = Field(default=None, max_length=120, description="the reason behind it")
 
     @model_validator(mode="after")
     def _offset_belongs_to_limit(self) -> Execution:
@@ -43,19 +47,33 @@ class Execution(Arguments):
             raise ValueError("'offset' goes with 'limit', and 'offset' and 'rest' only with it")
         return self
 
-    def placed(self, orders: Sequence[Order], price: float, rules: SymbolRules) -> list[Order]:
-        """Market `orders` of one symbol in the way that was chosen; `price` is its last close. A limit is rounded to
-        the side on which it is no worse. An order of 0 only withdraws others, and stays."""
+    def placed(self, orders: Sequence[Order], price: float, rules: SymbolRules, held: float) -> list[Order]:
+        """Market `orders` of one symbol in the way that was chosen; `price` is its last close, `held` what is held of
+        it in base units. A limit is rounded to the side on which it is no worse. One that turns a position round is
+        two, of which the first only closes: what rests may find the position closed already, and would then be too
+        large. An order of 0 only withdraws others, and stays."""
         if self.offset is None:
             return list(orders)
-        return [order if order.quantity == 0.0 else self._limit(order, price, rules.tick) for order in orders]
+        placed = list[Order]()
+        for order in orders:
+            size = abs(order.quantity)
+            closes = min(abs(held), size) if held * order.quantity < 0.0 else 0.0
+            if min(closes, size - closes) <= _ROUNDING * size:  # it closes or opens, and not both
+                parts = [replace(order, reduce_only=order.reduce_only or closes > _ROUNDING * size)]
+            else:
+                first = math.copysign(closes, order.quantity)
+                closing = replace(order, quantity=first, reduce_only=True, stop=None, target=None)
+                parts = [closing, replace(order, quantity=order.quantity - first)]
+            placed += [one if one.quantity == 0.0 else self._limit(one, price, rules) for one in parts]
+            held += order.quantity
+        return placed
 
-    def _limit(self, order: Order, price: float, tick: float) -> Order:
+    def _limit(self, order: Order, price: float, rules: SymbolRules) -> Order:
         assert self.offset is not None
         if order.quantity > 0.0:
-            limit = down_to(price * (1.0 - self.offset / 100.0), tick)
+            limit = down_to(price * (1.0 - self.offset / 100.0), rules.tick)
         else:
-            limit = down_to(price * (1.0 + self.offset / 100.0) + (1.0 - 1e-5) * tick, tick)
+            limit = down_to(price * (1.0 + self.offset / 100.0) + (1.0 - 1e-5) * rules.tick, rules.tick)
         return replace(order, kind="limit", limit=limit, expire_bars=self.rest)
 
     def delays(self) -> tuple[int, ...]:

@@ -1,23 +1,24 @@
 """What each source of knowledge of a private market is worth for one decision, by construction.
 
-A decision is one exposure for the horizon, reached at the next open at the market. Its value is an expected utility u
-over scenarios, given what is known. What is hidden are the drift's regime, the crowding and the spread at the next
-open; their chains are independent of one another, so the posterior is a product, and a source that is lacking has the
-stationary law of its chain in its place. With a(E) the best decision given the evidence E,
+A decision is one exposure for the horizon, reached at the next open at the market, or by a limit at the price now that
+rests for the horizon. Its value is an expected utility u over scenarios, given what is known. What is hidden are the
+drift's regime, the crowding and the spread at the next open; their chains are independent of one another, so the
+posterior is a product, and a source that is lacking has the stationary law of its chain in its place. With a(E) the
+best decision given the evidence E,
 
     value(E) = u(a(E) | all evidence),     private value of a source X = value(all) - value(all but X),
 
 which is the value of information (Howard 1966). Drift is known as `simulator.synthetic.beliefs` can know it from
 prices, headlines and funding; crowding and spread as they are. Volatility and the funding that is due count as known
 to all. The best of several decisions on some scenarios is partly the luckiest, so it is chosen on one set of scenarios
-and valued on another, and the other way round. Decisions are market orders: limits, whose fills do not depend on the
-spread, would be cheaper where it is wide.
+and valued on another, and the other way round. A limit pays no spread and is filled where a bar goes through it, so it
+is cheaper where the spread is wide, and is missed where the price runs away. At most one jump counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy as np
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.market.market import Market
+from simulator.market.price_paths import PricePaths
 from simulator.synthetic.oracle import LinearCosts
 from simulator.synthetic.private import (
     CROWD_SHARE,
@@ -33,6 +35,7 @@ from simulator.synthetic.private import (
     WIDE_SHARE,
     WIDE_SPREAD,
     jump_probability,
+    jumped,
 )
 from simulator.synthetic.truth import truth_of
 
@@ -61,9 +64,10 @@ class State(Protocol):
 class DecisionValues:
     """Utilities expected in one state: of the best decision given all evidence, given none, given all but one source,
     and of leaving the position as it is; `oracle` also knows the regime of the drift. `exposures` has the chosen ones
-    by "all", "none", "oracle" and source. `came` is what the best decision given all evidence earns given the regime
-    that was there: on average over states the same as `all`, and no decision that knows no more earns more.
-    `utilities` (2, L) are those of each exposure given all evidence, on either half of the scenarios."""
+    by "all", "none", "oracle" and source, and `by_limit` which of them are reached by a limit. `came` is what the best
+    decision given all evidence earns given the regime that was there: on average over states the same as `all`, and no
+    decision that knows no more earns more. `utilities` (2, 2 L) are those of each exposure given all evidence, on
+    either half of the scenarios: reached at the market, and then by a limit."""
 
     all: float
     none: float
@@ -72,6 +76,7 @@ class DecisionValues:
     came: float
     without: dict[KnowledgeSource, float]
     exposures: dict[str, float]
+    by_limit: dict[str, bool]
     utilities: FloatArray = field(compare=False, repr=False)
 
     def private(self, source: KnowledgeSource) -> float:
@@ -136,13 +141,14 @@ def decision_values(
         oracle=value("oracle", "oracle"),
         came=value("all", "oracle"),
         without={source: value(source) for source in SOURCES},
-        exposures={name: float(levels[place]) for name, place in best[0].items()},
+        exposures={name: float(levels[place % len(levels)]) for name, place in best[0].items()},
+        by_limit={name: place >= len(levels) for name, place in best[0].items()},
         utilities=np.array([_expected(table, **known) for table in tables]),
     )
 
 
 def _expected(table: FloatArray, drift: FloatArray, crowding: FloatArray, spread: FloatArray) -> FloatArray:
-    """(L,): the expected utility of each exposure."""
+    """(2 L,): the expected utility of each exposure, at the market and by a limit."""
     expected: FloatArray = np.einsum("r,c,s,rcsa->a", drift, crowding, spread, table)
     return expected
 
@@ -157,23 +163,56 @@ def _utilities(
     paths: int,
     seed: int,
 ) -> FloatArray:
-    """(3, 2, N, L): the utility by regime, crowding, half spread and exposure, on common scenarios."""
-    truth, close = truth_of(state.market), float(state.market.close[state.bar, 0])
-    found = np.empty((3, 2, len(spreads), len(levels)))
-    traded = np.abs(levels - state.exposure)
-    price = costs.taker_fee + costs.spread_multiplier * spreads
-    # Jumps are few and large, so they are no matter of chance here: none, one up or one down, by their probabilities.
-    factors = (1.0, 1.0 + JUMP_SIZE, 1.0 - JUMP_SIZE)
-    chances = [jump_probability(crowded, horizon) for crowded in (False, True)]
-    weights = np.array([[1.0 - one, one / 2.0, one / 2.0] for one in chances])
+    """(3, 2, N, 2 L): the utility by regime, crowding, half spread and exposure, at the market and by a limit, on
+    common scenarios."""
+    truth = truth_of(state.market)
+    found = np.empty((3, 2, len(spreads), 2 * len(levels)))
+
+    def expected(ahead: PricePaths) -> FloatArray:
+        net = _net_returns(state, ahead, costs, spreads, levels)
+        return utility(net.reshape(-1, paths)).reshape(len(spreads), -1)
+
+    # Jumps are few and large, so they are no matter of chance here: none, one up or one down, by their probabilities,
+    # and at the end of each bar on as many paths as it is likely there.
+    places = (np.random.default_rng((seed, 3)).permutation(paths) + 0.5) / paths
     for regime in range(3):
         belief = [np.eye(3)[regime].tolist()]
         ahead = truth.scenarios(state.market, state.bar, paths, horizon, seed, belief, jumps=False)
-        move = ahead.close[:, -1, 0] / close
-        paid = (ahead.funding_rate[:, :, 0] * ahead.close[:, :, 0] / close).sum(axis=1)
-        by_jump = []
-        for factor in factors:
-            net = levels[None, :, None] * (move * factor - 1.0 - paid) - (price[:, None] * traded)[:, :, None]
-            by_jump.append(utility(net.reshape(-1, paths)).reshape(len(spreads), len(levels)))
-        found[regime] = np.einsum("cj,jsa->csa", weights, np.stack(by_jump))
+        without = expected(ahead)
+        for crowded in (False, True):
+            chance = np.array([jump_probability(crowded, bars) for bars in range(1, horizon + 1)])
+            bars = np.searchsorted(chance / chance[-1], places)
+            at_end = (np.arange(horizon) == bars[:, None])[:, :, None]
+            up, down = (
+                expected(_with_jump(ahead, np.where(at_end, 1.0 + size, 1.0))) for size in (JUMP_SIZE, -JUMP_SIZE)
+            )
+            found[regime, int(crowded)] = (1.0 - chance[-1]) * without + chance[-1] * (up + down) / 2.0
     return found
+
+
+def _with_jump(ahead: PricePaths, jump: FloatArray) -> PricePaths:
+    """`ahead` with the factors `jump` (P, B, S) at the ends of its bars."""
+    open_, high, low, close = jumped(ahead.open, ahead.high, ahead.low, ahead.close, jump)
+    return replace(ahead, open=open_, high=high, low=low, close=close)
+
+
+def _net_returns(
+    state: State, ahead: PricePaths, costs: LinearCosts, spreads: FloatArray, levels: FloatArray
+) -> FloatArray:
+    """(N, 2 L, P): net returns by half spread and exposure, reached at the market and by a limit at the price now."""
+    price = float(state.market.close[state.bar, 0])
+    open_, high, low, close = (one[:, :, 0] / price for one in (ahead.open, ahead.high, ahead.low, ahead.close))
+    change = levels - state.exposure
+    due = ahead.funding_rate[:, :, 0] * close  # by bar, of an exposure of one
+    held = close[:, -1] - 1.0 - due.sum(axis=1)  # what an exposure of one earns that is held from now on
+    cost = (costs.taker_fee + costs.spread_multiplier * spreads)[:, None] * np.abs(change)
+    at_market = levels[:, None] * held - cost[:, :, None]
+    traded = []  # by side, sale and purchase: what a limit of one earns, (P,)
+    for side, reached, better in ((-1.0, high > 1.0, np.maximum), (1.0, low < 1.0, np.minimum)):
+        filled = np.maximum.accumulate(reached, axis=1)
+        first = filled.argmax(axis=1)[:, None]
+        paid = np.take_along_axis(better(open_, 1.0), first, axis=1)[:, 0]
+        earned = side * (close[:, -1] - paid - (filled * due).sum(axis=1)) - costs.maker_fee * paid
+        traded.append(filled[:, -1] * earned)
+    by_limit = state.exposure * held + np.abs(change)[:, None] * np.stack(traded)[(change > 0.0).astype(int)]
+    return np.concatenate([at_market, np.broadcast_to(by_limit, at_market.shape)], axis=1)

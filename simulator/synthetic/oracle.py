@@ -34,6 +34,9 @@ class LinearCosts(Protocol):
     """The part of the trading costs that grows with the traded notional; `simulator.exchange.costs.Costs` has it."""
 
     @property
+    def maker_fee(self) -> float: ...
+
+    @property
     def taker_fee(self) -> float: ...
 
     @property

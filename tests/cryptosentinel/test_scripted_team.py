@@ -23,7 +23,7 @@ from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import NoArguments, ToolCall, parse, render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies, novice_policies
-from cryptosentinel.teachers import HESITANT, TEACHERS, Teacher, level_of, verdict_by_lot
+from cryptosentinel.teachers import HESITANT, PLANS, TEACHERS, Teacher, level_of, plan_by_lot, verdict_by_lot
 from cryptosentinel.team import TeamDecision
 from cryptosentinel.tools import market as market_tools
 from cryptosentinel.tools.context import ToolContext
@@ -39,7 +39,11 @@ from tests.standard_limits import guard_limits
 from tests.team_scenes import codec, hand_made_account, make_team, synthetic
 
 LOOKS_UP = {"get_trend": market_tools.trend, "get_news": market_tools.news, "get_funding": market_tools.funding}
-POLICIES: dict[str, Callable[[], dict[str, ScriptedPolicy]]] = {"expert": expert_policies, "novice": novice_policies}
+POLICIES: dict[str, Callable[[], dict[str, ScriptedPolicy]]] = {
+    "expert": expert_policies,
+    "by_lot": lambda: expert_policies(teacher="all_by_lot"),
+    "novice": novice_policies,
+}
 HORIZON = 18
 
 WORDS = st.sampled_from(["strong up", "up", "mixed", "down", "very good", "bad", "none", "not available", "", "wide"])
@@ -225,7 +229,7 @@ def test_a_teacher_of_one_source_heeds_each_of_them_and_one_at_a_time() -> None:
             context = ToolContext(view, hand_made_account(view, {}), Mask([symbol], True), (symbol,), 18, 1.0, symbol)
             answers = {name: tool(context, NoArguments()) for name, tool in LOOKS_UP.items()}
             alone = [level_of(answers, weights) for weights in ((1.2, 0, 0), (0, 1.1, 0), (0, 0, 0.9))]
-            level = level_of(answers, TEACHERS["one_source"])
+            level = level_of(answers, TEACHERS["one_source"].weights)
             assert level in alone and level == level_of(dict(reversed(answers.items())), None)
             if len(set(alone)) == 3:
                 heeded.append(alone.index(level))
@@ -279,13 +283,69 @@ def test_a_teacher_by_lot_halves_a_third_whatever_its_risk_analyst_has_seen() ->
     assert len(halved["approve"]) > 100 and 0.25 < np.mean(halved["approve"]) < 0.45
 
 
-@given(st.sampled_from(["high", "low"]), st.floats(0.5, 40.0), st.sampled_from([0.5, 1.0]))
-def test_a_verdict_by_lot_names_the_crowding_and_does_not_heed_it(crowding: str, var: float, proposed: float) -> None:
-    def halved(shown: dict[str, Any]) -> list[bool]:
-        answers = [verdict_by_lot(shown, proposed, random.Random(seed)) for seed in range(40)]
+@given(
+    st.sampled_from(["high", "low"]),
+    st.floats(0.5, 40.0),
+    st.sampled_from([0.5, 1.0]),
+    st.sampled_from([(0.5,), (0.5, 0.25)]),
+)
+def test_a_verdict_by_lot_names_the_crowding_and_does_not_heed_it(
+    crowding: str, var: float, proposed: float, parts: tuple[float, ...]
+) -> None:
+    def caps(shown: dict[str, Any]) -> list[float]:
+        answers = [verdict_by_lot(shown, proposed, random.Random(seed), parts) for seed in range(60)]
         assert all(next(iter(one)) == "rule" and one["rule"] == f"crowding {shown['crowding']}" for one in answers)
-        assert all(Verdict.model_validate(one).cap(proposed) in (proposed, proposed / 2) for one in answers)
-        return [one["verdict"] == "reduce" for one in answers]
+        return [Verdict.model_validate(one).cap(proposed) for one in answers]
 
-    assert halved({"var": var, "crowding": crowding}) == halved({"var": 3.0, "crowding": "low"})
-    assert verdict_by_lot({}, proposed, random.Random(1))["verdict"] == "veto", "nothing is known of the coin"
+    assert caps({"var": var, "crowding": crowding}) == caps({"var": 3.0, "crowding": "low"})
+    assert set(caps({"var": var, "crowding": crowding})) == {proposed, *(part * proposed for part in parts)}
+    assert verdict_by_lot({}, proposed, random.Random(1), parts)["verdict"] == "veto", "nothing is known of the coin"
+
+
+def test_a_plan_by_lot_names_the_spread_and_does_not_heed_it() -> None:
+    wide, normal = (
+        [plan_by_lot({"state": word}, random.Random(seed)) for seed in range(60)] for word in ("wide", "normal")
+    )
+    assert [one.pop("rule") for one in wide] == ["spread wide"] * 60 and normal[0].pop("rule") == "spread normal"
+    assert wide == [{key: value for key, value in one.items() if key != "rule"} for one in normal]
+    assert all(plan in wide for plan in PLANS)
+    assert "rule" not in plan_by_lot({}, random.Random(1)), "the spread is not known"
+
+
+def test_a_teacher_of_lots_alone_draws_sizes_and_whom_it_asks_in_which_order() -> None:
+    market = synthetic()
+    states = [(bar, symbol) for bar in range(130, 310, 2) for symbol in market.symbols]
+    asked, sizes = list[tuple[str, ...]](), dict[str, list[float]]()
+    for made in decisions(market, states, expert_policies(teacher="all_by_lot"), timing_in_words=True):
+        of_position = [said for said in made.transcripts[1:] if said.role != "market_analyst"]
+        for position in Decision.model_validate(made.manager.answer).changes:
+            asked.append(tuple(said.role for said in of_position))
+            sizes.setdefault(position.reason.split(",")[0], []).append(position.exposure)
+            proposed = {said.brief["exposure"] for said in of_position}
+            assert proposed <= {position.exposure}, "what is decided is what was asked about"
+            told = [said.answer for said in of_position if said.role == "trader"]
+            assert all(one is not None and position.reason.endswith(f", {one['rule']}") for one in told)
+    counts = [asked.count(("risk_analyst", "trader")), asked.count(("trader", "risk_analyst"))]
+    assert min(counts) > 20 and 0.5 < counts[0] / counts[1] < 2.0
+    for role in ("risk_analyst", "trader"):
+        assert 0.03 < np.mean([role not in one for one in asked]) < 0.2
+    for drawn in sizes.values():
+        assert len(drawn) < 20 or 0.3 < np.mean([size == 1.0 for size in drawn]) < 0.7
+
+
+def test_the_rules_with_limits_are_the_whole_ones_but_for_the_orders_where_the_spread_is_wide() -> None:
+    market = synthetic()
+    states = [(bar, symbol) for bar in range(130, 310, 2) for symbol in market.symbols]
+    teachers: list[Teacher] = ["whole", "limits"]
+    kinds = set[tuple[str, str]]()
+    for whole, limits in zip(
+        *(decisions(market, states, expert_policies(teacher=one)) for one in teachers), strict=True
+    ):
+        assert whole.manager.answer == limits.manager.answer
+        plans = [[one.answer for one in by.transcripts if one.role == "trader"] for by in (whole, limits)]
+        for later, limit in zip(*plans, strict=True):
+            assert later is not None and limit is not None
+            assert (limit["type"] == "limit") == (later["wait"] == 2) and limit["wait"] == 0
+            kinds.add((later["type"], limit["type"]))
+        assert {order.kind for order in limits.orders} <= {"market", "limit"}
+    assert kinds == {("market", "market"), ("market", "limit")}

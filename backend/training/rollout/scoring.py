@@ -222,7 +222,7 @@ class RolloutScorer:
         if not orders:
             return None
         rules = account.rules.get(symbol, SymbolRules())
-        orders = execution.placed(orders, self._view.last_close(symbol), rules)
+        orders = execution.placed(orders, self._view.last_close(symbol), rules, account.positions[symbol])
         shortfall = self._simulate(orders, account).shortfall[:, self.query.symbols.index(symbol)]
         if execution.type == "limit":  # what was not traded has cost (or saved) the whole move
             side = 1.0 if orders[0].quantity > 0.0 else -1.0

@@ -20,13 +20,16 @@ from backend.training.rollout.expected_value import (
     evidence_values,
     expected_values,
 )
+from cryptosentinel.agents.trader import Execution
 from simulator.arrays import FloatArray
 from simulator.backtest.run import orders_for_target
 from simulator.errors import DataError
+from simulator.exchange.rules import SymbolRules
 from simulator.synthetic.beliefs import regime_beliefs
 from simulator.synthetic.information import SOURCES, DecisionValues
 
 STATES = 80
+AT_THE_PRICE_NOW = Execution(type="limit", wait=0, slices=1, offset=0.0)
 
 
 @cache
@@ -57,6 +60,10 @@ def scores_of(decided: str, belief: bool = False) -> FloatArray:
     for query, values in zip(states(), allowed(), strict=True):
         one = query if belief else replace(query, belief=None)
         orders = orders_for_target(one.view(), one.account(), one.symbol, values.exposures[decided])
+        if values.by_limit[decided]:
+            orders = AT_THE_PRICE_NOW.placed(
+                orders, one.view().last_close(one.symbol), SymbolRules(), one.account().positions[one.symbol]
+            )
         found.append(replace(judged(), scenario_paths=400).scorer(one).outcome(orders).score)
     return np.array(found)
 
@@ -75,8 +82,23 @@ def test_the_utilities_are_those_that_the_best_decision_was_chosen_by() -> None:
         row = values.utilities
         held = LIMIT_LEVELS.index(query.exposure)
         assert values.hold == pytest.approx(row[:, held].mean())
-        assert values.exposures["all"] == LIMIT_LEVELS[int(row[0].argmax())]
+        by_limit, level = divmod(int(row[0].argmax()), len(LIMIT_LEVELS))
+        assert values.exposures["all"] == LIMIT_LEVELS[level] and values.by_limit["all"] == bool(by_limit)
         assert values.all == pytest.approx(np.mean([row[number, row[places[number]].argmax()] for number in places]))
+
+
+def test_limits_are_for_wide_spreads_and_add_to_what_the_evidence_allows() -> None:
+    """At the market alone the same evidence is worth less; where the spread is wide, changes are made by limits."""
+    at_market = [one.utilities[:, : len(LIMIT_LEVELS)] for one in allowed()]
+    best = np.mean([np.mean([row[0, row[1].argmax()], row[1, row[0].argmax()]]) for row in at_market])
+    assert np.mean([one.all for one in allowed()]) > best + 0.002
+    changes = [
+        (values.by_limit["all"], float(query.market.half_spread[query.bar, 0]) > 10e-4)
+        for query, values in zip(states(), allowed(), strict=True)
+        if values.exposures["all"] != query.exposure
+    ]
+    wide, narrow = ([by_limit for by_limit, is_wide in changes if is_wide == kind] for kind in (True, False))
+    assert len(wide) > 10 and np.mean(wide) > 0.9 and len(narrow) > 10 and np.mean(narrow) < 0.3
 
 
 def test_every_source_is_worth_something_and_no_teacher_earns_more_than_the_evidence() -> None:
