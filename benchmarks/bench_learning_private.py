@@ -43,10 +43,10 @@ Row = npt.NDArray[np.float64]
 
 
 def run() -> list[Result]:
-    """The rows `learning.private.SOURCE`, `.brier`, `.advice`, `.twin` and `.teacher.TEACHER`."""
+    """The rows `learning.private.SOURCE`, `.limits`, `.brier`, `.advice`, `.twin` and `.teacher.TEACHER`."""
     rows = [(seed, *_measured(seed)) for seed in SEEDS]
     allowed = [values for _, values, _ in rows]
-    found = [_source_row(source, allowed) for source in SOURCES]
+    found = [_source_row(source, allowed) for source in SOURCES] + [_limits_row(allowed)]
     found += [_score_row(name, weight) for name, weight in (("brier", 0.0), ("advice", 1.0))]
     twins = [evidence_values(held_out_states(config, STATES // 4), rollout_settings(config, 1)) for config in _twins()]
     worst = max(one.private(source) for twin in twins for one in twin for source in SOURCES)
@@ -142,6 +142,22 @@ def _source_row(source: KnowledgeSource, markets: Sequence[Sequence[DecisionValu
         ratio=mean / gain,
         target="interval > 0",
         met=low > 0.0,
+    )
+
+
+def _limits_row(markets: Sequence[Sequence[DecisionValues]]) -> Result:
+    """What limits add to the best decisions that are all made at the market."""
+    mean, low, high = interval([float(np.mean([one.all - one.at_market for one in rows])) for rows in markets])
+    gain = float(np.mean([one.at_market - one.hold for rows in markets for one in rows]))
+    return Result(
+        name="learning.private.limits",
+        value=1000.0 * mean,
+        unit="thousandths of the outcome",
+        against=f"the best decisions without limits, {1000 * gain:.1f} above holding; "
+        f"95 % interval {1000 * low:.1f} to {1000 * high:.1f}",
+        ratio=mean / gain,
+        target="reported",
+        met=True,
     )
 
 

@@ -38,7 +38,7 @@ from cryptosentinel.teachers import (
     TeacherRules,
     level_of,
     plan_by_lot,
-    plan_of,
+    plan_by_rule,
     verdict_by_lot,
     verdict_of,
 )
@@ -563,13 +563,13 @@ def _drawn_verdict(rng: random.Random, half: float) -> dict[str, Any]:
 def _expert_trader(messages: ChatMessages, rules: TeacherRules, lots: random.Random) -> str:
     asked = _asked_together(messages, "trader")
     if asked:
-        plans = [(coin, plan_of(heard["preview_order"], rules.limits)) for coin, _, heard in asked]
+        plans = [(coin, plan_by_rule(heard["preview_order"], rules.limits)) for coin, _, heard in asked]
         return _each("submit_orders", plans)
     heard = {name: result for name, _, result in exchanges(messages, "trader")}
     if "preview_order" not in heard:
         return render_call("preview_order", {})
     preview = heard["preview_order"]
-    plan = plan_by_lot(preview, lots) if rules.draws_plans else plan_of(preview, rules.limits)
+    plan = plan_by_lot(preview, lots) if rules.draws_plans else plan_by_rule(preview, rules.limits)
     return render_call("submit_orders", plan)
 
 

@@ -100,7 +100,7 @@ def verdict_by_lot(
     return {**seen, "verdict": "approve", "loss": rule["loss"]}
 
 
-def plan_of(preview: Mapping[str, Any], limits: bool) -> dict[str, Any]:
+def plan_by_rule(preview: Mapping[str, Any], limits: bool) -> dict[str, Any]:
     """One market order; where the spread is wide it is sent later, or with `limits` as a limit at the price now."""
     at_once, later, limit = PLANS
     return dict((limit if limits else later) if preview.get("state") in ("wide", "very wide") else at_once)

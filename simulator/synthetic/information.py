@@ -79,6 +79,12 @@ class DecisionValues:
     by_limit: dict[str, bool]
     utilities: FloatArray = field(compare=False, repr=False)
 
+    @property
+    def at_market(self) -> float:
+        """The utility of the best decision given all evidence of those that send no limits."""
+        first, second = self.utilities[:, : self.utilities.shape[1] // 2]
+        return float(first[second.argmax()] + second[first.argmax()]) / 2.0
+
     def private(self, source: KnowledgeSource) -> float:
         """What the source adds to the others."""
         return self.all - self.without[source]
