@@ -63,9 +63,9 @@ def expert_policies(
     reads all too, and its Trader sends limits where the spread is wide, in place of waiting. "hesitant" reads all, asks
     all, and then keeps what is held by lot in a third of the cases, so that who learns from it has seen both.
     "one_source" hesitates too, and heeds one of trend, news and funding alone, by a lot for each state. With "by_lot"
-    the verdicts are drawn besides, whatever RiskAnalyst has seen, and with "all_by_lot" sizes, orders and who is asked
-    too. "none" has no rules but the format, and decides as a novice. Raises `ValueError` for a hesitant one on a
-    portfolio."""
+    the verdicts are drawn besides, whatever RiskAnalyst has seen, and with "all_by_lot" orders and who is asked too,
+    and every position that is asked for is whole. "none" has no rules but the format, and decides as a novice. Raises
+    `ValueError` for a hesitant one on a portfolio."""
     if teacher == "none":
         return novice_policies(team, portfolio=portfolio)
     rules = TEACHERS[teacher]
@@ -117,7 +117,7 @@ def _expert_manager(messages: ChatMessages, team: Collection[str], rules: Teache
             lean, reason = _lean(level_of(heard, rules.weights)), _evidence(heard)
         exposure, side = _wish(lean)
         if rules.draws_plans and exposure != 0.0:
-            exposure = next((args["exposure"] for _, args, _ in asked if "exposure" in args), lots.choice(EXPOSURES))
+            exposure = EXPOSURES[-1]
         signed = exposure if side == "long" else -exposure
         if exposure == 0.0 or abs(signed - held) < 0.3:
             continue

@@ -35,8 +35,8 @@ SourceWeights = tuple[float, float, float]  # of trend, news and funding
 class TeacherRules:
     """`weights` of the sources; None: one of the three alone, by lot. A teacher that `hesitates` leaves a share of
     `HESITATION` of its changes out. RiskAnalyst reduces to one of the parts `reduced_to` of what was proposed, by lot;
-    () where its verdict follows from the loss quantiles. With `draws_plans` the manager draws the size of a position,
-    and which of RiskAnalyst and Trader it asks about it, and in which order; and Trader draws one of `PLANS`.
+    () where its verdict follows from the loss quantiles. With `draws_plans` Trader draws one of `PLANS`, and the
+    manager which of RiskAnalyst and Trader it asks, and in which order; it asks for whole positions alone.
     With `limits` Trader sends a limit where the spread is wide, in place of waiting."""
 
     weights: SourceWeights | None

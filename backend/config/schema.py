@@ -212,8 +212,8 @@ class NanoConfig(Section):
         description="what the teacher makes of the evidence: all; funding alone; news with the wrong sign; hesitant: "
         "all, and then a third of its changes is left out by lot; one_source: hesitant, and reads one of trend, news "
         "and funding by lot; by_lot: so too, and RiskAnalyst halves a third of the positions by lot; all_by_lot: so "
-        "too, with sizes, what is reduced to, orders and who is asked by lot; limits: all, and limits where the spread "
-        "is wide; none: the format alone, all decisions random",
+        "too, with what is reduced to, orders and who is asked by lot, and whole positions; limits: all, and limits "
+        "where the spread is wide; none: the format alone, all decisions random",
     )
     steps: int = Field(700, ge=1, le=1_000_000, description="steps of the warm start")
     batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step of the warm start, with padding")

@@ -186,8 +186,8 @@ _TEACHERS = {
     "one_source": "follow rules that read one of trend, news and funding alone, and leave a third of their changes out",
     "by_lot": "follow rules that read one of trend, news and funding alone, and leave changes out and halve positions "
     "by lot",
-    "all_by_lot": "follow rules that read one of trend, news and funding alone, and leave changes out and draw sizes, "
-    "plans, verdicts and who is asked by lot",
+    "all_by_lot": "follow rules that read one of trend, news and funding alone, and leave changes out and draw "
+    "orders, verdicts and who is asked by lot",
     "limits": "follow rules that read all the evidence and send limits where the spread is wide",
 }
 

@@ -312,25 +312,21 @@ def test_a_plan_by_lot_names_the_spread_and_does_not_heed_it() -> None:
     assert "rule" not in plan_by_lot({}, random.Random(1)), "the spread is not known"
 
 
-def test_a_teacher_of_lots_alone_draws_sizes_and_whom_it_asks_in_which_order() -> None:
+def test_a_teacher_of_lots_alone_asks_for_whole_positions_and_draws_whom_it_asks_in_which_order() -> None:
     market = synthetic()
     states = [(bar, symbol) for bar in range(130, 310, 2) for symbol in market.symbols]
-    asked, sizes = list[tuple[str, ...]](), dict[str, list[float]]()
+    asked = list[tuple[str, ...]]()
     for made in decisions(market, states, expert_policies(teacher="all_by_lot"), timing_in_words=True):
         of_position = [said for said in made.transcripts[1:] if said.role != "market_analyst"]
         for position in Decision.model_validate(made.manager.answer).changes:
             asked.append(tuple(said.role for said in of_position))
-            sizes.setdefault(position.reason.split(",")[0], []).append(position.exposure)
-            proposed = {said.brief["exposure"] for said in of_position}
-            assert proposed <= {position.exposure}, "what is decided is what was asked about"
+            assert {position.exposure, *(said.brief["exposure"] for said in of_position)} == {1.0}
             told = [said.answer for said in of_position if said.role == "trader"]
             assert all(one is not None and position.reason.endswith(f", {one['rule']}") for one in told)
     counts = [asked.count(("risk_analyst", "trader")), asked.count(("trader", "risk_analyst"))]
     assert min(counts) > 20 and 0.5 < counts[0] / counts[1] < 2.0
     for role in ("risk_analyst", "trader"):
         assert 0.03 < np.mean([role not in one for one in asked]) < 0.2
-    for drawn in sizes.values():
-        assert len(drawn) < 20 or 0.3 < np.mean([size == 1.0 for size in drawn]) < 0.7
 
 
 def test_the_rules_with_limits_are_the_whole_ones_but_for_the_orders_where_the_spread_is_wide() -> None:
