@@ -50,10 +50,11 @@ FIRST, FURTHER = 4, 5
 RESAMPLES = 10_000
 SEED = 1062
 SETTINGS = (
-    "nano.decisions=3000", "nano.steps=700", "training.stage1_steps=0", "training.stage1_max_steps=0",
+    "nano.teacher=by_lot", "nano.decisions=3000", "nano.steps=700",
+    "training.stage1_steps=0", "training.stage1_max_steps=0",
     "training.stage2_steps=2", "training.practice_queries=0", "training.practice_roles=", "training.shards=1",
     f"training.queries_per_step={WINDOWS}", f"training.rollouts_per_query={ROLLOUTS}", "training.beta=[0.1, 0.9, 0.0]",
-    "training.validation_every=1000", "training.validation_queries=4",
+    "training.validation_every=1000", "training.validation_queries=4", "training.learning_rate.trader=3e-4",
 )  # fmt: skip
 _SURE = 0.01  # p-value below which a mean is there
 
