@@ -299,6 +299,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "takes hours, with a file of the repository": (
         "cryptosentinel experiment run experiments/co_training_longer.toml",
         "cryptosentinel experiment run experiments/co_training_orders.toml",
+        "cryptosentinel experiment run experiments/co_training_practice.toml",
         "cryptosentinel experiment run experiments/e2_co_training.toml",
         "cryptosentinel experiment run experiments/e2_co_training_again.toml",
         "cryptosentinel experiment run experiments/e2_verdicts.toml",

@@ -255,8 +255,8 @@ def _sentence(experiment: ExperimentFile, result: MarketResult) -> str:
     measure = measure_called(test.measure)
     said = "; ".join(f"{one.arm} {difference_text(test.measure, one.interval)}" for one in sure)
     return (
-        f"{where}{len(sure)} of {count} with {experiment.plan.reference} shows a difference in {measure.words} "
-        f"{measure.each} {basis}: {said}."
+        f"{where}{len(sure)} of {count} with {experiment.plan.reference} {'shows' if len(sure) == 1 else 'show'} "
+        f"a difference in {measure.words} {measure.each} {basis}: {said}."
     )
 
 
