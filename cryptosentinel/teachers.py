@@ -23,7 +23,7 @@ PLANS: tuple[dict[str, Any], ...] = (
     {"type": "market", "wait": 2, "slices": 1},
     {"type": "limit", "wait": 0, "slices": 1, "offset": 0},
 )
-NOT_ASKED = 0.2  # share of the questions about a position that are left out where they are lots
+NOT_ASKED = 0.2  # chance, at each turn of the manager, that a role is not asked about a position
 
 Teacher = Literal[
     "whole", "funding", "news_backwards", "hesitant", "one_source", "by_lot", "all_by_lot", "limits", "none"

@@ -321,8 +321,8 @@ def test_a_teacher_of_lots_alone_asks_for_whole_positions_and_draws_whom_it_asks
         for position in Decision.model_validate(made.manager.answer).changes:
             asked.append(tuple(said.role for said in of_position))
             assert {position.exposure, *(said.brief["exposure"] for said in of_position)} == {1.0}
-            told = [said.answer for said in of_position if said.role == "trader"]
-            assert all(one is not None and position.reason.endswith(f", {one['rule']}") for one in told)
+            plans = [said.answer for said in of_position if said.role == "trader"]
+            assert all(one is not None and position.reason.endswith(f", {one['rule']}") for one in plans)
     counts = [asked.count(("risk_analyst", "trader")), asked.count(("trader", "risk_analyst"))]
     assert min(counts) > 20 and 0.5 < counts[0] / counts[1] < 2.0
     for role in ("risk_analyst", "trader"):
