@@ -23,6 +23,8 @@ NEWS_MAX_AGE = 8 * DAY_MS
 NEWS_CHARS = 80
 FUNDING_MAX_AGE = 3 * DAY_MS
 TONE_CHARS = 400  # of a headline that decide its tone
+NEWS_HALF_LIFE = DAY_MS  # of the weight of a confirmed headline
+FADED = 0.1  # weight of the headlines below which they are forgotten: one of three days and eight hours
 
 
 def trend(context: ToolContext, _: NoArguments) -> dict[str, Any]:
@@ -43,21 +45,41 @@ def _word(drift: float) -> str:
 
 
 def news(context: ToolContext, _: NoArguments) -> dict[str, Any]:
-    """The tone of the last eight days (good headlines less bad ones) and the newest headlines with their age in
-    days; where it is known, whether the headlines of the time are confirmed or rumours."""
-    items = context.view.news(context.symbol, NEWS_COUNT, NEWS_MAX_AGE)
+    """The tone of the last eight days (good headlines less bad ones) and the newest headlines with their age in days.
+
+    Where it is known which headlines were confirmed when they came, and which were rumours, the tone is of the
+    confirmed ones alone, and one counts half as much as another that is `NEWS_HALF_LIFE` younger.
+    """
+    view = context.view
+    items = view.news(context.symbol, NEWS_COUNT, NEWS_MAX_AGE)
     if not items:
         return {"tone": "not available"}
-    now, confirmed = context.view.now, context.view.confirmed(context.symbol)
-    press = {} if confirmed is None else {"press": "confirmed" if confirmed else "rumours"}
     newest = [
-        {"age": (now - item.known_at) // DAY_MS, "text": (context.mask.headline(item.text) or WITHHELD)[:NEWS_CHARS]}
+        {
+            "age": (view.now - item.known_at) // DAY_MS,
+            "text": (context.mask.headline(item.text) or WITHHELD)[:NEWS_CHARS],
+        }
         for item in items[-NEWS_SHOWN:]
     ]
-    balance = sum(tone(clean(item.text, TONE_CHARS)) for item in items)
-    size = "very " if abs(balance) >= 3 else ""
-    word = "mixed" if balance == 0 else f"{size}good" if balance > 0 else f"{size}bad"
-    return {"tone": word, **press, "balance": balance, "news": newest}
+    tones = [tone(clean(item.text, TONE_CHARS)) for item in items]
+    confirmed = view.confirmed(context.symbol)
+    if confirmed is None:
+        balance = sum(tones)
+        return {"tone": _tone(balance, 1, 3), "balance": balance, "news": newest}
+    faded = sum(
+        0.5 ** ((view.now - item.known_at) / NEWS_HALF_LIFE) * one
+        for item, one in zip(items, tones, strict=True)
+        if view.confirmed(context.symbol, published=item.time)
+    )
+    press = "confirmed" if confirmed else "rumours"
+    return {"tone": _tone(faded, FADED, 0.5), "press": press, "balance": round(faded, 1) + 0.0, "news": newest}
+
+
+def _tone(balance: float, clear: float, very: float) -> str:
+    """The word for a balance of good and bad headlines."""
+    if abs(balance) < clear:
+        return "mixed"
+    return f"{'very ' if abs(balance) >= very else ''}{'good' if balance > 0 else 'bad'}"
 
 
 def funding(context: ToolContext, _: NoArguments) -> dict[str, Any]:

@@ -446,11 +446,18 @@ class MarketView:
         column = market.column(symbol)
         return None if market.signs is None else bool(market.signs.crowded[self.index, column])
 
-    def confirmed(self, symbol: str) -> bool | None:
-        """Whether the headlines about a coin are confirmed now, and not rumours; None where nobody says so."""
-        market = _history_of(self)
+    def confirmed(self, symbol: str, published: int | None = None) -> bool | None:
+        """Whether the headlines about a coin are confirmed now, and not rumours, or were when one was `published`, a
+        time in ms (before the first bar: at its close); None where nobody says so. Raises `LookAheadError` for a time
+        to come."""
+        market, index = _history_of(self), self.index
         column = market.column(symbol)
-        return None if market.signs is None else bool(market.signs.confirmed[self.index, column])
+        if published is not None:
+            if published > self.now:
+                raise LookAheadError(f"{published} is later than {self.now}, the time of this view")
+            closes = market.open_time[: index + 1] + market.interval
+            index = max(0, int(np.searchsorted(closes, published, side="right")) - 1)
+        return None if market.signs is None else bool(market.signs.confirmed[index, column])
 
     def book(self, symbol: str) -> OrderBook | None:
         """The newest order book of `symbol` that is known by now; None where there is none yet, or none at all."""

@@ -21,9 +21,12 @@ from cryptosentinel.agents.instructions import opening
 from cryptosentinel.agents.registry import ROLES, team_of
 from cryptosentinel.agents.role import Role
 from cryptosentinel.conversation.masking import Mask
+from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.tools.book import WhatIfBook
 from cryptosentinel.tools.context import ToolContext
+from cryptosentinel.tools.market import news
 from simulator.arrays import FloatArray
+from simulator.errors import LookAheadError
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
@@ -140,3 +143,29 @@ def test_the_roles_see_their_own_signs() -> None:
         half = 1e4 * one.half_spread[bar, 0]
         assert state == ("very wide" if half > 50 else "wide" if half > 10 else "normal")
     assert np.unique(one.signs.crowded).size == np.unique(one.signs.confirmed).size == 2
+
+
+def test_the_tone_is_of_headlines_that_were_confirmed_when_they_came_and_fades() -> None:
+    one, bar = market(), 400
+    now, symbol = one.view(bar).now, SYMBOLS[0]
+    bars_old = {12: "large holders keep buying", 9: "large holders keep selling", 6: "large holders keep buying"}
+    times = [now - old * one.interval for old in bars_old]
+    items = tuple(NewsItem(time, time, symbol, text) for time, text in zip(times, bars_old.values(), strict=True))
+
+    def told(rumours: set[int], at: int = bar) -> tuple[object, ...]:
+        """The answer where headlines were rumours at the closes of these bars."""
+        confirmed = np.ones((700, 2), np.bool_)
+        confirmed[list(rumours)] = False
+        assert one.signs is not None
+        view = replace(one, news=items, signs=replace(one.signs, confirmed=confirmed)).view(at)
+        context = ToolContext(view, account_holding(view, {}), Mask(SYMBOLS, True), SYMBOLS, 6, 1.0, symbol)
+        found = news(context, NoArguments())
+        return found["tone"], found.get("press"), found["balance"]
+
+    assert told(set()) == ("good", "confirmed", round(0.5**2 - 0.5**1.5 + 0.5, 1))
+    assert told({388}) == ("good", "confirmed", round(0.5 - 0.5**1.5, 1))
+    assert told({391, 400}) == ("very good", "rumours", round(0.5**2 + 0.5, 1))
+    assert told({388, 394}) == ("bad", "confirmed", round(-(0.5**1.5), 1))
+    assert told({388, 391, 394}) == told(set(), at=bar + 24) == ("mixed", "confirmed", 0.0)
+    with pytest.raises(LookAheadError):
+        one.view(bar).confirmed(symbol, published=now + 1)
