@@ -38,9 +38,10 @@ CASH_SHARE = 0.25  # of the queries on a portfolio that start from cash alone
 
 @dataclass(frozen=True)
 class Query:
-    """One state. `market` holds the one coin that is decided on; `volatility` is that of the horizon, known at
-    `bar`; `drift` is what the scenarios grow less by, a bar; `belief`, if there is one, the chances of bear, range and
-    bull that they begin with in place of the hidden regime."""
+    """One state. `market` holds the one coin that is decided on, and `around` all coins of the market: a team sees the
+    others too, as it does in a backtest. `volatility` is that of the horizon, known at `bar`; `drift` is what the
+    scenarios grow less by, a bar; `belief`, if there is one, the chances of bear, range and bull that they begin with
+    in place of the hidden regime."""
 
     key: str
     market: Market
@@ -49,6 +50,7 @@ class Query:
     exposure: float
     volatility: float
     seed: int
+    around: Market
     drift: float = 0.0
     belief: tuple[float, ...] | None = None
 
@@ -75,11 +77,11 @@ class Query:
         return 1.0
 
     def view(self) -> MarketView:
-        return self.market.view(self.bar)
+        return self.around.view(self.bar)
 
     def account(self) -> AccountView:
-        """An account that holds the query's exposures, entered at the last close."""
-        return account_holding(self.view(), self.exposures())
+        """An account in the coins that are decided on, which holds the query's exposures, entered at the last close."""
+        return account_holding(self.market.view(self.bar), self.exposures())
 
     def _beliefs(self) -> list[tuple[float, ...]] | None:
         return None if self.belief is None else [self.belief]
@@ -221,6 +223,7 @@ class QueryPool:
                     exposure=held,
                     volatility=volatility,
                     seed=derive_seed(seed, "futures", step, number),
+                    around=self.market,
                     drift=self._drifts[column],
                     belief=None if self._beliefs is None else tuple(map(float, self._beliefs[bar, column])),
                 )
@@ -260,6 +263,7 @@ class QueryPool:
                     exposure=held[column],
                     volatility=volatility,
                     seed=derive_seed(seed, "futures", step, number),
+                    around=self.market,
                     held=held,
                     volatilities=tuple(
                         horizon_volatility(view, symbol, self.horizon) if known[place, row] else None

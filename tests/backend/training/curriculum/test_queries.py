@@ -14,6 +14,11 @@ from backend.builders.market import split
 from backend.config.market import MarketConfig
 from backend.config.training import TrainingConfig
 from backend.training.curriculum.queries import HELD, WARM_UP_BARS, QueryPool, account_holding, pools_of
+from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.conversation.masking import Mask
+from cryptosentinel.protocol.tool_calls import NoArguments
+from cryptosentinel.tools import cross_market
+from cryptosentinel.tools.context import ToolContext
 from simulator.errors import DataError
 from simulator.market.market import Market
 from simulator.synthetic.beliefs import regime_beliefs
@@ -186,3 +191,23 @@ def test_the_account_holds_what_the_query_says(exposure: float, bar: int) -> Non
     assert worth == pytest.approx(account.equity)
     assert account.positions[COINS[0]] * view.last_close(COINS[0]) / account.equity == pytest.approx(exposure)
     assert account.positions[COINS[1]] == 0.0
+
+
+def test_a_team_sees_in_a_query_what_it_sees_in_a_backtest() -> None:
+    """Also of the coins that it does not decide on."""
+    for query in QueryPool(WITH_TRUTH, 200, 480, 10).draw(4, 0, 8, easy=False):
+        whole = WITH_TRUTH.view(query.bar)
+        accounts = (query.account(), account_holding(whole, query.exposures()))
+        others = tuple(coin for coin in COINS if coin != query.symbol)
+        mask = Mask((query.symbol, *others), True)
+        mine, theirs = (
+            ToolContext(view, account, mask, query.symbols, 10, 1.0, query.symbol, "long", 0.5)
+            for view, account in zip((query.view(), whole), accounts, strict=True)
+        )
+        for role in ROLES.values():
+            for tool in role.tools:
+                if tool.run is not None and not any(one.is_required() for one in tool.arguments.model_fields.values()):
+                    asked = tool.arguments()
+                    assert tool.run(mine, asked) == tool.run(theirs, asked), tool.name
+        shown = cross_market.other_coins(mine, NoArguments())
+        assert list(shown["others"]) == ["C2"] and -1.0 <= shown["others"]["C2"]["correlation"] <= 1.0
