@@ -38,7 +38,8 @@ from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.nano import nano_config, new_nano, train_tokenizer
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import novice_policies
-from cryptosentinel.team import Team, TeamSettings
+from cryptosentinel.team import Team
+from cryptosentinel.team_settings import TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate

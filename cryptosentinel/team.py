@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from cryptosentinel.agents.instructions import callable_tools, constrained_tools, instructions, listed_tools, opening
 from cryptosentinel.agents.joint import Consultation, Several, about_one, answers_of, asking_jointly, of_several
@@ -29,7 +29,7 @@ from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.role import Role, SubAgent
 from cryptosentinel.agents.trader import Execution, in_words
 from cryptosentinel.conversation.budget import DecisionBudget, Ledger
-from cryptosentinel.conversation.masking import Headlines, Mask
+from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.conversation.transcript import Conversation, Transcript
 from cryptosentinel.guard.guard import Guard
@@ -37,6 +37,7 @@ from cryptosentinel.guard.limits import Clamp
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage
 from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall
+from cryptosentinel.team_settings import TeamSettings
 from cryptosentinel.tools.book import WhatIfBook
 from cryptosentinel.tools.context import ToolContext
 from simulator.backtest.run import orders_for_target
@@ -49,58 +50,9 @@ _T = TypeVar("_T")
 _R = TypeVar("_R", bound=Role)
 # Yields the requests that it waits for and is resumed with their completions.
 AgentTask = Generator[Sequence[Request], Sequence[Completion], _T]
-Prompts = Literal["short", "full"]
 _NO_QUESTIONS_LEFT = {"error": "no questions left"}
 _ANY_NUMBER = 1_000_000  # of questions: more than turns allow
 TOKENS_PER_COIN = 64  # more for an answer on each further coin of a portfolio
-
-
-@dataclass(frozen=True)
-class TeamSettings:
-    """How the team works.
-
-    Attributes:
-        horizon_bars: bars over which a decision is judged.
-        headlines: what a team with masked symbols reads of the news, see `conversation.masking`.
-        prompts: "full" for models that have to be told what a role does (`agents.instructions`), "short" for those that
-            learnt it in a warm start.
-        schemas_in_prompt: whether the system turn lists the tools' JSON schemas; an endpoint gets them beside it.
-        memory: how many lessons of earlier decisions the manager's brief ends with in a backtest; training, which has
-            no earlier decisions, shows none.
-        roles: the sub-agents that the manager may ask; none of them: a single agent.
-        portfolio: whether it decides on all coins in one conversation, in fractions of the whole equity.
-        question_price_bps: what a question to a sub-agent costs in training's reward, in basis points of equity, and
-            `max_questions` how many there may be in a decision (0: any number); the manager's brief says both.
-        retries: how often in a conversation a malformed turn is answered with what is wrong, instead of ending it;
-            nothing of it is repaired, and it counts as a turn.
-        timing_in_words: whether the manager reads of Trader's plan, before its numbers, if it is for now or later.
-        tools: tools of the user's own, by the names under which `registry.register_tool` has them.
-        veto: whether RiskAnalyst's verdicts cap positions; without it they are advice, as a control.
-        context_tokens: how long a conversation may be with its next answer (0: any length); the oldest tool results are
-            taken out to stay below.
-    """
-
-    horizon_bars: int
-    mask_symbols: bool
-    headlines: Headlines
-    prompts: Prompts
-    schemas_in_prompt: bool
-    memory: int
-    roles: tuple[str, ...]
-    portfolio: bool
-    retries: int
-    context_tokens: int
-    sampling: Sampling
-    question_price_bps: float
-    max_questions: int
-    veto: bool
-    tools: tuple[str, ...]
-    timing_in_words: bool
-
-    @property
-    def joint_questions(self) -> bool:
-        """Whether a sub-agent is asked about several coins in one conversation: in full prompts on a portfolio."""
-        return self.portfolio and self.prompts == "full"
 
 
 class RoleEdit(Protocol):
@@ -270,6 +222,7 @@ class Team:
             portfolio=self.settings.portfolio,
             question_price_bps=self.settings.question_price_bps,
             max_questions=self.settings.max_questions,
+            pooled_trend=self.settings.pooled_trend,
         )
 
 

@@ -21,7 +21,8 @@ from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies, novice_policies
-from cryptosentinel.team import Team, TeamDecision, TeamSettings
+from cryptosentinel.team import Team, TeamDecision
+from cryptosentinel.team_settings import TeamSettings
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order

@@ -11,7 +11,8 @@ from cryptosentinel.llm.engine import Engine, Sampling
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.teachers import Teacher
-from cryptosentinel.team import Team, TeamSettings
+from cryptosentinel.team import Team
+from cryptosentinel.team_settings import TeamSettings
 
 UNMASKED = ", unmasked"  # added to the name of a team that sees the real symbols and dates
 
@@ -67,6 +68,7 @@ def team_settings(
         veto=config.veto,
         tools=config.tools,
         timing_in_words=config.timing_in_words,
+        pooled_trend=config.pooled_trend,
         context_tokens=context_tokens,
         sampling=Sampling(
             temperature=temperature, max_tokens=config.answer_tokens(full), thinking_tokens=config.thinking_tokens

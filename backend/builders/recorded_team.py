@@ -17,7 +17,8 @@ from cryptosentinel.llm.cassette.files import HEADER
 from cryptosentinel.llm.endpoint.engine import EndpointEngine
 from cryptosentinel.llm.engine import Sampling
 from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.team import Team, TeamSettings
+from cryptosentinel.team import Team
+from cryptosentinel.team_settings import TeamSettings
 from simulator.errors import UserError
 
 

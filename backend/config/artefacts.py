@@ -41,7 +41,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
     "team": (
         "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "portfolio", "retries",
         "knowledge_cutoff", "prompts", "max_tokens", "thinking_tokens", "memory", "question_price", "max_questions",
-        "veto", "timing_in_words",
+        "veto", "timing_in_words", "pooled_trend",
     ),
     "engine": ("empty_think", "constrained", "context_tokens", "device", "precision"),
     "nano": (

@@ -131,6 +131,11 @@ class TeamConfig(Section):
         description="the manager reads of Trader's plan a word, now or later, before its numbers, which a small model "
         "does not heed",
     )
+    pooled_trend: bool = Field(
+        False,
+        description="get_trend reads the returns of the market's other coins too, whose drifts turn together; false: "
+        "the coin's own alone",
+    )
     veto: bool = Field(
         True, description="RiskAnalyst's verdicts cap the position; false, as a control: they are advice"
     )

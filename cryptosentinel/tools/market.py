@@ -12,6 +12,7 @@ from cryptosentinel.protocol.untrusted import clean
 from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.tools.sentiment import tone
 from simulator.market.drift_filter import FILTER_BARS, drift_belief
+from simulator.market.pooled_drift import pooled_drift_belief
 from simulator.market.timeframes import DAY_MS
 
 # Beliefs in a drift from which the trend is called one, and a strong one.
@@ -29,9 +30,11 @@ FADED = 0.1  # weight of the headlines below which they are forgotten: one of th
 
 def trend(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """Which way the price drifts, from -1 (surely down) to 1 (surely up) by `simulator.market.drift_filter`, as a word
-    and a number."""
-    close = context.view.bars(context.symbol, FILTER_BARS + 1).close
-    drift = drift_belief(np.diff(np.log(close)))
+    and a number; with `pooled_trend` from the returns of all coins, by `simulator.market.pooled_drift`."""
+    view = context.view
+    others = [one for one in view.symbols if one != context.symbol] if context.pooled_trend else []
+    returns = [np.diff(np.log(view.bars(one, FILTER_BARS + 1).close)) for one in (context.symbol, *others)]
+    drift = pooled_drift_belief(np.column_stack(returns), 0) if others else drift_belief(returns[0])
     if np.isnan(drift):
         return {"trend": "not available"}
     return {"trend": _word(drift), "drift": round(drift, 1) + 0.0}  # no -0.0

@@ -31,7 +31,8 @@ from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.teachers import Teacher
-from cryptosentinel.team import Team, TeamSettings, derive_seed
+from cryptosentinel.team import Team, derive_seed
+from cryptosentinel.team_settings import TeamSettings
 
 TOKENIZER_DECISIONS = 400
 _WARMUP_STEPS = 30

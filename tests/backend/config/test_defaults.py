@@ -22,7 +22,7 @@ from backend.training.learning.role_trainer import RoleTrainerSettings
 from backend.training.rollout.collect import RolloutSettings
 from cryptosentinel.conversation.budget import SpendingLimits
 from cryptosentinel.guard.limits import GuardLimits
-from cryptosentinel.team import TeamSettings
+from cryptosentinel.team_settings import TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
 
