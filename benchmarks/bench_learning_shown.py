@@ -1,4 +1,4 @@
-"""How much of what the evidence allows the tools of the preset `private` show at all: `make bench ONLY=learning.shown`.
+"""How much of what the evidence allows the tools of a team show at all: `make bench ONLY=learning.shown`.
 
 The evidence of `learning.private` is all public data of all coins, filtered with the market's law. A team reads less:
 of one coin the drift, the balance of its headlines and whether they are confirmed, the mean funding; the crowding; the
@@ -42,31 +42,36 @@ STEPS = 1_500
 
 
 def run() -> list[Result]:
-    """The rows `learning.shown.tools` and `learning.shown.filter`."""
-    shares = [_shares(seed) for seed in SEEDS]
+    """The rows `learning.shown.tools`, `.pooled` and `.filter`."""
+    tools, pooled, known = zip(*map(_shares, SEEDS), strict=True)
     return [
-        _row("tools", [one[0] for one in shares], "what the tools show as numbers"),
-        _row("filter", [one[1] for one in shares], "the filter of all public data instead of MarketAnalyst's tools"),
+        _row("tools", tools, "what the tools show as numbers"),
+        _row("pooled", pooled, "the same with the trend that reads the other coins too"),
+        _row("filter", known, "the filter of all public data instead of MarketAnalyst's tools"),
     ]
 
 
-def _shares(seed: int) -> tuple[float, float]:
-    """Of a market: the shares of what the evidence allows, above holding, by the tools and by the filter."""
+def _shares(seed: int) -> tuple[float, float, float]:
+    """Of a market: the shares of what the evidence allows, above holding, by the tools, by those of `team.pooled_trend`
+    and by the filter."""
     config = config_of(seed, f"market.bars={BARS}", "training.scenario_paths=128")
     settings, (learn, held_out) = rollout_settings(config, 1), _states(config)
     worth = [_above_holding(queries, settings) for queries in (learn, held_out)]
     best = float(np.mean([_of_both(one, one[::-1].argmax(axis=1)) for one in worth[1]]))
-    shown = [np.array([_shown(query) for query in queries]) for queries in (learn, held_out)]
+    alone, pooled = (
+        [np.array([_shown(query, wide) for query in queries]) for queries in (learn, held_out)]
+        for wide in (False, True)
+    )
     known = [np.array([_filtered(query) for query in queries]) for queries in (learn, held_out)]
     shares = []
-    for inputs in (shown, known):
+    for inputs in (alone, pooled, known):
         expected = _regressed(inputs[0], worth[0].mean(axis=1), inputs[1])
         expected[np.arange(HELD_OUT), [_held(query) for query in held_out]] = 0.0
         chosen = expected.argmax(axis=1)
         shares.append(
             float(np.mean([one[:, place].mean() for one, place in zip(worth[1], chosen, strict=True)])) / best
         )
-    return shares[0], shares[1]
+    return shares[0], shares[1], shares[2]
 
 
 def _states(config: Config) -> tuple[list[Query], list[Query]]:
@@ -94,10 +99,10 @@ def _of_both(values: FloatArray, places: FloatArray) -> float:
     return float(np.mean([row[place] for row, place in zip(values, places, strict=True)]))
 
 
-def _shown(query: Query) -> list[float]:
+def _shown(query: Query, pooled: bool) -> list[float]:
     """What MarketAnalyst's tools show as numbers, and what is known beside it."""
     mask = Mask(query.symbols, enabled=True)
-    context = ToolContext(query.view(), query.account(), mask, query.symbols, 9, 1.0, query.symbol)
+    context = ToolContext(query.view(), query.account(), mask, query.symbols, 9, 1.0, query.symbol, pooled_trend=pooled)
     trend, news, rates = (tool(context, NoArguments()) for tool in (tools.trend, tools.news, tools.funding))
     drift, funding = trend.get("drift", 0.0), rates.get("funding_bps", 0.0)
     balance, confirmed = float(news.get("balance", 0.0)), float(news.get("press") == "confirmed")

@@ -76,12 +76,13 @@ def _correlation(own: FloatArray, other: FloatArray) -> float:
     both = ~np.isnan(own) & ~np.isnan(other)
     if int(both.sum()) < LEAST_COMMON:
         return math.nan
-    pair = np.stack([own[both], other[both]])
+    pair: FloatArray = np.stack([own[both], other[both]])
     largest = _LARGEST * np.median(np.abs(pair), axis=1, keepdims=True)
     pair = np.clip(pair, -largest, largest)
     if (pair.std(axis=1) == 0.0).any():
         return math.nan
-    return min(HIGHEST_CORRELATION, max(0.0, float(np.corrcoef(pair)[0, 1])))
+    table = np.asarray(np.corrcoef(pair), np.float64)
+    return min(HIGHEST_CORRELATION, max(0.0, float(table[0, 1])))
 
 
 @allocating

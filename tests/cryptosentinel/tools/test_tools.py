@@ -25,8 +25,10 @@ from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
+from simulator.market.drift_filter import drift_belief
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
+from simulator.market.pooled_drift import pooled_drift_belief
 from simulator.market.series import DataSeries, OrderBooks
 from simulator.market.timeframes import parse_time
 from tests.team_scenes import account_in, hand_made_account, synthetic
@@ -89,7 +91,7 @@ def test_every_tool_answers_in_json_whatever_there_is(
         positions={s: held * 100.0 / marks[s] if holding[s] else 0.0 for s in market.symbols},
         entry_price={s: marks[s] if holding[s] else None for s in market.symbols},
     )  # fmt: skip
-    context = replace(context, account=state)
+    context = replace(context, account=state, pooled_trend=bool(seed % 2))
     for role in ROLES.values():
         for tool in role.tools:
             if tool.run is not None:
@@ -119,6 +121,19 @@ def test_a_trend_and_its_mirror_image_give_mirrored_results(seed: int, slope: fl
     assert ("up" in output["trend"]) == (output["drift"] >= 0.15) or abs(output["drift"]) in (0.1, 0.2)  # it is rounded
     if slope:
         assert output["trend"].endswith("up" if slope > 0 else "down")
+
+
+@given(seed=st.integers(0, 2**32 - 1), coin=st.sampled_from(["AAAUSDT", "BBBUSDT", "CCCUSDT"]))
+def test_a_pooled_trend_reads_the_other_coins_too(seed: int, coin: str) -> None:
+    close = walk(200, 3, seed)
+    context = context_at(market_of(close), symbol=coin, pooled_trend=True)
+    drift = pooled_drift_belief(np.diff(np.log(close), axis=0), ("AAAUSDT", "BBBUSDT", "CCCUSDT").index(coin))
+    assert trends.trend(context, NONE)["drift"] == round(drift, 1)
+    alone, own = market_of(close[:, :1]), replace(context, pooled_trend=False)
+    assert trends.trend(context_at(alone, pooled_trend=True), NONE) == trends.trend(context_at(alone), NONE)
+    assert trends.trend(own, NONE)["drift"] == round(
+        drift_belief(np.diff(np.log(context.view.bars(coin, 200).close))), 1
+    )
 
 
 def test_bars_are_rescaled_and_coarser_ones_are_complete() -> None:

@@ -41,9 +41,9 @@ def by_enumeration(returns: FloatArray, variances: tuple[float, float], correlat
     own = 1.0 - (1.0 - chance) / (1.0 - common)
     states = list(itertools.product((-1, 0, 1), repeat=2))
 
-    def turning(before: tuple[int, int], after: tuple[int, int]) -> float:
-        alone = math.prod(own / 3.0 + (1.0 - own) * (a == b) for a, b in zip(before, after, strict=True))
-        return (1.0 - common) * alone + common / 3.0 * (after[0] == after[1])
+    def turning(before: tuple[int, ...], after: tuple[int, ...]) -> float:
+        alone = math.prod(own / 3.0 + (1.0 - own) * float(a == b) for a, b in zip(before, after, strict=True))
+        return (1.0 - common) * alone + common / 3.0 * float(after[0] == after[1])
 
     now, weight = np.array(variances), dict.fromkeys(states, 1.0 / 9.0)
     for row in returns:
