@@ -29,7 +29,7 @@ class TeamSettings:
             `max_questions` how many there may be in a decision (0: any number); the manager's brief says both.
         retries: how often in a conversation a malformed turn is answered with what is wrong, instead of ending it;
             nothing of it is repaired, and it counts as a turn.
-        pooled_trend: whether `get_trend` reads the returns of the other coins too, by `simulator.market.pooled_drift`.
+        pooled_trend: whether `get_trend` reads the returns of the other coins too, by `pooled_drift_belief`.
         timing_in_words: whether the manager reads of Trader's plan, before its numbers, if it is for now or later.
         tools: tools of the user's own, by the names under which `registry.register_tool` has them.
         veto: whether RiskAnalyst's verdicts cap positions; without it they are advice, as a control.

@@ -11,8 +11,7 @@ from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.protocol.untrusted import clean
 from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.tools.sentiment import tone
-from simulator.market.drift_filter import FILTER_BARS, drift_belief
-from simulator.market.pooled_drift import pooled_drift_belief
+from simulator.market.drift_filter import FILTER_BARS, drift_belief, pooled_drift_belief
 from simulator.market.timeframes import DAY_MS
 
 # Beliefs in a drift from which the trend is called one, and a strong one.
@@ -30,7 +29,7 @@ FADED = 0.1  # weight of the headlines below which they are forgotten: one of th
 
 def trend(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """Which way the price drifts, from -1 (surely down) to 1 (surely up) by `simulator.market.drift_filter`, as a word
-    and a number; with `pooled_trend` from the returns of all coins, by `simulator.market.pooled_drift`."""
+    and a number; with `pooled_trend` from the returns of all coins, by `pooled_drift_belief`."""
     view = context.view
     others = [one for one in view.symbols if one != context.symbol] if context.pooled_trend else []
     returns = [np.diff(np.log(view.bars(one, FILTER_BARS + 1).close)) for one in (context.symbol, *others)]

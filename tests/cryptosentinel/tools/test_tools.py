@@ -25,10 +25,9 @@ from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
-from simulator.market.drift_filter import drift_belief
+from simulator.market.drift_filter import drift_belief, pooled_drift_belief
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
-from simulator.market.pooled_drift import pooled_drift_belief
 from simulator.market.series import DataSeries, OrderBooks
 from simulator.market.timeframes import parse_time
 from tests.team_scenes import account_in, hand_made_account, synthetic

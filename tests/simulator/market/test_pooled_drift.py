@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.arrays import FloatArray
-from simulator.market import drift_filter, pooled_drift
-from simulator.market.drift_filter import drift_belief
-from simulator.market.pooled_drift import pooled_drift_belief
+from simulator.market import drift_filter
+from simulator.market.drift_filter import drift_belief, pooled_drift_belief
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
@@ -37,7 +36,7 @@ def density(away: FloatArray, correlation: float) -> float:
 
 def by_enumeration(returns: FloatArray, variances: tuple[float, float], correlation: float) -> FloatArray:
     """P(down), P(none), P(up) of the first of two coins after `returns`: all 9^(n+1) courses of both drifts."""
-    common, chance = pooled_drift.COMMON_TURNS / drift_filter.MEAN_BARS, 1.0 / drift_filter.MEAN_BARS
+    common, chance = drift_filter.COMMON_TURNS / drift_filter.MEAN_BARS, 1.0 / drift_filter.MEAN_BARS
     own = 1.0 - (1.0 - chance) / (1.0 - common)
     states = list(itertools.product((-1, 0, 1), repeat=2))
 
@@ -51,7 +50,11 @@ def by_enumeration(returns: FloatArray, variances: tuple[float, float], correlat
         scaled = row / np.sqrt(now)
         seen = {
             state: weight[state]
-            * (density((scaled - pooled_drift.DRIFT * np.array(state))[known], correlation) if known.any() else 1.0)
+            * (
+                density((scaled - drift_filter.POOLED_DRIFT * np.array(state))[known], correlation)
+                if known.any()
+                else 1.0
+            )
             for state in states
         }
         weight = {after: sum(seen[before] * turning(before, after) for before in states) for after in states}
@@ -67,22 +70,22 @@ def test_a_pair_is_the_posterior_of_both_drifts(absent: tuple[tuple[int, int], .
     returns[5, 0] = 0.2  # a jump
     for place in absent:
         returns[place] = np.nan
-    found = pooled_drift._beside(returns, 1e-4, 3e-4, 0.6)
+    found = drift_filter._beside(returns, 1e-4, 3e-4, 0.6)
     assert found == pytest.approx(by_enumeration(returns, (1e-4, 3e-4), 0.6), abs=1e-12)
 
 
 def test_a_coin_that_is_not_there_says_nothing() -> None:
     returns = returns_of(5, 60, 2)
     returns[:, 1] = np.nan
-    alone = pooled_drift._alone(np.ascontiguousarray(returns[:, 0]), 1e-4)
-    assert pooled_drift._beside(returns, 1e-4, 1e-4, 0.5) == pytest.approx(alone, abs=1e-12)
+    alone = drift_filter._alone(np.ascontiguousarray(returns[:, 0]), 1e-4, drift_filter.POOLED_DRIFT)
+    assert drift_filter._beside(returns, 1e-4, 1e-4, 0.5) == pytest.approx(alone, abs=1e-12)
     assert pooled_drift_belief(returns, 0) == drift_belief(returns[:, 0])
     assert pooled_drift_belief(returns[:, :1], 0) == drift_belief(returns[:, 0])
     assert math.isnan(pooled_drift_belief(returns, 1))
     returns[:, 1] = 0.0  # a price that stands still has no volatility
     assert pooled_drift_belief(returns, 0) == drift_belief(returns[:, 0])
     few = returns_of(5, 60, 2)
-    few[: 60 - pooled_drift.LEAST_COMMON + 1, 1] = np.nan
+    few[: 60 - drift_filter.LEAST_COMMON + 1, 1] = np.nan
     assert pooled_drift_belief(few, 0) == drift_belief(few[:, 0])
     assert pooled_drift_belief(few[1:], 0) == drift_belief(few[1:, 0])
 
