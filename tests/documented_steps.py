@@ -305,6 +305,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel experiment run experiments/e2_verdicts.toml",
         "cryptosentinel experiment run experiments/e2_private.toml",
         "cryptosentinel experiment run experiments/e2_roles.toml",
+        "cryptosentinel experiment run experiments/e2_roles_trained.toml",
         "cryptosentinel experiment run experiments/e8_daily.toml",
         "cryptosentinel experiment run experiments/no_edge.toml",
     ),
