@@ -23,7 +23,8 @@ from cryptosentinel.llm.engine import Completion, Request
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
-from cryptosentinel.team import Prompts, Team
+from cryptosentinel.team import Team
+from cryptosentinel.team_settings import Prompts
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.standard_limits import guard_limits
