@@ -149,14 +149,9 @@ def _beside(returns: FloatArray, variance: float, its_variance: float, correlati
                 value = returns[bar, coin] * returns[bar, coin]
                 counted = min(value, LARGEST_RETURN**2 * variances[coin])
                 variances[coin] = FADING * variances[coin] + (1.0 - FADING) * counted
-        turned = np.empty((3, 3))
-        for mine in range(3):
-            for its in range(3):
-                row, column = belief[mine, :].sum(), belief[:, its].sum()
-                stays = (1.0 - own_turn) ** 2 * belief[mine, its]
-                one = own_turn * (1.0 - own_turn) * (row + column) / 3.0
-                turned[mine, its] = stays + one + own_turn * own_turn / 9.0
-        belief = (1.0 - common) * turned
+        belief = (1.0 - own_turn) * belief + own_turn / 3.0 * belief.sum(axis=0)  # this coin turns, then the other
+        belief = (1.0 - own_turn) * belief + own_turn / 3.0 * belief.sum(axis=1).reshape(3, 1)
+        belief *= 1.0 - common
         for state in range(3):
             belief[state, state] += common / 3.0
     return belief.sum(axis=1)

@@ -146,26 +146,26 @@ def test_the_roles_see_their_own_signs() -> None:
 
 
 def test_the_tone_is_of_headlines_that_were_confirmed_when_they_came_and_fades() -> None:
-    one, bar = market(), 400
-    now, symbol = one.view(bar).now, SYMBOLS[0]
+    base, bar = market(), 400
+    now, symbol = base.view(bar).now, SYMBOLS[0]
     bars_old = {12: "large holders keep buying", 9: "large holders keep selling", 6: "large holders keep buying"}
-    times = [now - old * one.interval for old in bars_old]
+    times = [now - old * base.interval for old in bars_old]
     items = tuple(NewsItem(time, time, symbol, text) for time, text in zip(times, bars_old.values(), strict=True))
 
-    def told(rumours: set[int], at: int = bar) -> tuple[object, ...]:
+    def news_with(rumours: set[int], at: int = bar) -> tuple[object, ...]:
         """The answer where headlines were rumours at the closes of these bars."""
         confirmed = np.ones((700, 2), np.bool_)
         confirmed[list(rumours)] = False
-        assert one.signs is not None
-        view = replace(one, news=items, signs=replace(one.signs, confirmed=confirmed)).view(at)
+        assert base.signs is not None
+        view = replace(base, news=items, signs=replace(base.signs, confirmed=confirmed)).view(at)
         context = ToolContext(view, account_holding(view, {}), Mask(SYMBOLS, True), SYMBOLS, 6, 1.0, symbol)
-        found = news(context, NoArguments())
-        return found["tone"], found.get("press"), found["balance"]
+        answer = news(context, NoArguments())
+        return answer["tone"], answer.get("press"), answer["balance"]
 
-    assert told(set()) == ("good", "confirmed", round(0.5**2 - 0.5**1.5 + 0.5, 1))
-    assert told({388}) == ("good", "confirmed", round(0.5 - 0.5**1.5, 1))
-    assert told({391, 400}) == ("very good", "rumours", round(0.5**2 + 0.5, 1))
-    assert told({388, 394}) == ("bad", "confirmed", round(-(0.5**1.5), 1))
-    assert told({388, 391, 394}) == told(set(), at=bar + 24) == ("mixed", "confirmed", 0.0)
+    assert news_with(set()) == ("good", "confirmed", round(0.5**2 - 0.5**1.5 + 0.5, 1))
+    assert news_with({388}) == ("good", "confirmed", round(0.5 - 0.5**1.5, 1))
+    assert news_with({391, 400}) == ("very good", "rumours", round(0.5**2 + 0.5, 1))
+    assert news_with({388, 394}) == ("bad", "confirmed", round(-(0.5**1.5), 1))
+    assert news_with({388, 391, 394}) == news_with(set(), at=bar + 24) == ("mixed", "confirmed", 0.0)
     with pytest.raises(LookAheadError):
-        one.view(bar).confirmed(symbol, published=now + 1)
+        base.view(bar).confirmed(symbol, published=now + 1)

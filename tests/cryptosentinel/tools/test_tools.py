@@ -128,9 +128,9 @@ def test_a_pooled_trend_reads_the_other_coins_too(seed: int, coin: str) -> None:
     context = context_at(market_of(close), symbol=coin, pooled_trend=True)
     drift = pooled_drift_belief(np.diff(np.log(close), axis=0), ("AAAUSDT", "BBBUSDT", "CCCUSDT").index(coin))
     assert trends.trend(context, NONE)["drift"] == round(drift, 1)
-    alone, own = market_of(close[:, :1]), replace(context, pooled_trend=False)
+    alone, unpooled = market_of(close[:, :1]), replace(context, pooled_trend=False)
     assert trends.trend(context_at(alone, pooled_trend=True), NONE) == trends.trend(context_at(alone), NONE)
-    assert trends.trend(own, NONE)["drift"] == round(
+    assert trends.trend(unpooled, NONE)["drift"] == round(
         drift_belief(np.diff(np.log(context.view.bars(coin, 200).close))), 1
     )
 

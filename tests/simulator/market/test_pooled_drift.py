@@ -37,11 +37,11 @@ def density(away: FloatArray, correlation: float) -> float:
 def by_enumeration(returns: FloatArray, variances: tuple[float, float], correlation: float) -> FloatArray:
     """P(down), P(none), P(up) of the first of two coins after `returns`: all 9^(n+1) courses of both drifts."""
     common, chance = drift_filter.COMMON_TURNS / drift_filter.MEAN_BARS, 1.0 / drift_filter.MEAN_BARS
-    own = 1.0 - (1.0 - chance) / (1.0 - common)
+    own_turn = 1.0 - (1.0 - chance) / (1.0 - common)
     states = list(itertools.product((-1, 0, 1), repeat=2))
 
     def turning(before: tuple[int, ...], after: tuple[int, ...]) -> float:
-        alone = math.prod(own / 3.0 + (1.0 - own) * float(a == b) for a, b in zip(before, after, strict=True))
+        alone = math.prod(own_turn / 3.0 + (1.0 - own_turn) * float(a == b) for a, b in zip(before, after, strict=True))
         return (1.0 - common) * alone + common / 3.0 * float(after[0] == after[1])
 
     now, weight = np.array(variances), dict.fromkeys(states, 1.0 / 9.0)
@@ -70,8 +70,8 @@ def test_a_pair_is_the_posterior_of_both_drifts(absent: tuple[tuple[int, int], .
     returns[5, 0] = 0.2  # a jump
     for place in absent:
         returns[place] = np.nan
-    found = drift_filter._beside(returns, 1e-4, 3e-4, 0.6)
-    assert found == pytest.approx(by_enumeration(returns, (1e-4, 3e-4), 0.6), abs=1e-12)
+    chances = drift_filter._beside(returns, 1e-4, 3e-4, 0.6)
+    assert chances == pytest.approx(by_enumeration(returns, (1e-4, 3e-4), 0.6), abs=1e-12)
 
 
 def test_a_coin_that_is_not_there_says_nothing() -> None:
