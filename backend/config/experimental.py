@@ -161,7 +161,7 @@ class ExperimentalConfig(Section):
         description="loss of equity over the horizon from which that share falls; it is 0 at twice the loss",
     )
     staleness: int = Field(
-        0, ge=0, le=64, description="train --launch: rollouts use the weights of so many steps before; 0: synchronous"
+        0, ge=0, le=64, description="rollouts use the weights of so many steps before; 0: those of the step itself"
     )
     newest_weights: bool = Field(
         False,

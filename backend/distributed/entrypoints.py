@@ -222,12 +222,6 @@ def check_distributed(config: Config, workers: int) -> None:
         raise ConfigError(
             f"training.tokens = {config.training.tokens} is counted in one process: leave it out, or leave --launch out"
         )
-    if experimental.collapse_margin and experimental.staleness:
-        raise ConfigError(
-            f"training.experimental.collapse_margin = {experimental.collapse_margin:g} puts back the best version "
-            f"before the next step is rolled out, and with training.experimental.staleness = {experimental.staleness} "
-            "it is under way by then: set one of them to 0"
-        )
     if workers < 1:
         raise ConfigError(f"--workers {workers}: a training needs one rollout worker at least")
     if 0 < config.store.keep <= experimental.staleness:

@@ -26,6 +26,7 @@ from backend.training.curriculum.curriculum import StepPlan, StepPlanner
 from backend.training.curriculum.hard_windows import Gaps
 from backend.training.curriculum.queries import QueryPool
 from backend.training.learning.step_data import StepData
+from backend.training.older_weights import OlderWeights
 from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.collect import RolloutSettings
 from backend.training.rollout.sharding import ShardCollector
@@ -56,6 +57,12 @@ class TrainingParts:
     def publisher(self) -> Publisher:
         """Puts new weights where the engine answers with them."""
         return publisher(self.engine, self.policies, self.folder / "served")
+
+    @cached_property
+    def older_weights(self) -> OlderWeights:
+        """The weights of the last steps, where rollouts use those."""
+        folder = self.folder / "older_weights"
+        return OlderWeights(self.policies, self.publisher, folder, self.config.experimental.staleness)
 
     @cached_property
     def collector(self) -> ShardCollector:

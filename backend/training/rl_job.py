@@ -145,6 +145,11 @@ def processes_for(config: Config) -> int:
 def check_ready(config: Config) -> None:
     """Raise `UserError` for a training that cannot be done as it is configured, or not on this machine."""
     check_trainable(config)
+    if config.training.experimental.newest_weights:
+        raise ConfigError(
+            "training.experimental.newest_weights is for several processes, and in one the weights come when they are "
+            "due: leave it out, or use --launch processes"
+        )
     require_wandb(config.training.wandb_project)
     require_mlflow(config.training.mlflow_experiment)
     hardware_of(config.training)
@@ -164,6 +169,13 @@ def check_trainable(config: Config) -> None:
         raise ConfigError(
             "training.sharding = 'fsdp' divides the weights among the processes of training.data_parallel, which is 1: "
             "set that to 2 or more, or leave sharding out"
+        )
+    experimental = config.training.experimental
+    if experimental.collapse_margin and experimental.staleness:
+        raise ConfigError(
+            f"training.experimental.collapse_margin = {experimental.collapse_margin:g} puts back the best version "
+            f"before the next step is rolled out, and with training.experimental.staleness = {experimental.staleness} "
+            "that step is rolled out with older weights: set one of them to 0"
         )
     if config.training.scenario_source == "beliefs" and not config.market.data and config.market.coins > MOST_COINS:
         raise ConfigError(

@@ -1,8 +1,9 @@
 """The M-GRPO trainer (arXiv 2511.13288): rollouts, learning, validation, and the next step.
 
 One step: draw queries, roll the team out K times on each, score, and then for each role apart: align, group, advantage,
-objective, optimizer step. New weights go to the engine before the next step, so every rollout is on-policy. Where the
-rollouts come from and who learns is not decided here: see `components.py`.
+objective, optimizer step. New weights go to the engine before the next step, so every rollout is on-policy unless
+`training.experimental.staleness` asks for older weights. Where the rollouts come from and who learns is not decided
+here: see `components.py`.
 """
 
 from __future__ import annotations

@@ -362,8 +362,10 @@ def diverged(history: History, role: str) -> list[Hit]:
 
 
 def engine_gap(history: History, role: str) -> list[Hit]:
-    """Engine and trainer disagree on what was sampled."""
-    return sustained(_single(history.series(f"{role}/engine_gap")), SHORT_RUN, lambda row: row[0] > _GAP)
+    """Engine and trainer disagree on what was sampled, and do not with older weights by setting."""
+    older = {step for step, age in history.series(f"{role}/staleness") if age}
+    gaps = [(step, value) for step, value in history.series(f"{role}/engine_gap") if step not in older]
+    return sustained(_single(gaps), SHORT_RUN, lambda row: row[0] > _GAP)
 
 
 def other_weights(history: History, role: str) -> list[Hit]:
