@@ -7,7 +7,7 @@ same windows of the same data is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class ArmResult:
         means: of what is shown beside it, None where an arm has none.
         interval: of the mean; None where there are too few values, for the reason in `problem`.
         tokens: that the trainings took, a seed's mean; None where nothing was trained.
+        share: of what the evidence allows beyond leaving all positions as they are, what the arm gets: the mean of the
+            seeds' shares; None where that is not known, and of the arm that leaves them.
     """
 
     arm: str
@@ -43,6 +45,7 @@ class ArmResult:
     interval: GridInterval | None
     problem: str
     tokens: float | None
+    share: GridInterval | None = None
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,9 @@ def _market(experiment: ExperimentFile, market: str, cells: Documents) -> Market
     }
     tables = {name: _table(rows, plan.test.measure) for name, rows in documents.items()}
     arms = [_arm(experiment, name, documents[name], tables[name]) for name in tables]
+    if plan.test.measure == STATES_MEASURE:
+        allowed = {name: _allowed(rows) for name, rows in documents.items()}
+        arms = _with_shares(arms, tables, allowed, plan.test.level)
     reference = tables[plan.reference]
     others = [name for name in tables if name != plan.reference]
     found: list[tuple[str, GridInterval, FloatArray]] = []
@@ -213,6 +219,12 @@ def _table(rows: Sequence[Sequence[Mapping[str, Any]]], measure: str) -> FloatAr
     return np.array(values, np.float64)
 
 
+def _allowed(rows: Sequence[Sequence[Mapping[str, Any]]]) -> FloatArray:
+    """(seeds, 1): how much more than to leave all positions the evidence allows, not a number where a cell of the arm
+    does not know it."""
+    return np.array([[fold["held_out"].get("allowed") for fold in row] for row in rows], np.float64)
+
+
 def _arm(
     experiment: ExperimentFile, name: str, rows: Sequence[Sequence[Mapping[str, Any]]], values: FloatArray
 ) -> ArmResult:
@@ -230,6 +242,25 @@ def _arm(
     except DataError as error:
         interval, problem = None, str(error)
     return ArmResult(name, values.tolist(), means, interval, problem, float(np.mean(tokens)) if tokens else None)
+
+
+def _with_shares(
+    arms: list[ArmResult], tables: Mapping[str, FloatArray], allowed: Mapping[str, FloatArray], level: float
+) -> list[ArmResult]:
+    """The arms with their shares of what the evidence allows; as they are where no arm leaves all positions and so
+    knows it. `allowed` (seeds, 1) is that of each arm, not a number where it is unknown."""
+    holding = next((arm.arm for arm in arms if np.all(allowed[arm.arm] > 0.0)), None)
+    if holding is None:
+        return arms
+    return [
+        arm
+        if arm.arm == holding
+        else replace(
+            arm,
+            share=grid_interval((tables[arm.arm] - tables[holding]) / allowed[holding], nested=True, level=level),
+        )
+        for arm in arms
+    ]
 
 
 def _known_mean(values: Sequence[float | None]) -> float | None:

@@ -65,6 +65,7 @@ class HeldOutDocument(BaseModel):
     traded: FiniteFloat
     traded_now: FiniteFloat | None
     traded_later: FiniteFloat | None
+    allowed: FiniteFloat | None = None
     states: int
     scenario_paths: int
     states_hash: _Text

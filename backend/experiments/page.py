@@ -12,6 +12,7 @@ from backend.experiments.analysis import ArmResult, Comparison, ExperimentResult
 from backend.experiments.folder import PAGE
 from backend.experiments.measures import STATES_MEASURE, measure_called
 from backend.experiments.pictures import IntervalRow, interval_picture
+from backend.statistics.seed_grid import GridInterval
 from cryptosentinel.protocol.untrusted import visible
 from simulator.files import write_whole
 
@@ -135,6 +136,15 @@ def _market(result: ExperimentResult, market: MarketResult) -> Markup:
                 "which it was asked. Return and costs are those of the traded windows.</small></p>"
             )
         )
+        if any(arm.share is not None for arm in market.arms):
+            parts.append(
+                Markup(
+                    "<p><small>What the evidence allows is the best decision given all that can be known in a state, "
+                    "without the price of questions. An arm's share is what it has beyond leaving all positions as "
+                    "they are, of what this best decision has beyond it: the mean of the seeds' shares, with its "
+                    "interval.</small></p>"
+                )
+            )
         parts.append(_seed_table(result, market.arms))
     return Markup("").join(parts)
 
@@ -183,14 +193,18 @@ def _arm_table(result: ExperimentResult, arms: Sequence[ArmResult]) -> Markup:
     columns = _OF_STATES if result.measure == STATES_MEASURE else _COLUMNS
     shown = [key for key in columns if any(arm.means[key] is not None for arm in arms)]
     trained = any(arm.tokens is not None for arm in arms)
+    allowed = any(arm.share is not None for arm in arms)
 
     def cells(arm: ArmResult) -> list[str]:
         found = arm.interval
-        interval = arm.problem if found is None else difference_text(result.measure, found)
-        row = [interval, *(_cell(arm.means, key) for key in shown)]
+        row = [arm.problem if found is None else difference_text(result.measure, found)]
+        row += [_share(arm.share)] if allowed else []
+        row += [_cell(arm.means, key) for key in shown]
         return [*row, "-" if arm.tokens is None else f"{arm.tokens:,.0f}"] if trained else row
 
-    headings = ["arm", result.measure.replace("_", " "), *(_COLUMNS[key][0] for key in shown)]
+    headings = ["arm", result.measure.replace("_", " ")]
+    headings += ["of what the evidence allows"] if allowed else []
+    headings += [_COLUMNS[key][0] for key in shown]
     headings += ["tokens trained"] if trained else []
     return _table(headings, ((arm.arm, cells(arm), False) for arm in arms))
 
@@ -200,6 +214,10 @@ def _seed_table(result: ExperimentResult, arms: Sequence[ArmResult]) -> Markup:
     shown = measure_called(result.measure)
     rows = ((arm.arm, [shown.signed(value) for [value] in arm.values], False) for arm in arms)
     return _table([f"{result.measure.replace('_', ' ')}{shown.axis}, by seed", *map(str, result.seeds)], rows)
+
+
+def _share(share: GridInterval | None) -> str:
+    return "-" if share is None else f"{share.mean:.0%} ({share.low:.0%} to {share.high:.0%})"
 
 
 def _cell(means: Mapping[str, float | None], key: str) -> str:

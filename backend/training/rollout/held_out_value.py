@@ -25,6 +25,7 @@ from backend.training.algorithm.rewards import Outcome
 from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import Rollout, collect, rollout_settings
 from backend.training.rollout.decision_story import Lookups, lookups_of, position_after, story_of
+from backend.training.rollout.expected_value import evidence_values
 from backend.training.rollout.scoring import tail_of
 from cryptosentinel.agents.trader import ROLE as TRADER
 from cryptosentinel.agents.trader import in_words
@@ -96,6 +97,13 @@ def values_in(
 
         parts.append(state_values(config, queries[first : first + STATES_AT_ONCE], teams, told))
     return queries, joined_values(parts)
+
+
+def allowed_above_holding(config: Config, queries: Sequence[Query]) -> float:
+    """How much more the best decision given all evidence is worth than to leave all positions as they are, in units of
+    the outcome, mean over the states; without the price of questions. Raises `DataError` as `evidence_values` does."""
+    settings = replace(rollout_settings(config, 1), scenario_paths=config.evaluation.scenario_paths)
+    return float(np.mean([value.all - value.hold for value in evidence_values(queries, settings)]))
 
 
 def held_out_states(config: Config, market: Market) -> list[Query]:

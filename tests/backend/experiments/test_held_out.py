@@ -6,6 +6,7 @@ import html
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,9 @@ from backend.experiments.plan import read_experiment
 from backend.experiments.run import ExperimentOutcome
 from backend.runs.backtest import subject_of
 from backend.training.rl_job import check_trainable
+from backend.training.rollout.collect import rollout_settings
+from backend.training.rollout.expected_value import evidence_values
+from backend.training.rollout.held_out_value import held_out_states
 from simulator.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,7 +83,21 @@ def test_decisions_are_compared_on_common_states_and_by_one_yardstick(
     [rules] = [one for one in result.markets[0].comparisons if one.arm == "rules"]
     gains = np.array(arms["rules"].values)[:, 0] - np.array(arms["holding"].values)[:, 0]
     assert rules.interval.mean == pytest.approx(gains.mean()) and rules.interval.degrees == 1
+    # Of what the evidence allows each other arm has a share, seed by seed.
+    allowed = [
+        np.mean([value.all - value.hold for value in evidence_values(held_out_states(config, market), settings)])
+        for seed in (1, 2)
+        for config in [experiment.shared_settings(seed, "as_is")]
+        for market in [load_market(config.market, config.costs)]
+        for settings in [replace(rollout_settings(config, 1), scenario_paths=16)]
+    ]
+    assert arms["holding"].share is None and arms["rules"].share is not None
+    assert arms["rules"].share.mean == pytest.approx(np.mean(gains / allowed))
+    twin = experiment.shared_settings(2, "no_edge")
+    unknown = value_of_arm(subject_of("flat", twin), twin, load_market(twin.market, twin.costs), lambda *_: None)
+    assert unknown["allowed"] is None
     page = html.unescape(outcome.page.read_text())
+    assert "of what the evidence allows" in page and f"{arms['rules'].share.mean:.0%}" in page
     assert "8 held-out states each" in page and "16 common scenarios" in page and "thousandths of the outcome" in page
     assert arms["rules"].means["questions"] and result.states == 8 and result.windows == 2
 
