@@ -56,7 +56,7 @@ def save_checkpoint(
     target = folder / f"step-{state.step:06d}"
     partial = folder / f"{target.name}.tmp"
     shutil.rmtree(partial, ignore_errors=True)
-    with _room_for(partial):
+    with room_for(partial):
         partial.mkdir(parents=True)
         policies.save(partial / "policies")
         for role, learner in learners.items():
@@ -82,7 +82,7 @@ def _drop_old(folder: Path) -> None:
 
 
 @contextmanager
-def _room_for(partial: Path) -> Iterator[None]:
+def room_for(partial: Path) -> Iterator[None]:
     """Remove `partial` where the disk cannot take it, and say so."""
     try:
         yield

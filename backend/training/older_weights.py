@@ -14,7 +14,7 @@ from pathlib import Path
 
 from backend.policies.role_policies import RolePolicies
 from backend.policies.weight_sync import Publisher
-from backend.training.checkpoints import KEPT
+from backend.training.checkpoints import KEPT, room_for
 
 
 class OlderWeights:
@@ -35,8 +35,9 @@ class OlderWeights:
         target = self._of(step)
         partial = target.with_suffix(".tmp")
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        self._policies.save(partial)
+        with room_for(partial):
+            partial.mkdir(parents=True)
+            self._policies.save(partial)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
         shutil.rmtree(self._of(step - self._staleness - KEPT), ignore_errors=True)
