@@ -112,7 +112,9 @@ class TrainingConfig(Section):
     entropy: float = Field(0.0, ge=0.0, le=1.0, description="weight of the entropy bonus")
     learning_rate: RoleRates = Field(default_factory=RoleRates, description="learning rate per role")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="course of the learning rates over stage 2; in stage 1 they are constant"
+        "constant",
+        description="course of the learning rates over stage 2, by its steps or, where tokens end it, by these; in "
+        "stage 1 they are constant",
     )
     lr_end: Fraction = Field(0.0, description="final learning rate of a schedule, as a share of the first")
     warmup_steps: int = Field(5, ge=0, le=10_000, description="optimizer steps over which learning rates rise from 0")

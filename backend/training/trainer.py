@@ -20,7 +20,7 @@ from backend.training.components import LearnerPool, RolloutSource, StateStore, 
 from backend.training.curriculum.curriculum import curriculum_of
 from backend.training.diagnostics.catalogue import should_stop
 from backend.training.learning.learner import MAX_IDLE_STEPS
-from backend.training.learning.step_data import StepData
+from backend.training.learning.step_data import tokens_of
 from backend.training.validation import Validation, validate
 from cryptosentinel.scheduler import FILLING, SPEED
 from cryptosentinel.team import derive_seed
@@ -224,12 +224,6 @@ class Trainer:
         done = state.step if done is None else done
         began = state.stage_began if state.stage == 2 else max(curriculum.stage1_steps, done + 1)
         return began + curriculum.stage2_steps
-
-
-def tokens_of(data: StepData) -> int:
-    """Tokens of all conversations of a step, practice included."""
-    mains = sum(len(rollout.main.ids) for group in data.team for rollout in group)
-    return mains + sum(len(call.ids) for group in data.everyone for attempt in group for call in attempt.subs)
 
 
 def silent_roles(roles: Sequence[str], metrics: Mapping[str, float], run: str) -> list[str]:

@@ -52,7 +52,8 @@ class Stage:
 class Curriculum:
     """`stage1_steps`..`stage1_max_steps` of stage 1, the gate on the valid answers of every role, then `stage2_steps`.
 
-    `alpha_end` and `beta_end` are the weights of the last step, () where they stay as they are.
+    `alpha_end` and `beta_end` are the weights of the last step, () where they stay as they are. Schedules are over the
+    steps of stage 2, or over its tokens where these end it before (`spent`, the share of them that has been taken).
     """
 
     stage1_steps: int
@@ -67,18 +68,19 @@ class Curriculum:
     lr_schedule: Schedule
     lr_end: float
 
-    def stage(self, number: int, done: int = 0) -> Stage:
-        """A stage, with `done` steps of stage 2 behind it."""
+    def stage(self, number: int, done: int = 0, spent: float = 0.0) -> Stage:
+        """A stage, with `done` steps of stage 2 behind it and so large a share of its tokens."""
         if number == 1:
             # The outcome's share goes to the expert score, so that rewards stay on the same scale.
             return Stage(1, True, (1.0, 0.0), (self.beta[0], 0.0, self.beta[1] + self.beta[2]), False)
-        share = min(1.0, done / max(1, self.stage2_steps - 1))
+        share = min(1.0, max(done / max(1, self.stage2_steps - 1), spent))
         alpha, beta = _between(self.alpha, self.alpha_end, share), _between(self.beta, self.beta_end, share)
         return Stage(2, False, alpha, beta, self.pays_outcome)
 
-    def rate(self, done: int) -> float:
-        """The factor of the learning rates, with `done` steps of stage 2 behind; 0 of them also in stage 1."""
-        share = min(1.0, done / max(1, self.stage2_steps))
+    def rate(self, done: int, spent: float = 0.0) -> float:
+        """The factor of the learning rates, with `done` steps of stage 2 behind and so large a share of its tokens; 0
+        of both also in stage 1."""
+        share = min(1.0, max(done / max(1, self.stage2_steps), spent))
         if self.lr_schedule == "linear":
             return 1.0 - (1.0 - self.lr_end) * share
         if self.lr_schedule == "cosine":

@@ -25,6 +25,12 @@ class StepData:
     role_outcomes: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
 
 
+def tokens_of(data: StepData) -> int:
+    """Tokens of all conversations of a step, practice included."""
+    mains = sum(len(rollout.main.ids) for group in data.team for rollout in group)
+    return mains + sum(len(call.ids) for group in data.everyone for attempt in group for call in attempt.subs)
+
+
 @dataclass(frozen=True)
 class LearningResult:
     """What came of a step for one role.

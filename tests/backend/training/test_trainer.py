@@ -271,17 +271,25 @@ def test_the_trainer_has_one_optimizer_a_role_over_disjoint_parameters(
 
 
 def test_a_training_ends_when_its_tokens_are_spent(nano: Path, store: Store, tmp_path: Path) -> None:
-    """Also after a resume, which counts on; the last step is validated as the last of any training is."""
+    """Also after a resume, which counts on; the last step is validated as the last of any training is. Rates fall over
+    the tokens, where these end it before its steps."""
     one = open_trainer(
         smaller_config(stage1_steps=0, stage2_steps=50, tokens=1), nano, tmp_path / "one", store, stage=2
     )
     spent = one.run()
     assert spent.step == 1 and spent.tokens == sum(len(call.ids) for call in store.trajectories(RUN, 0))
-    config = smaller_config(stage1_steps=0, stage2_steps=50, validation_every=50, tokens=2 * spent.tokens)
+    limit = 2 * spent.tokens
+    options = {"stage1_steps": 0, "stage2_steps": 50, "validation_every": 50, "tokens": limit}
+    config = smaller_config(lr_schedule="linear", lr_end=0.1, **options)
     begun = open_trainer(config, nano, tmp_path / "two", store, stage=2)
     begun.trainer.start()
     begun.step()
     resumed = open_trainer(config, nano, tmp_path / "two", store)
     state = resumed.run()
-    assert state.step <= 4 and state.tokens >= 2 * spent.tokens > begun.state.tokens
-    assert "validation/outcome" in store.metrics(RUN)[-1].values
+    assert state.step <= 4 and state.tokens >= limit > begun.state.tokens
+    metrics = store.metrics(RUN)
+    assert "validation/outcome" in metrics[-1].values
+    rates = [record.values["manager/lr"] for record in metrics if "manager/lr" in record.values]
+    taken = [sum(len(call.ids) for call in store.trajectories(RUN, step)) for step in range(state.step)]
+    shares = np.cumsum([0, *taken[:-1]]) / limit
+    assert rates == pytest.approx(config.training.learning_rate.manager * (1.0 - 0.9 * shares)) and shares[-1] > 0.2

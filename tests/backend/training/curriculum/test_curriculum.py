@@ -56,6 +56,10 @@ def test_rates_fall_from_one_towards_their_end(schedule: Schedule, end: float, s
         half = {"linear": 0.5, "cosine": (1.0 + math.cos(math.pi / 2)) / 2.0}[schedule]
         doubled = replace(plan, stage2_steps=2 * steps)
         assert doubled.rate(steps) == pytest.approx(end + (1.0 - end) * half)
+    for spent in (0.25, 0.75, 1.5):  # of the tokens, where they end stage 2 before its steps
+        by_tokens = [plan.rate(done, spent) for done in range(steps + 1)]
+        assert by_tokens == pytest.approx([min(rate, replace(plan, stage2_steps=4).rate(round(4 * spent)))
+                                           for rate in rates[: steps + 1]])  # fmt: skip
     if schedule == "cosine" and steps > 3 and end < 0.9:
         assert plan.rate(1) > replace(plan, lr_schedule="linear").rate(1), "it begins to fall slowly"
 
