@@ -217,7 +217,10 @@ def _seed_table(result: ExperimentResult, arms: Sequence[ArmResult]) -> Markup:
 
 
 def _share(share: GridInterval | None) -> str:
-    return "-" if share is None else f"{share.mean:.0%} ({share.low:.0%} to {share.high:.0%})"
+    if share is None:
+        return "-"
+    mean, low, high = (round(100.0 * value) for value in (share.mean, share.low, share.high))
+    return f"{mean} % ({low} to {high})"
 
 
 def _cell(means: Mapping[str, float | None], key: str) -> str:
