@@ -297,6 +297,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel train --launch ray [--workers N] [--more-workers M] [--ray-address HOST:PORT]",
     ),
     "takes hours, with a file of the repository": (
+        "cryptosentinel experiment run experiments/alignment.toml",
         "cryptosentinel experiment run experiments/co_training_exploration.toml",
         "cryptosentinel experiment run experiments/co_training_longer.toml",
         "cryptosentinel experiment run experiments/co_training_orders.toml",
