@@ -30,7 +30,8 @@ _STATE = "state.json"
 @dataclass
 class TrainingState:
     """Where a run stands: steps done, the stage and the step it began at, the best validation, which roles were rolled
-    back when, after which steps the validation had collapsed, and the tokens of all rollouts so far."""
+    back when, after which steps the validation had collapsed, the tokens of all rollouts so far, and of these those of
+    stage 1."""
 
     step: int = 0
     stage: int = 1
@@ -40,6 +41,7 @@ class TrainingState:
     rollbacks: list[tuple[int, str]] = field(default_factory=list)
     rejections: list[int] = field(default_factory=list)
     tokens: int = 0
+    stage1_tokens: int = 0
 
 
 def save_checkpoint(

@@ -96,7 +96,7 @@ class Trainer:
     def step(self) -> dict[str, float]:
         """One step of training; its metrics. Raises `RunFailed` where the run cannot go on."""
         state, step = self.state, self.state.step
-        plan = self._parts.planner.plan(step, state.stage, step - state.stage_began)
+        plan = self._parts.planner.plan(step, state.stage, step - state.stage_began, self._spent_of_stage2())
         plan = replace(plan, goes_on=not (self.config.tokens or self._validates_after(step + 1)))
         rollouts = self._rollouts.collect(plan)
         learning = self._learners.train_step(step, rollouts.data)
@@ -107,7 +107,7 @@ class Trainer:
         state.rollbacks += learning.rollbacks
         state.step += 1
         state.tokens += tokens_of(rollouts.data)
-        if self._validates_after(state.step) or self._spent():
+        if self._validates_after(state.step) or self._tokens_spent():
             self._validate(metrics)
         self._record(metrics, rollouts.engine)
         self._states.save(state)
@@ -162,7 +162,7 @@ class Trainer:
             self._restore_best()
         if state.stage == 1 and state.step >= curriculum.stage1_steps:
             if curriculum.gate_passed(result.valid):
-                state.stage, state.stage_began = 2, state.step
+                state.stage, state.stage_began, state.stage1_tokens = 2, state.step, state.tokens
             elif state.step >= curriculum.stage1_max_steps:
                 raise RunFailed(
                     f"stage 1 did not reach {curriculum.gate_format:.0%} valid answers in {state.step} steps "
@@ -207,15 +207,22 @@ class Trainer:
         return self._parts.folder / "adapters" / f"step-{step:06d}"
 
     def _done(self) -> bool:
-        return self._spent() or (self.state.stage == 2 and self.state.step >= self._total())
+        return self._tokens_spent() or (self.state.stage == 2 and self.state.step >= self._total())
 
     def _validates_after(self, steps: int) -> bool:
         """Whether a validation is due when so many steps are done, apart from tokens that are spent."""
         return steps % self.config.validation_every == 0 or steps == self._total(steps)
 
-    def _spent(self) -> bool:
+    def _tokens_spent(self) -> bool:
         """Whether the rollouts have taken all tokens that they may."""
         return 0 < self.config.tokens <= self.state.tokens
+
+    def _spent_of_stage2(self) -> float:
+        """The share of stage 2's tokens that its rollouts have taken; 0 in stage 1, and where tokens end nothing."""
+        state, limit = self.state, self.config.tokens
+        if not limit or state.stage == 1:
+            return 0.0
+        return min(1.0, (state.tokens - state.stage1_tokens) / max(1, limit - state.stage1_tokens))
 
     def _total(self, done: int | None = None) -> int:
         """Steps of the whole run, as far as is known once `done` of them are (as many as now): stage 1 may take longer

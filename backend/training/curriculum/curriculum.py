@@ -37,7 +37,8 @@ class Stage:
     """What a stage trains on and pays for: the weights of `rewards.main_reward` and `rewards.sub_reward`.
 
     `pays_outcome`: whether some sub-agent is paid for the outcome at some time of the stage. `hard`: how its windows
-    are drawn, all alike without.
+    are drawn, all alike without. `spent`: the share of stage 2's tokens that the steps before have taken; 0 in stage 1,
+    and where tokens end nothing.
     """
 
     number: int
@@ -46,6 +47,7 @@ class Stage:
     beta: tuple[float, float, float]
     pays_outcome: bool = True
     hard: Hard | None = None
+    spent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Curriculum:
             return Stage(1, True, (1.0, 0.0), (self.beta[0], 0.0, self.beta[1] + self.beta[2]), False)
         share = min(1.0, max(done / max(1, self.stage2_steps - 1), spent))
         alpha, beta = _between(self.alpha, self.alpha_end, share), _between(self.beta, self.beta_end, share)
-        return Stage(2, False, alpha, beta, self.pays_outcome)
+        return Stage(2, False, alpha, beta, self.pays_outcome, spent=spent)
 
     def rate(self, done: int, spent: float = 0.0) -> float:
         """The factor of the learning rates, with `done` steps of stage 2 behind and so large a share of its tokens; 0
@@ -118,9 +120,10 @@ class StepPlanner:
         self._hard_share = config.experimental.hard_share
         self._gaps = gaps
 
-    def plan(self, step: int, stage: int, stage_steps: int) -> StepPlan:
-        """The plan of a step in stage number `stage`, of which `stage_steps` steps are done."""
-        planned = self._curriculum.stage(stage, stage_steps)
+    def plan(self, step: int, stage: int, stage_steps: int, spent: float = 0.0) -> StepPlan:
+        """The plan of a step in stage number `stage`, of which `stage_steps` steps are done and so large a share of its
+        tokens is taken."""
+        planned = self._curriculum.stage(stage, stage_steps, spent)
         if stage != 1 and self._hard_share and (gaps := self._gaps.before(step)):
             planned = replace(planned, hard=Hard(self._hard_share, gaps))
         return StepPlan(step, planned, stage_steps)

@@ -32,7 +32,7 @@ from backend.training.algorithm.exploration import next_entropy_weight
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.curriculum import Stage, credit_settings, curriculum_of
 from backend.training.learning.role_trainer import Batch, GradientPool, RoleTrainer, RoleTrainerSettings
-from backend.training.learning.step_data import LearningResult, StepData, tokens_of
+from backend.training.learning.step_data import LearningResult, StepData
 from backend.training.learning.training_metrics import credit_metrics, practice_metrics, spoken_metrics
 from backend.training.rollout.role_outcomes import role_outcome_metrics
 from cryptosentinel.agents.registry import MANAGER
@@ -60,8 +60,6 @@ class LearnerState:
     call_histograms  of each of the last steps, oldest first: how many rollouts called the role how often
                      (`credit.calls_histogram`)
     entropy_weight   of the bonus in the next step, where it follows a target; None before the first one
-    tokens           of all rollouts so far, where their number ends the training
-    stage1_tokens    of these, those before stage 2
     """
 
     stage2_steps: int = 0
@@ -69,8 +67,6 @@ class LearnerState:
     skipped_steps: int = 0
     call_histograms: list[dict[int, int]] = field(default_factory=list)
     entropy_weight: float | None = None
-    tokens: int = 0
-    stage1_tokens: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
@@ -87,15 +83,13 @@ class LearnerState:
             {int(calls): int(rollouts) for calls, rollouts in histogram.items()}
             for histogram in values["call_histograms"]
         ]
-        weight = raw.get("entropy_weight")  # former checkpoints have neither it nor tokens
+        weight = raw.get("entropy_weight")  # former checkpoints do not have it
         return cls(
             int(values["stage2_steps"]),
             int(values["idle_steps"]),
             int(values["skipped_steps"]),
             histograms,
             None if weight is None else float(weight),
-            int(raw.get("tokens", 0)),
-            int(raw.get("stage1_tokens", 0)),
         )
 
 
@@ -157,13 +151,13 @@ class Learner:
     def credit_input(self, step: int, data: StepData) -> CreditInput:
         """The role's calls of a step with rewards and alignment weights. The state counts the step; no weight changes.
 
-        The stage's number is the data's. The weights of the rewards and the learning rate are those of the role's own
-        settings after the steps of stage 2 that it has done, or the share of its tokens that these have taken.
+        The stage's number and the share of its tokens that is spent are the data's. The weights of the rewards and the
+        learning rate are those of the role's own settings after the steps of stage 2 that it has done, or that share.
         """
         state, done = self.state, self.state.stage2_steps
-        spent = self._spent(data)
-        rate = self.curriculum.rate(done if data.stage.number == 2 else 0, spent)
-        stage = self.curriculum.stage(data.stage.number, done, spent)
+        number, spent = data.stage.number, data.stage.spent
+        rate = self.curriculum.rate(done if number == 2 else 0, spent)
+        stage = self.curriculum.stage(number, done, spent)
         state.stage2_steps += stage.number == 2
         state.idle_steps = 0 if self.conversations(data) else state.idle_steps + 1
         metrics = {f"{self.role}/silent_steps": float(state.idle_steps)}
@@ -174,19 +168,6 @@ class Learner:
         settings = credit_settings(self.config, stage)
         groups = self._scored_groups(step, data, stage, settings, metrics)
         return CreditInput(stage, settings, groups, rate, metrics)
-
-    def _spent(self, data: StepData) -> float:
-        """The share of stage 2's tokens that the steps before have taken; 0 in stage 1, and where tokens end nothing.
-        The state counts those of this step."""
-        state, limit = self.state, self.config.tokens
-        if not limit:
-            return 0.0
-        before = state.tokens
-        state.tokens += tokens_of(data)
-        if data.stage.number == 1:
-            state.stage1_tokens = state.tokens
-            return 0.0
-        return min(1.0, (before - state.stage1_tokens) / max(1, limit - state.stage1_tokens))
 
     def credit_metrics(self, given: CreditInput, credit: RoleCredit | None, data: StepData) -> dict[str, float]:
         """What the role was paid, by name; empty where it sat the step out."""

@@ -271,25 +271,31 @@ def test_the_trainer_has_one_optimizer_a_role_over_disjoint_parameters(
 
 
 def test_a_training_ends_when_its_tokens_are_spent(nano: Path, store: Store, tmp_path: Path) -> None:
-    """Also after a resume, which counts on; the last step is validated as the last of any training is. Rates fall over
-    the tokens, where these end it before its steps."""
+    """The last step is validated as the last of any training is."""
     one = open_trainer(
         smaller_config(stage1_steps=0, stage2_steps=50, tokens=1), nano, tmp_path / "one", store, stage=2
     )
     spent = one.run()
     assert spent.step == 1 and spent.tokens == sum(len(call.ids) for call in store.trajectories(RUN, 0))
-    limit = 2 * spent.tokens
-    options = {"stage1_steps": 0, "stage2_steps": 50, "validation_every": 50, "tokens": limit}
-    config = smaller_config(lr_schedule="linear", lr_end=0.1, **options)
-    begun = open_trainer(config, nano, tmp_path / "two", store, stage=2)
+    assert "validation/outcome" in store.metrics(RUN)[-1].values
+
+
+@pytest.mark.parametrize("stage1_steps", [0, 1])
+def test_rates_fall_over_the_tokens_of_stage_2(nano: Path, store: Store, tmp_path: Path, stage1_steps: int) -> None:
+    """Where these end a training before its steps; those of stage 1 do not count, and a resume counts on."""
+    options = {"stage2_steps": 50, "validation_every": 1, "gate_format": 0.0, "lr_schedule": "linear", "lr_end": 0.1}
+    config = smaller_config(stage1_steps=stage1_steps, tokens=9_000, **options)
+    begun = open_trainer(config, nano, tmp_path, store)
     begun.trainer.start()
     begun.step()
-    resumed = open_trainer(config, nano, tmp_path / "two", store)
-    state = resumed.run()
-    assert state.step <= 4 and state.tokens >= limit > begun.state.tokens
-    metrics = store.metrics(RUN)
-    assert "validation/outcome" in metrics[-1].values
-    rates = [record.values["manager/lr"] for record in metrics if "manager/lr" in record.values]
+    state = open_trainer(config, nano, tmp_path, store).run()
+    assert state.tokens >= config.training.tokens
+    rates = {one.step - 1: one.values["manager/lr"] for one in store.metrics(RUN) if "manager/lr" in one.values}
     taken = [sum(len(call.ids) for call in store.trajectories(RUN, step)) for step in range(state.step)]
-    shares = np.cumsum([0, *taken[:-1]]) / limit
-    assert rates == pytest.approx(config.training.learning_rate.manager * (1.0 - 0.9 * shares)) and shares[-1] > 0.2
+    before = sum(taken[:stage1_steps])
+    falling = taken[stage1_steps:]
+    shares = np.cumsum([0, *falling[:-1]]) / (config.training.tokens - before)
+    factors = [1.0] * stage1_steps + list(1.0 - 0.9 * shares)
+    expected = config.training.learning_rate.manager * np.asarray(factors)
+    assert list(rates.values()) == pytest.approx(expected[list(rates)])
+    assert len(set(rates.values())) > 2
