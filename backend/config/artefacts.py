@@ -50,9 +50,9 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
     ),
     "training": (
         "stage1_steps", "stage1_max_steps", "stage2_steps", "tokens", "queries_per_step", "rollouts_per_query",
-        "practice_queries", "practice_roles", "scenario_paths", "scenario_source", "temperature", "alignment", "alpha",
-        "beta", "invalid_penalty", "clip_low", "clip_high", "kl", "entropy", "learning_rate", "lr_schedule", "lr_end",
-        "warmup_steps", "minibatches", "optimizer", "adam_betas", "weight_decay", "max_grad_norm", "freeze", "weights",
+        "practice_queries", "practice_roles", "practice_sizes", "scenario_paths", "scenario_source", "temperature",
+        "alignment", "alpha", "beta", "invalid_penalty", "clip_low", "clip_high", "kl", "entropy", "learning_rate",
+        "lr_schedule", "lr_end", "warmup_steps", "minibatches", "optimizer", "adam_betas", "weight_decay", "max_grad_norm", "freeze", "weights",
         "lora_rank", "lora_alpha", "lora_targets", "device", "precision", "quantization", "gradient_checkpointing",
         "micro_batch_tokens", "shards", "validation_every", "validation_queries", "gate_format", "rollback_format",
         "seed", "train_thoughts", "experimental",

@@ -24,6 +24,7 @@ def _split(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+PositionShare = Annotated[float, Field(gt=0.0, le=1.0)]
 
 Rate = Annotated[float, Field(gt=0.0, le=0.1)]
 

@@ -18,6 +18,7 @@ from backend.config.base import (
     LoraRank,
     LoraTargets,
     Names,
+    PositionShare,
     Rate,
     RewardWeights,
     Section,
@@ -74,6 +75,11 @@ class TrainingConfig(Section):
     )
     practice_roles: Names = Field(
         (), description="sub-agents that practise on practice_queries, as 'A,B'; empty: all of them"
+    )
+    practice_sizes: tuple[PositionShare, ...] = Field(
+        (0.5, 1.0),
+        min_length=1,
+        description="positions on which sub-agents practise, as shares of the largest that a coin may have: one by lot",
     )
     scenario_paths: int = Field(
         16, ge=1, le=1024, description="synthetic markets: simulated scenarios over which the outcome is averaged"

@@ -11,6 +11,7 @@ import numpy as np
 from backend.builders.market import costs_of, limits_of
 from backend.builders.plugins import reward_of, scores_of
 from backend.config.schema import Config
+from backend.config.training import TrainingConfig
 from backend.training.algorithm.rewards import NO_TAIL, Outcome, Tail
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.queries import Query
@@ -74,8 +75,9 @@ class Practice:
 @dataclass(frozen=True)
 class RolloutSettings:
     """Named as in the configuration: K, the simulated scenarios of a query, their length in bars. `outcome_scale`,
-    `tail`, `question_cost` and `judge` are those of `RolloutScorer`, `limits` the guard's. Without `train_thoughts` no
-    token of a thought is one that is learnt."""
+    `tail`, `question_cost` and `judge` are those of `RolloutScorer`, `limits` the guard's, `practice_sizes` the
+    positions of which one is asked about in practice. Without `train_thoughts` no token of a thought is one that is
+    learnt."""
 
     rollouts_per_query: int
     scenario_paths: int
@@ -88,6 +90,7 @@ class RolloutSettings:
     tail: Tail = NO_TAIL
     question_cost: float = 0.0
     judge: Judge = SHIPPED
+    practice_sizes: tuple[float, ...] = TrainingConfig.model_fields["practice_sizes"].default
 
     def scorer(self, query: Query) -> RolloutScorer:
         """Who scores what is said and done about a query."""
@@ -119,6 +122,7 @@ def rollout_settings(config: Config, rollouts: int) -> RolloutSettings:
         tail=tail_of(config.training),
         question_cost=config.team.question_price / 1e4,
         judge=judge_of(config),
+        practice_sizes=config.training.practice_sizes,
     )
 
 
@@ -195,7 +199,14 @@ def practise(
     ]
     joint = team.settings.joint_questions
     asked = [
-        (query, tool, [_question(query, tool, symbol) for symbol in (query.symbols if joint else (query.symbol,))])
+        (
+            query,
+            tool,
+            [
+                _question(query, tool, symbol, settings.practice_sizes)
+                for symbol in (query.symbols if joint else (query.symbol,))
+            ],
+        )
         for query, row in zip(queries, tools, strict=True)
         for tool in row
     ]
@@ -219,16 +230,16 @@ def practise(
     return groups
 
 
-def _question(query: Query, tool: str, symbol: str) -> Question:
+def _question(query: Query, tool: str, symbol: str, sizes: Sequence[float]) -> Question:
     """What is asked about a coin of a query, the same for all its rollouts: the coin, or a position drawn by the
-    query's seed. Where the query says what could be known, the likelier side is proposed more often, as a manager that
+    query's seed, of one of `sizes`. Where the query says what could be known, the likelier side is proposed more often, as a manager that
     knows something does: where both sides come alike, a veto is right nearly always."""
     if SUB_AGENTS[tool].consult.arguments is AskAnalyst:
         return AskAnalyst(symbol=symbol)
     which = [] if symbol == query.symbol else [symbol]
     rng = np.random.default_rng(derive_seed(query.seed, tool, *which))
     side: Side = "long" if rng.random() < _chance_of_long(query) else "short"
-    exposure = float(rng.choice([0.5, 1.0])) * query.position_size()
+    exposure = float(rng.choice(sizes)) * query.position_size()
     return AskAboutPosition(symbol=symbol, side=side, exposure=round(exposure, 2))
 
 

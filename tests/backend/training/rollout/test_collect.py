@@ -51,11 +51,11 @@ def rolled(queries: list[Query], seed: int = 1, settings: RolloutSettings = SETT
     return collect(team, engine, queries, settings, seed)
 
 
-def practised(queries: list[Query], seed: int = 1) -> list[list[Practice]]:
+def practised(queries: list[Query], seed: int = 1, settings: RolloutSettings = SETTINGS) -> list[list[Practice]]:
     """The same team's sub-agents, asked directly."""
     engine = ScriptedEngine(make_byte_codec(), novice_policies())
     team = Team(make_byte_codec(), engine.policy_version, standard_team(horizon_bars=HORIZON))
-    return practise(team, engine, queries, SETTINGS, seed)
+    return practise(team, engine, queries, settings, seed)
 
 
 def _said(groups: list[list[Rollout]]) -> list[list[tuple[int, ...]]]:
@@ -165,3 +165,12 @@ def test_practice_proposes_the_likelier_side_more_often(belief: tuple[float, ...
     without = [replace(query, belief=None) for query in queries]
     drawn = [one.brief["side"] for group in practised(without) for one in group[0].transcripts if "side" in one.brief]
     assert 0.4 < np.mean([side == "long" for side in drawn]) < 0.6
+
+
+@pytest.mark.parametrize("sizes", [(0.5, 1.0), (1.0,), (0.25, 0.5, 0.75)])
+def test_practice_asks_about_positions_of_all_sizes_alike(sizes: tuple[float, ...]) -> None:
+    groups = practised(POOL.draw(1, 0, 100, easy=False), settings=replace(SETTINGS, practice_sizes=sizes))
+    asked = [one.brief["exposure"] for group in groups for one in group[0].transcripts if "exposure" in one.brief]
+    shares = [asked.count(size) / len(asked) for size in sizes]
+    assert len(asked) == 200 and sum(shares) == pytest.approx(1.0)
+    assert shares == pytest.approx([1.0 / len(sizes)] * len(sizes), abs=0.12)
