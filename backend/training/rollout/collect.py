@@ -232,8 +232,8 @@ def practise(
 
 def _question(query: Query, tool: str, symbol: str, sizes: Sequence[float]) -> Question:
     """What is asked about a coin of a query, the same for all its rollouts: the coin, or a position drawn by the
-    query's seed, of one of `sizes`. Where the query says what could be known, the likelier side is proposed more often, as a manager that
-    knows something does: where both sides come alike, a veto is right nearly always."""
+    query's seed, of one of `sizes`. Where the query says what could be known, the likelier side is proposed more often,
+    as a manager that knows something does: where both sides come alike, a veto is right nearly always."""
     if SUB_AGENTS[tool].consult.arguments is AskAnalyst:
         return AskAnalyst(symbol=symbol)
     which = [] if symbol == query.symbol else [symbol]
