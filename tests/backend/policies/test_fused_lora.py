@@ -1,0 +1,144 @@
+"""The fused product of a frozen layer and its adapter is peft's, in value and in every gradient."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
+from peft.tuners.lora import Linear
+from torch import Tensor, nn
+
+from backend.policies.fused_lora import FusedLinear, _Product, fuse
+
+
+class _Layers(nn.Module):
+    """Two layers, the second of which has a bias."""
+
+    def __init__(self, width: int, wide: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, wide, bias=False)
+        self.second = nn.Linear(wide, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(x)))
+
+
+def with_adapters(width: int, wide: int, rank: int, dtype: torch.dtype = torch.float64, **config: Any) -> PeftModel:
+    """A frozen model with the adapters `one`, which is active, and `two`; neither is 0."""
+    shape = LoraConfig(r=rank, lora_alpha=3 * rank, target_modules=["first", "second"], **config)
+    model = get_peft_model(_Layers(width, wide).to(dtype), shape, adapter_name="one")
+    assert isinstance(model, PeftModel)
+    model.add_adapter("two", shape)
+    model.to(dtype)
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            nn.init.normal_(parameter)
+    return model
+
+
+def both(model: PeftModel) -> tuple[PeftModel, PeftModel]:
+    """The model as it is, and a fused copy."""
+    fused = copy.deepcopy(model)
+    fuse(fused)
+    assert sum(type(one) is FusedLinear for one in fused.modules()) == 2
+    return model, fused
+
+
+def answer(model: PeftModel, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """The output at `x`, and the gradients of x and of all parameters that have one."""
+    x = x.clone().requires_grad_()
+    out = model(x)
+    out.square().sum().backward()
+    assert x.grad is not None
+    grads = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+    return out, {"x": x.grad, **grads}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.lists(st.integers(1, 4), min_size=1, max_size=3))
+def test_value_and_gradients_are_those_of_peft(width: int, wide: int, rank: int, rows: list[int]) -> None:
+    torch.manual_seed(width * wide + rank)
+    theirs, ours = both(with_adapters(width, wide, rank))
+    x = torch.randn(*rows, width, dtype=torch.float64)
+    (expected, wanted), (found, had) = answer(theirs, x), answer(ours, x)
+    torch.testing.assert_close(found, expected)
+    assert found.shape == expected.shape and had.keys() == wanted.keys()
+    assert {name.split(".")[-2] for name in had if name != "x"} == {"one"}, "the other adapter and the base have none"
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(had[name], gradient)
+
+
+def test_the_gradient_is_that_of_the_product() -> None:
+    torch.manual_seed(0)
+    x, down, up = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((5, 4), (2, 4), (3, 2)))
+    weight, bias = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
+    assert torch.autograd.gradcheck(_Product.apply, (x, weight, bias, down, up))
+    assert torch.autograd.gradcheck(lambda x, down, up: _Product.apply(x, weight, None, down, up), (x, down, up))
+
+
+def test_an_adapter_of_zeros_changes_no_bit() -> None:
+    _, fused = both(with_adapters(8, 8, 4, torch.float32))
+    for name, parameter in fused.named_parameters():
+        if ".lora_B." in name:
+            nn.init.zeros_(parameter)
+    x = torch.randn(16, 8)
+    with fused.disable_adapter():
+        plain = fused(x)
+    assert torch.equal(fused(x), plain)
+
+
+def tuner(model: PeftModel) -> LoraModel:
+    """What peft keeps between its wrapper and the model."""
+    assert isinstance(model.base_model, LoraModel)
+    return model.base_model
+
+
+CASES: dict[str, Callable[[PeftModel], object]] = {
+    "both adapters": lambda model: tuner(model).set_adapter(["one", "two"]),
+    "merged": lambda model: model.merge_adapter(),
+    "no adapter": lambda model: tuner(model).disable_adapter_layers(),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_any_other_case_is_peft_s_own(case: str) -> None:
+    torch.manual_seed(1)
+    theirs, ours = both(with_adapters(6, 5, 2))
+    x = torch.randn(7, 6, dtype=torch.float64)
+    plain = ours(x)
+    for model in (theirs, ours):
+        CASES[case](model)
+    assert torch.equal(ours(x), theirs(x))
+    assert case == "merged" or not torch.allclose(ours(x), plain)
+
+
+@pytest.mark.parametrize("config", [{"lora_dropout": 0.5}, {"use_dora": True}, {"lora_bias": True}])
+def test_adapters_of_another_kind_are_peft_s_own(config: dict[str, Any]) -> None:
+    torch.manual_seed(2)
+    theirs, ours = both(with_adapters(6, 5, 2, **config))
+    x = torch.randn(7, 6, dtype=torch.float64)
+    answers = []
+    for model in (theirs, ours):
+        torch.manual_seed(3)
+        answers.append(model.train()(x))
+    assert torch.equal(*answers)
+
+
+def test_numbers_of_two_kinds_are_peft_s_own() -> None:
+    """As under autocast, and where a base in bfloat16 has adapters in float32."""
+    theirs, ours = both(with_adapters(6, 5, 2, torch.float32))
+    x = torch.randn(7, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(ours(x), theirs(x))
+    for model in (theirs, ours):
+        for module in model.modules():
+            if isinstance(module, Linear):
+                module.base_layer.to(torch.bfloat16)
+    short = x.to(torch.bfloat16)
+    assert torch.equal(ours(short), theirs(short))
