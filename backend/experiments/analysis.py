@@ -51,7 +51,8 @@ class ArmResult:
 @dataclass(frozen=True)
 class Comparison:
     """What an arm has beyond another, window by window with the same seed. `adjusted` is the p-value after the plan's
-    correction; `different` whether that is below the plan's level."""
+    correction; `different` whether that is below the plan's level. `seed_p_values` are those of each seed alone, whose
+    windows do not overlap, uncorrected; empty where a seed has one value."""
 
     arm: str
     against: str
@@ -59,6 +60,7 @@ class Comparison:
     adjusted: float
     different: bool
     values: list[list[float]]
+    seed_p_values: list[float] = field(default_factory=list)  # a former version's result has none
 
 
 @dataclass(frozen=True)
@@ -197,10 +199,19 @@ def _market(experiment: ExperimentFile, market: str, cells: Documents) -> Market
     raw = [interval.p_value for _, interval, _ in found]
     adjusted = raw if corrected is None or not raw else corrected(raw).tolist()
     comparisons = [
-        Comparison(name, plan.reference, interval, chance, chance < 1.0 - plan.test.level, gains.tolist())
+        Comparison(
+            name, plan.reference, interval, chance, chance < 1.0 - plan.test.level, gains.tolist(), _each_alone(gains)
+        )
         for (name, interval, gains), chance in zip(found, adjusted, strict=True)
     ]
     return MarketResult(market, arms, comparisons)
+
+
+def _each_alone(gains: FloatArray) -> list[float]:
+    """The p-value of each seed's differences (seeds, windows), as if there were no other seed."""
+    if gains.shape[1] < 2:
+        return []
+    return [grid_interval(row[None], nested=False).p_value for row in gains]
 
 
 def _of(experiment: ExperimentFile, market: str, arm: str) -> list[Cell]:
@@ -278,16 +289,37 @@ def _sentence(experiment: ExperimentFile, result: MarketResult) -> str:
     if not result.comparisons:
         return f"{where}Nothing was compared: there is one arm."
     sure = [one for one in result.comparisons if one.different]
+    alone = "" if result.market == "as_is" else _said_of_each(result.comparisons, test.level)
     how = {"holm": " after Holm's correction", "benjamini_hochberg": " after Benjamini and Hochberg's correction"}
     basis = f"at {100 * (1 - test.level):g} %{how.get(test.correction, ', uncorrected')}"
     count = f"{len(result.comparisons)} comparison{'s' if len(result.comparisons) > 1 else ''}"
     if not sure:
-        return f"{where}None of {count} with {experiment.plan.reference} shows a difference {basis}."
+        return f"{where}None of {count} with {experiment.plan.reference} shows a difference {basis}.{alone}"
     measure = measure_called(test.measure)
     said = "; ".join(f"{one.arm} {difference_text(test.measure, one.interval)}" for one in sure)
     return (
         f"{where}{len(sure)} of {count} with {experiment.plan.reference} {'shows' if len(sure) == 1 else 'show'} "
-        f"a difference in {measure.words} {measure.each} {basis}: {said}."
+        f"a difference in {measure.words} {measure.each} {basis}: {said}.{alone}"
+    )
+
+
+def seeds_alone(comparisons: Sequence[Comparison], level: float) -> tuple[int, int, int]:
+    """How many tests of a seed alone there are in the comparisons, how many of these are below 1 - `level`, and how
+    many after Holm's correction over all of them."""
+    chances = [chance for one in comparisons for chance in one.seed_p_values]
+    if not chances:
+        return 0, 0, 0
+    return len(chances), sum(chance < 1.0 - level for chance in chances), int((holm(chances) < 1.0 - level).sum())
+
+
+def _said_of_each(comparisons: Sequence[Comparison], level: float) -> str:
+    """How often a repetition alone, a seed with its market, would have been taken for a difference."""
+    tests, below, corrected = seeds_alone(comparisons, level)
+    if not tests:
+        return ""
+    return (
+        f" Of {tests} tests of a seed alone {below} {'is' if below == 1 else 'are'} below {100 * (1 - level):g} % "
+        f"uncorrected and {corrected} after Holm's correction over them."
     )
 
 

@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
-from backend.experiments.analysis import ArmResult, Comparison, ExperimentResult, MarketResult, difference_text
+from backend.experiments.analysis import (
+    ArmResult,
+    Comparison,
+    ExperimentResult,
+    MarketResult,
+    difference_text,
+    seeds_alone,
+)
 from backend.experiments.folder import PAGE
 from backend.experiments.measures import STATES_MEASURE, measure_called
 from backend.experiments.pictures import IntervalRow, interval_picture
@@ -171,7 +178,7 @@ def _comparison_table(result: ExperimentResult, comparisons: Sequence[Comparison
         (
             one.arm,
             [difference_text(result.measure, one.interval), f"{one.interval.p_value:.4f}", f"{one.adjusted:.4f}",
-             str(one.interval.degrees), "yes" if one.different else "no"],
+             str(one.interval.degrees), "yes" if one.different else "no", *_alone(result, one)],
             one.different,
         )
         for one in comparisons
@@ -184,9 +191,16 @@ def _comparison_table(result: ExperimentResult, comparisons: Sequence[Comparison
             "p corrected",
             "degrees",
             "differs",
+            *(["seeds that differ alone"] if comparisons[0].seed_p_values else []),
         ],
         rows,
     )
+
+
+def _alone(result: ExperimentResult, comparison: Comparison) -> list[str]:
+    """How many seeds differ alone, and after the correction over the seeds."""
+    tests, below, corrected = seeds_alone([comparison], result.level)
+    return [f"{below} of {tests} ({corrected} corrected)"] if tests else []
 
 
 def _arm_table(result: ExperimentResult, arms: Sequence[ArmResult]) -> Markup:

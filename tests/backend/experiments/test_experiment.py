@@ -15,6 +15,7 @@ from backend.experiments import run as experiment_run
 from backend.experiments.cells import experiment_cells
 from backend.experiments.plan import read_experiment
 from backend.experiments.run import ExperimentOutcome
+from backend.statistics.mean_interval import student_share
 from backend.store.store import Store
 from simulator.errors import UserError
 
@@ -32,6 +33,16 @@ def test_an_experiment_from_its_file_to_its_page(plan_file: Write, run_here: Run
     # Holm over two: the smaller p-value counts twice.
     raw = sorted(one.interval.p_value for one in first.comparisons)
     assert min(one.adjusted for one in first.comparisons) == pytest.approx(min(1.0, 2 * raw[0]))
+    for market in result.markets:
+        for one in market.comparisons:
+            rows = np.array(one.values)
+            t = np.abs(rows.mean(axis=1)) / (rows.std(axis=1, ddof=1) / np.sqrt(3))
+            assert one.seed_p_values == pytest.approx([1.0 - student_share(2, value) for value in t])
+    chances = [chance for one in result.markets[1].comparisons for chance in one.seed_p_values]
+    below = sum(chance < 0.05 for chance in chances)
+    assert (
+        f"Of 6 tests of a seed alone {below} {'is' if below == 1 else 'are'} below 5 % uncorrected" in result.sentence
+    )
     page = html.unescape(outcome.page.read_text())
     assert "Does an EMA cross earn more than holding?" in page and result.sentence in page
     assert len(page) < 50_000 and "http" not in page.replace("http://www.w3.org/2000/svg", "")
