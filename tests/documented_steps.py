@@ -302,6 +302,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel experiment run experiments/co_training_longer.toml",
         "cryptosentinel experiment run experiments/co_training_orders.toml",
         "cryptosentinel experiment run experiments/co_training_practice.toml",
+        "cryptosentinel experiment run experiments/co_training_whole_positions.toml",
         "cryptosentinel experiment run experiments/e2_co_training.toml",
         "cryptosentinel experiment run experiments/e2_co_training_again.toml",
         "cryptosentinel experiment run experiments/e2_verdicts.toml",

@@ -23,15 +23,20 @@ class _Product(torch.autograd.Function):
         """`x` (N, in), `weight` (out, in), `bias` (out,), `down` A (r, in), `up` B (out, r); y is (N, out)."""
         inner = functional.linear(x, down)
         ctx.save_for_backward(x, weight, down, up, inner)
-        return functional.linear(x, weight, bias).addmm_(inner, up.t())
+        return _plus_product(functional.linear(x, weight, bias), inner, up.t())
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         x, weight, down, up, inner = ctx.saved_tensors
         grad: Tensor = grads[0]
         of_inner = grad @ up
-        of_x = (grad @ weight).addmm_(of_inner, down) if ctx.needs_input_grad[0] else None
+        of_x = _plus_product(grad @ weight, of_inner, down) if ctx.needs_input_grad[0] else None
         return of_x, None, None, of_inner.t() @ x, grad.t() @ inner
+
+
+def _plus_product(into: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """`into` plus left @ right, in place; not `addmm_`, which torch's counter of operations leaves out."""
+    return torch.addmm(into, left, right, out=into)
 
 
 class FusedLinear(Linear):
