@@ -30,7 +30,7 @@ WARM_UP = 2
 PROMPTS, GROUP, PROMPT_TOKENS, NEW_TOKENS = 16, 8, 96, 48
 THREADS = 2
 UPDATES = 4
-LIMIT = 0.5
+LIMIT = 0.3
 
 
 def run() -> list[Result]:
