@@ -312,6 +312,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel experiment run experiments/e8_daily.toml",
         "cryptosentinel experiment run experiments/no_edge.toml",
         "cryptosentinel experiment run experiments/no_edge_trained.toml",
+        "cryptosentinel experiment run experiments/staleness.toml",
     ),
     "reads a store of SurrealDB 2, with that one's engine in an environment of its own": (
         "cryptosentinel store convert runs/store",
