@@ -199,15 +199,9 @@ def practise(
     ]
     joint = team.settings.joint_questions
     asked = [
-        (
-            query,
-            tool,
-            [
-                _question(query, tool, symbol, settings.practice_sizes)
-                for symbol in (query.symbols if joint else (query.symbol,))
-            ],
-        )
+        (query, tool, [_question(query, tool, symbol, settings.practice_sizes) for symbol in symbols])
         for query, row in zip(queries, tools, strict=True)
+        for symbols in [query.symbols if joint else (query.symbol,)]
         for tool in row
     ]
     tasks = [
