@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import PreTrainedModel
 
 from backend.policies.prefix_tree import in_family, pick, sampled_states
@@ -33,14 +32,43 @@ def token_logps(
         logits, targets = _plain(model, ids, mask)
     if temperature != 1.0:  # the logits are the largest tensor here: no pass over them for nothing
         logits = logits / temperature
-    log_probs = functional.log_softmax(logits, -1)
-    logps = log_probs.gather(-1, targets.unsqueeze(-1))
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy = -(log_probs.exp() * log_probs).sum(-1, keepdim=True)
+    logps, entropy = _OfTargets.apply(logits, targets, entropy_gradient)
     if shared is not None:
         logps, entropy = pick(logps, shared.index), pick(entropy, shared.index)
     blank = torch.zeros(ids.shape, device=ids.device)
     return blank.masked_scatter(mask, logps), blank.masked_scatter(mask, entropy)
+
+
+class _OfTargets(torch.autograd.Function):
+    """Log-prob of a target under softmax and the entropy of softmax, in as few passes over the logits as there can be:
+    they are the largest tensor of a step."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+        """`logits` z (U, V) and `targets` (U,); log-probs and entropies (U, 1)."""
+        target = targets.unsqueeze(-1)
+        shifted = logits - logits.amax(-1, keepdim=True)
+        probs = shifted.exp()
+        total = probs.sum(-1, keepdim=True)
+        logps = shifted.gather(-1, target) - total.log()
+        # H = log sum e^s - sum p s; an s of minus infinity, whose p is 0, adds nothing.
+        entropy = total.log() - shifted.mul_(probs).nan_to_num_(0.0).sum(-1, keepdim=True) / total
+        ctx.save_for_backward(probs.div_(total), target, entropy)
+        ctx.entropy_gradient = entropy_gradient
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
+        return logps, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """d logp / d z_j = 1[j is the target] - p_j, and dH / d z_j = -p_j (log p_j + H)."""
+        probs, target, entropy = ctx.saved_tensors
+        of_logps, of_entropy = grads
+        of_logits = probs * -of_logps
+        of_logits.scatter_add_(-1, target, of_logps)
+        if ctx.entropy_gradient:
+            of_logits -= torch.special.xlogy(probs, probs).add_(probs * entropy).mul_(of_entropy)
+        return of_logits, None, None
 
 
 def _plain(model: PreTrainedModel, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

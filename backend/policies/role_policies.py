@@ -22,8 +22,8 @@ from transformers.pytorch_utils import Conv1D
 
 from backend.config.training import TrainingConfig
 from backend.policies.adapter_shapes import adapter_shape
-from backend.policies.fused_lora import fuse
 from backend.policies.hardware import Hardware, base_state
+from backend.policies.linear_layers import quicken
 from backend.policies.logprobs import token_logps
 from backend.policies.lora import LoraSettings, lora_config, on_model
 from backend.policies.sharding import Scorer, divide, spread, whole, without_content
@@ -75,10 +75,10 @@ class RolePolicies:
             # In this order the adapters begin alike on all hardware: drawn in float32, on the CPU.
             self.hardware.pack(model)
             self._peft = _with_adapters(model, self._adapter_shapes, seed)
-            if self.hardware.shards is None:  # a divided base has no whole weight to multiply with
-                fuse(model)
             self.hardware.place(model)
         for trained in self._copies.values() if self._copies else [model]:
+            if self.hardware.shards is None:  # a divided model has no whole weight to multiply with
+                quicken(trained)
             self.hardware.prepare(trained)
         self._scorers: dict[PreTrainedModel, Scorer] = {}
         if self.hardware.shards is not None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from backend.policies.linear_layers import quicken
 from backend.policies.logprobs import token_logps
 from backend.processes import ALONE, Workers
 from backend.training.sft.shared_steps import PartGradients, part_gradients
@@ -150,6 +151,7 @@ def warm_start(
         return token_logps(model, ids.to(model.device), mask.to(model.device))[0]
 
     model.requires_grad_(True).train()
+    quicken(model)
     losses: list[float] = []
     with part_gradients(model, settings.parts, workers) if settings.parts > 1 else nullcontext() as in_parts:
         trainer = SupervisedTrainer(list(model.parameters()), logps, examples, settings, in_parts)

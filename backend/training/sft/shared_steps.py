@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen3Config
 
+from backend.policies.linear_layers import quicken
 from backend.policies.logprobs import token_logps
 from backend.policies.temporary import temporary_folder
 from backend.processes import Helper, Workers, WorkReport, silent
@@ -95,6 +96,7 @@ def _compute_there(task: _PartTask, report: WorkReport) -> float:
     if task.folder not in _MODELS:
         _MODELS.clear()
         _MODELS[task.folder] = new_nano(0, task.architecture).requires_grad_(True).train()
+        quicken(_MODELS[task.folder])
     model = _MODELS[task.folder]
     parameters = list(model.parameters())
     size = sum(one.numel() for one in parameters)

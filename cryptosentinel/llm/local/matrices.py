@@ -1,9 +1,13 @@
-"""A weight matrix that rows are multiplied with, in the order that its kernel reads.
+"""Products of rows with a weight matrix, by the kernel that is quickest.
 
-On a CPU a large matrix is kept packed, in blocks as oneDNN's kernels read them. Unpacked, the library brings it into
-such an order at every product, which with few rows takes longer than the product itself: with 32 rows of SmolLM2-135M
-the packed product is about 1.7 times as fast in float32. Small matrices stay as they are: they are in the cache anyway,
-and their numbers stay to the bit what they were.
+On a CPU torch multiplies matrices of float32 by MKL, which on a processor of AMD uses vectors of half the width that
+it has; oneDNN, which torch has too, uses all. On an EPYC of the fifth generation (Zen 5) a core does 105 thousand
+million operations a second with the one and 160 to 250 with the other (`make bench ONLY=engine.products`). A call of
+oneDNN takes 10 us more, so small products stay with MKL.
+
+A large matrix is kept packed, in blocks as oneDNN's kernels read them. Unpacked, the library brings it into such an
+order at every product, which with few rows takes longer than the product itself: with 32 rows of SmolLM2-135M the
+packed product is about 1.7 times as fast in float32.
 """
 
 from __future__ import annotations
@@ -11,10 +15,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.nn import functional
 
+QUICK_FROM = 2**20  # multiplications of a product from which oneDNN's kernel is quicker
 PACKED_FROM = 2**18  # numbers in a matrix; nano's largest has 2^17
 _ROWS = 32  # rows of a product that the order is chosen for; others use the same order
 _SAMPLE = 4096  # numbers that are compared before a packed matrix is unpacked to compare all of it
+
+
+def product(left: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """left (X, in) times the transpose of weight (out, in), and the bias (out,), without a gradient."""
+    if _quick(left, weight.numel()):
+        quick: torch.Tensor = torch.ops.mkldnn._linear_pointwise(left, weight, bias, "none", [], "")
+        return quick
+    return functional.linear(left, weight, bias)
 
 
 class Matrix:
@@ -48,17 +62,21 @@ class Matrix:
     def times(self, left: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """left (X, in) times this, and the bias (out,)."""
         if self._packed is not None:
-            product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(left, self._packed, bias, "none", [], "")
-            return product
+            packed: torch.Tensor = torch.ops.mkldnn._linear_pointwise(left, self._packed, bias, "none", [], "")
+            return packed
         assert self._plain is not None
-        return torch.mm(left, self._plain) if bias is None else torch.addmm(bias, left, self._plain)
+        return product(left, self._plain.t(), bias)
 
     def added(self, to: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
         """to (X, out) plus left (X, in) times this, in one operation where there is one."""
-        if self._packed is not None:
-            return self.times(left).add_(to)
-        assert self._plain is not None
-        return torch.addmm(to, left, self._plain)
+        weight = self._packed
+        if weight is None:
+            assert self._plain is not None
+            if not _quick(left, self._plain.numel()):
+                return torch.addmm(to, left, self._plain)
+            weight = self._plain.t()
+        total: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(left, to, weight, None, "add")
+        return total
 
     def memory(self) -> tuple[int, int]:
         """The address of the numbers, and how many bytes they take."""
@@ -80,6 +98,11 @@ def copies_head(numbers: int) -> bool:
     """Whether a float32 output layer of so many numbers that is the embedding too is held twice on a CPU: the rows of
     the embedding are looked up one by one, and the output layer is packed."""
     return numbers >= PACKED_FROM and packs(torch.device("cpu"), torch.float32)
+
+
+def _quick(left: torch.Tensor, numbers: int) -> bool:
+    """Whether a product of these rows with a matrix of so many numbers is one for oneDNN."""
+    return left.shape[0] * numbers >= QUICK_FROM and left.dtype == torch.float32 and packs(left.device, left.dtype)
 
 
 def _packs(weight: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from backend.models.architectures import qwen3_config
 from backend.models.shape import Shape
+from backend.policies.hardware import Hardware
 from backend.policies.role_policies import RolePolicies
 from backend.training.planning.flops import training_flops
 from benchmarks import bench_training_mfu
@@ -21,10 +22,17 @@ MODES: list[Literal["lora", "full"]] = ["lora", "full"]
 
 
 def counted(layers: int, length: int, sampled: int, weights: Literal["lora", "full"]) -> int:
-    """What torch counts of a conversation's passes forward and backward, with attention as plain products."""
+    """What torch counts of a conversation's passes forward and backward, with attention as plain products, and with
+    adapters beside their layers, as they are in bfloat16."""
     config = nano_config(300, hidden_size=32, layers=layers, heads=6, kv_heads=2, head_dim=8, intermediate_size=80)
     config._attn_implementation = "eager"
-    policies = RolePolicies(new_nano(0, config), ["manager"], weights, lora_settings(lora_rank=RANK))
+    policies = RolePolicies(
+        new_nano(0, config),
+        ["manager"],
+        weights,
+        lora_settings(lora_rank=RANK),
+        hardware=Hardware(precision="bfloat16"),
+    )
     # One token more than is read: the last one is only a target.
     ids = torch.randint(0, 300, (1, length + 1), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(length + 1)[None] > length - sampled

@@ -1,4 +1,4 @@
-"""Packed matrices, and a model that is large enough to be decoded with them and sampled by blocks."""
+"""Products of matrices, packed ones, and a model that is large enough to be decoded with them and sampled by blocks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.local.matrices import Matrix, packs
+from cryptosentinel.llm.local.matrices import Matrix, packs, product
 
 pytestmark = pytest.mark.skipif(not packs(torch.device("cpu"), torch.float32), reason="torch is without oneDNN here")
 VOCABULARY = 8500
@@ -32,6 +34,39 @@ def test_a_packed_matrix_multiplies_and_is_kept_once() -> None:
     assert Matrix.kept(changed, [matrix]) is not matrix
     changed[:] = 0.0
     torch.testing.assert_close(matrix.times(left), left @ weight, atol=1e-4, rtol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 130), st.integers(1, 90), st.integers(1, 130), st.booleans(), st.booleans(), st.integers(0, 2),
+    st.integers(0, 2),
+)  # fmt: skip
+def test_a_product_is_torchs_whichever_kernel_computes_it(
+    rows: int, size: int, out: int, wide: bool, bias: bool, of_left: int, of_weight: int
+) -> None:
+    """Transposed, cut out of a wider matrix or repeated by a stride of 0, and on both sides of the border."""
+    rng = torch.Generator().manual_seed(rows * size + out)
+    factor = 4 if wide else 1  # most of the wide ones are oneDNN's
+
+    def made(lines: int, columns: int, kind: int) -> torch.Tensor:
+        if kind == 1:
+            return torch.randn(columns, lines, generator=rng).t()
+        if kind == 2:
+            return torch.randn(lines, columns + 3, generator=rng)[:, 2:-1]
+        return torch.randn(lines, columns, generator=rng)
+
+    left, weight = made(factor * rows, size, of_left), made(factor * out, size, of_weight)
+    added = torch.randn(factor * out, generator=rng) if bias else None
+    expected = left.double() @ weight.double().t()
+    expected = expected if added is None else expected + added.double()
+    torch.testing.assert_close(product(left, weight, added).double(), expected, atol=1e-4, rtol=1e-5)
+    to = torch.randn(factor * rows, factor * out, generator=rng)
+    kept = to.clone()
+    total = Matrix(weight.t()).added(to, left)
+    torch.testing.assert_close(total.double(), to.double() + left.double() @ weight.double().t(), atol=1e-4, rtol=1e-5)
+    assert torch.equal(to, kept), "what is added to is left as it was"
+    row = left[:1].expand(left.shape)
+    torch.testing.assert_close(product(row, weight), product(row.contiguous(), weight), atol=1e-4, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")

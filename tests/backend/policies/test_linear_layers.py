@@ -1,4 +1,4 @@
-"""The fused product of a frozen layer and its adapter is peft's, in value and in every gradient."""
+"""Linear layers as they are trained are peft's and torch's, in value and in every gradient."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
 
-from backend.policies.fused_lora import FusedLinear, _Product, fuse
+from backend.policies.linear_layers import AdaptedLinear, QuickLinear, _Plain, _WithAdapter, quicken
+from cryptosentinel.llm.local.matrices import QUICK_FROM
 
 
 class _Layers(nn.Module):
@@ -45,8 +46,8 @@ def with_adapters(width: int, wide: int, rank: int, dtype: torch.dtype = torch.f
 def both(model: PeftModel) -> tuple[PeftModel, PeftModel]:
     """The model as it is, and a fused copy."""
     fused = copy.deepcopy(model)
-    fuse(fused)
-    assert sum(type(one) is FusedLinear for one in fused.modules()) == 2
+    quicken(fused)
+    assert sum(type(one) is AdaptedLinear for one in fused.modules()) == 2
     return model, fused
 
 
@@ -78,8 +79,55 @@ def test_the_gradient_is_that_of_the_product() -> None:
     torch.manual_seed(0)
     x, down, up = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((5, 4), (2, 4), (3, 2)))
     weight, bias = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
-    assert torch.autograd.gradcheck(_Product.apply, (x, weight, bias, down, up))
-    assert torch.autograd.gradcheck(lambda x, down, up: _Product.apply(x, weight, None, down, up), (x, down, up))
+    assert torch.autograd.gradcheck(_WithAdapter.apply, (x, weight, bias, down, up))
+    assert torch.autograd.gradcheck(lambda x, down, up: _WithAdapter.apply(x, weight, None, down, up), (x, down, up))
+
+
+def test_the_gradient_of_a_plain_layer_is_that_of_its_product() -> None:
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((5, 4), (3, 4), (3,)))
+    assert torch.autograd.gradcheck(_Plain.apply, (x, weight, bias))
+    assert torch.autograd.gradcheck(lambda x, weight: _Plain.apply(x, weight, None), (x, weight))
+    assert torch.autograd.gradcheck(lambda x: _Plain.apply(x, weight.detach(), None), (x,)), "a frozen layer"
+
+
+def as_exact(ours: Tensor, theirs: Tensor, right: Tensor) -> None:
+    """Of two tensors of float32, ours is about as near to what is right."""
+    assert (ours - right).abs().max() <= 2 * (theirs - right).abs().max() + 1e-6 * right.abs().max()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_large_layers_are_as_exact_as_torch_s(bias: bool) -> None:
+    """So large that the products are oneDNN's, in float32; what is right is said by float64."""
+    torch.manual_seed(3)
+    exact = nn.Linear(160, 210, bias=bias, dtype=torch.float64)
+    x = torch.randn(4, 90, 160, dtype=torch.float64)
+    plain = copy.deepcopy(exact).float()
+    quick = copy.deepcopy(plain)
+    quicken(quick)
+    assert type(quick) is QuickLinear and 4 * 90 * quick.weight.numel() > QUICK_FROM
+    found = []
+    for layer, one in ((exact, x), (plain, x.float()), (quick, x.float())):
+        one = one.clone().requires_grad_()
+        out = layer(one)
+        out.square().sum().backward()
+        assert one.grad is not None
+        found.append([out.detach(), one.grad, *(parameter.grad for parameter in layer.parameters())])
+    for right, theirs, ours in zip(*found, strict=True):
+        assert right is not None and theirs is not None and ours is not None
+        as_exact(ours, theirs, right)
+
+
+def test_large_layers_with_adapters_are_as_exact_as_peft_s() -> None:
+    torch.manual_seed(4)
+    exact = with_adapters(160, 210, 8)
+    theirs, ours = both(copy.deepcopy(exact).float())
+    x = torch.randn(300, 160, dtype=torch.float64) / 50.0  # tanh is nowhere flat
+    assert x.shape[0] * 160 * 210 > QUICK_FROM
+    (right, wanted), (value, plain), (found, had) = answer(exact, x), answer(theirs, x.float()), answer(ours, x.float())
+    for one in wanted:
+        as_exact(had[one], plain[one], wanted[one])
+    as_exact(found, value, right)
 
 
 def test_an_adapter_of_zeros_changes_no_bit() -> None:
