@@ -7,6 +7,7 @@ So what comes out is the same however many there are; only the time is another.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import multiprocessing
 import os
@@ -34,6 +35,26 @@ _EXIT_SECONDS = 2.0  # that a helper has to end by itself before it is killed
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of glibc's `mallopt`
+_KEPT, _APART_FROM = 2**28, 2**25  # bytes; glibc takes no larger block from what is kept
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep up to 256 MB of memory that it has freed.
+
+    A training step frees blocks of some megabytes and needs them again at once. By itself glibc gives them back to the
+    system, which hands them out page by page and cleared: an eighth of the time of nano's learning on two cores. Where
+    the environment says something else (`MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`), and with another C
+    library, nothing is changed.
+    """
+    if sys.platform != "linux" or any(f"MALLOC_{name}_THRESHOLD_" in os.environ for name in ("TRIM", "MMAP")):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _APART_FROM)
+        mallopt(_TRIM_THRESHOLD, _KEPT)
 
 
 class Helper(Protocol):

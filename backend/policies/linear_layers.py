@@ -16,6 +16,7 @@ import torch
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
 
+from backend.processes import keep_freed_memory
 from cryptosentinel.llm.local.matrices import product
 
 _EXACT = (torch.float32, torch.float64)
@@ -88,7 +89,8 @@ class AdaptedLinear(Linear):
             return None
         if not isinstance(self.lora_dropout[adapter], nn.Identity):
             return None
-        return adapter if _exact(x, base.weight, self.lora_A[adapter].weight) else None
+        down = cast(nn.Linear, self.lora_A[adapter])
+        return adapter if _exact(x, cast(nn.Linear, base).weight, down.weight) else None
 
 
 class QuickLinear(nn.Linear):
@@ -109,7 +111,9 @@ def _exact(x: Tensor, *weights: Tensor) -> bool:
 
 
 def quicken(model: nn.Module) -> None:
-    """Let every linear layer of `model`, with adapters and without, be one of these, in place."""
+    """Let every linear layer of `model`, with adapters and without, be one of these, in place, and this process keep the
+    memory that a pass frees for the next one."""
+    keep_freed_memory()
     for module in model.modules():
         if type(module) is Linear:
             module.__class__ = AdaptedLinear

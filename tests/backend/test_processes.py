@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -108,3 +111,34 @@ def test_what_a_helper_raised_is_raised_here_and_it_goes_on(pair: Workers) -> No
 def test_the_death_of_a_helper_is_a_failure_in_words() -> None:
     with started(2) as workers, pytest.raises(RunFailed, match=r"signal 9.*--workers 1"):
         workers.helpers[0].do(_killed, 1, silent)
+
+
+_FAULTS = """
+import resource, sys
+import torch
+from backend.processes import keep_freed_memory
+
+def work():
+    for _ in range(5):
+        held = [torch.ones(2_000_000) for _ in range(20)]
+
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+work()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+work()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another")
+@pytest.mark.parametrize(("how", "environment"), [("kept", {}), ("given back", {}), ("kept", {"MMAP": "131072"})])
+def test_memory_that_was_freed_is_kept_unless_the_environment_says_otherwise(
+    how: str, environment: dict[str, str]
+) -> None:
+    """Told by the pages that the system has to hand out again: 160 MB are 40,000 of them."""
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    mine |= {f"MALLOC_{name}_THRESHOLD_": value for name, value in environment.items()}
+    done = subprocess.run([sys.executable, "-c", _FAULTS, how], env=mine, capture_output=True, text=True, check=True)
+    pages = int(done.stdout)
+    assert pages < 2000 if how == "kept" and not environment else pages > 50_000
