@@ -111,8 +111,8 @@ def _exact(x: Tensor, *weights: Tensor) -> bool:
 
 
 def quicken(model: nn.Module) -> None:
-    """Let every linear layer of `model`, with adapters and without, be one of these, in place, and this process keep the
-    memory that a pass frees for the next one."""
+    """Let every linear layer of `model`, with adapters and without, be one of these, in place, and this process keep
+    the memory that a pass frees for the next one."""
     keep_freed_memory()
     for module in model.modules():
         if type(module) is Linear:
