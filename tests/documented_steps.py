@@ -310,6 +310,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel experiment run experiments/e2_roles.toml",
         "cryptosentinel experiment run experiments/e2_roles_trained.toml",
         "cryptosentinel experiment run experiments/e8_daily.toml",
+        "cryptosentinel experiment run experiments/e8_nano.toml",
         "cryptosentinel experiment run experiments/no_edge.toml",
         "cryptosentinel experiment run experiments/no_edge_trained.toml",
         "cryptosentinel experiment run experiments/staleness.toml",
