@@ -1,9 +1,8 @@
 """Products of rows with a weight matrix, by the kernel that is quickest.
 
-On a CPU torch multiplies matrices of float32 by MKL, which on a processor of AMD uses vectors of half the width that
-it has; oneDNN, which torch has too, uses all. On an EPYC of the fifth generation (Zen 5) a core does 105 thousand
-million operations a second with the one and 160 to 250 with the other (`make bench ONLY=engine.products`). A call of
-oneDNN takes 10 us more, so small products stay with MKL.
+On a CPU torch multiplies matrices of float32 by MKL. On an AMD EPYC of the fifth generation a core does 105 thousand
+million operations a second so, and 160 to 250 by oneDNN, which torch has too (`make bench ONLY=engine.products`). A
+call of oneDNN takes 10 us more, so small products stay with MKL.
 
 A large matrix is kept packed, in blocks as oneDNN's kernels read them. Unpacked, the library brings it into such an
 order at every product, which with few rows takes longer than the product itself: with 32 rows of SmolLM2-135M the
