@@ -304,6 +304,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel experiment run experiments/co_training_practice.toml",
         "cryptosentinel experiment run experiments/co_training_short.toml --seeds 116-120 --name co_training_short_paired",
         "cryptosentinel experiment run experiments/co_training_whole_positions.toml",
+        "cryptosentinel experiment run experiments/credit.toml",
         "cryptosentinel experiment run experiments/e2_co_training.toml",
         "cryptosentinel experiment run experiments/e2_co_training_again.toml",
         "cryptosentinel experiment run experiments/e2_verdicts.toml",
