@@ -16,7 +16,6 @@ import torch
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
 
-from backend.processes import keep_freed_memory
 from cryptosentinel.llm.local.matrices import product
 
 _EXACT = (torch.float32, torch.float64)
@@ -111,9 +110,7 @@ def _exact(x: Tensor, *weights: Tensor) -> bool:
 
 
 def quicken(model: nn.Module) -> None:
-    """Let every linear layer of `model`, with adapters and without, be one of these, in place, and this process keep
-    the memory that a pass frees for the next one."""
-    keep_freed_memory()
+    """Let every linear layer of `model`, with adapters and without, be one of these, in place."""
     for module in model.modules():
         if type(module) is Linear:
             module.__class__ = AdaptedLinear

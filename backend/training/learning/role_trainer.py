@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from backend.policies.role_policies import RolePolicies
 from backend.policies.sharding import ShardGroup
 from backend.policies.tensor_files import read_tensors, write_tensors
+from backend.processes import keep_freed_memory
 from backend.training.algorithm.exploration import held_tokens
 from backend.training.algorithm.objective import (
     Aggregation,
@@ -358,6 +359,8 @@ class PolicyGradient:
         self.policies = policies
         self.role = role
         self.settings = settings
+        if policies.device.type == "cpu":
+            keep_freed_memory()
 
     def accumulate(self, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats) -> float:
         """Add the gradient of some micro-batches of an update to the parameters' own; their part of its loss."""

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from backend.policies.linear_layers import quicken
 from backend.policies.logprobs import token_logps
-from backend.processes import ALONE, Workers
+from backend.processes import ALONE, Workers, keep_freed_memory
 from backend.training.sft.shared_steps import PartGradients, part_gradients
 
 Example = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]
@@ -70,6 +70,7 @@ class SupervisedTrainer:
             raise ValueError("the warm start needs examples, each with a token to learn and none at position 0")
         self.settings = settings
         self.done = 0  # steps
+        keep_freed_memory()
         self._parameters = list(parameters)
         self._logps = logps
         self._in_parts = in_parts

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, Qwen3Config
 from backend.policies.linear_layers import quicken
 from backend.policies.logprobs import token_logps
 from backend.policies.temporary import temporary_folder
-from backend.processes import Helper, Workers, WorkReport, silent
+from backend.processes import Helper, Workers, WorkReport, keep_freed_memory, silent
 from cryptosentinel.llm.nano import new_nano
 
 BatchPart = tuple[Tensor, Tensor]  # ids (b, T) and mask (b, T), as `pad_examples` makes them
@@ -97,6 +97,7 @@ def _compute_there(task: _PartTask, report: WorkReport) -> float:
         _MODELS.clear()
         _MODELS[task.folder] = new_nano(0, task.architecture).requires_grad_(True).train()
         quicken(_MODELS[task.folder])
+        keep_freed_memory()
     model = _MODELS[task.folder]
     parameters = list(model.parameters())
     size = sum(one.numel() for one in parameters)

@@ -44,11 +44,11 @@ def with_adapters(width: int, wide: int, rank: int, dtype: torch.dtype = torch.f
 
 
 def both(model: PeftModel) -> tuple[PeftModel, PeftModel]:
-    """The model as it is, and a fused copy."""
-    fused = copy.deepcopy(model)
-    quicken(fused)
-    assert sum(type(one) is AdaptedLinear for one in fused.modules()) == 2
-    return model, fused
+    """The model as it is, and a copy with our layers."""
+    quick = copy.deepcopy(model)
+    quicken(quick)
+    assert sum(type(module) is AdaptedLinear for module in quick.modules()) == 2
+    return model, quick
 
 
 def answer(model: PeftModel, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -106,14 +106,14 @@ def test_large_layers_are_as_exact_as_torch_s(bias: bool) -> None:
     quick = copy.deepcopy(plain)
     quicken(quick)
     assert type(quick) is QuickLinear and 4 * 90 * quick.weight.numel() > QUICK_FROM
-    found = []
-    for layer, one in ((exact, x), (plain, x.float()), (quick, x.float())):
-        one = one.clone().requires_grad_()
-        out = layer(one)
-        out.square().sum().backward()
-        assert one.grad is not None
-        found.append([out.detach(), one.grad, *(parameter.grad for parameter in layer.parameters())])
-    for right, theirs, ours in zip(*found, strict=True):
+    outputs_and_gradients = []
+    for layer, dtype in ((exact, torch.float64), (plain, torch.float32), (quick, torch.float32)):
+        layer_input = x.to(dtype, copy=True).requires_grad_()
+        output = layer(layer_input)
+        output.square().sum().backward()
+        gradients = [layer_input.grad, *(parameter.grad for parameter in layer.parameters())]
+        outputs_and_gradients.append([output.detach(), *gradients])
+    for right, theirs, ours in zip(*outputs_and_gradients, strict=True):
         assert right is not None and theirs is not None and ours is not None
         as_exact(ours, theirs, right)
 
@@ -125,8 +125,8 @@ def test_large_layers_with_adapters_are_as_exact_as_peft_s() -> None:
     x = torch.randn(300, 160, dtype=torch.float64) / 50.0  # tanh is nowhere flat
     assert x.shape[0] * 160 * 210 > QUICK_FROM
     (right, wanted), (value, plain), (found, had) = answer(exact, x), answer(theirs, x.float()), answer(ours, x.float())
-    for one in wanted:
-        as_exact(had[one], plain[one], wanted[one])
+    for name, gradient in wanted.items():
+        as_exact(had[name], plain[name], gradient)
     as_exact(found, value, right)
 
 
