@@ -2,7 +2,7 @@
 
 A policy maps a conversation (as `ChatFormat.messages` gives it) and a seed to the assistant's next turn. The expert
 ignores the seed. If MarketAnalyst or RiskAnalyst is not in the team, the manager looks up the same data and applies
-the same rules itself. Nobody takes over Trader's work.
+the same rules itself, where it inherits their tools. Nobody takes over Trader's work.
 
 On a portfolio the expert manager asks about all coins side by side, shares its budget of exposure out by the strength
 of each lean and by inverse volatility, halves a book that could lose too much, and leaves the rest as cash.
@@ -12,24 +12,33 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from cryptosentinel.added_roles import ToolExchange, added_policies, exchanges, question_to_added
 from cryptosentinel.agents.joint import CONSULT_ON_COINS, CONSULT_ON_POSITIONS, EACH
 from cryptosentinel.agents.manager import ASK_SEVERAL, MAX_QUESTIONS, MOST_POSITIONS
 from cryptosentinel.agents.market_analyst import Analysis, reply
-from cryptosentinel.agents.registry import SPEAKERS, STANDARD
+from cryptosentinel.agents.registry import STANDARD
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
+from cryptosentinel.scripted_reading import (
+    BookCoin,
+    asked_together,
+    brief_read,
+    coins_read,
+    heard_by_coin,
+    limits_read,
+    portfolio_read,
+    proposed_read,
+)
 from cryptosentinel.teachers import (
     HESITATION,
     LOOKED_UP,
     MOST_LOSS,
+    NO_LEAN,
     NOT_ASKED,
     OUTLOOKS,
     TEACHERS,
@@ -42,40 +51,35 @@ from cryptosentinel.teachers import (
     verdict_by_lot,
     verdict_of,
 )
-from cryptosentinel.tools.context import MISSING
 
-_COIN_LINE = re.compile(
-    r"^(\S+): held (-?[\d.]+), day (\S+|not available), volatility (\S+|not available)$", re.MULTILINE
-)
-_BRIEF = re.compile(r"^(\S+): (long|short|flat) ([\d.e+-]+), held ")  # of a position, as RiskAnalyst reads it
-_ASKED = re.compile(r"^(\S+): (?:up, flat or down in|(?:long|short|flat) ([\d.e+-]+), held) ", re.MULTILINE)
-_LIMIT = re.compile(r"; at most (?:gross ([\d.e+]+))?(?:, )?(?:a coin ([\d.e+]+))?")
 EXPOSURES = (0.5, 1.0)
 _GRID = 0.05  # sizes in a portfolio are multiples of it
 _SMALLEST_PART = 0.3  # of a position: a smaller change is not worth its costs
 
 
 def expert_policies(
-    team: Collection[str] = STANDARD, *, portfolio: bool = False, teacher: Teacher = "whole"
+    team: Collection[str] = STANDARD, *, portfolio: bool = False, teacher: Teacher = "whole", inherits: bool = True
 ) -> dict[str, ScriptedPolicy]:
-    """The rules of a scripted team of the sub-agents `team`, by role; with `portfolio` of one that decides on all coins
-    at once. `teacher` is what it makes of the evidence: all of it, funding alone, news with the wrong sign. "limits"
-    reads all too, and its Trader sends limits where the spread is wide, in place of waiting. "hesitant" reads all, asks
-    all, and then keeps what is held by lot in a third of the cases, so that who learns from it has seen both.
-    "one_source" hesitates too, and heeds one of trend, news and funding alone, by a lot for each state. With "by_lot"
-    the verdicts are drawn besides, whatever RiskAnalyst has seen, and with "all_by_lot" orders and who is asked too,
-    and every position that is asked for is whole. "none" has no rules but the format, and decides as a novice. Raises
-    `ValueError` for a hesitant one on a portfolio."""
+    """The rules of a scripted team of the sub-agents `team`, by role; with `portfolio` of one that decides on all
+    coins at once. Unless the manager `inherits` the tools of absent roles, it trades nothing without MarketAnalyst,
+    and caps nothing without RiskAnalyst. `teacher` is what it makes of the evidence: all of it, funding alone, news
+    with the wrong sign. "limits" reads all too, and its Trader sends limits where the spread is wide, in place of
+    waiting. "hesitant" reads all, asks all, and then keeps what is held by lot in a third of the cases, so that who
+    learns from it has seen both. "one_source" hesitates too, and heeds one of trend, news and funding alone, by a lot
+    for each state. With "by_lot" the verdicts are drawn besides, whatever RiskAnalyst has seen, and with "all_by_lot"
+    orders and who is asked too, and every position that is asked for is whole; where nobody can know a direction it is
+    drawn as well. "none" has no rules but the format, and decides as a novice. Raises `ValueError` for a hesitant one
+    on a portfolio."""
     if teacher == "none":
-        return novice_policies(team, portfolio=portfolio)
+        return novice_policies(team, portfolio=portfolio, inherits=inherits)
     rules = TEACHERS[teacher]
     if portfolio and rules.hesitates:
         raise ValueError(f"the teacher {teacher} decides coin by coin")
 
     def manager(messages: ChatMessages, seed: int) -> str:
         if portfolio:
-            return _expert_portfolio(messages, team, rules.weights)
-        return _expert_manager(messages, team, rules, random.Random(seed))
+            return _expert_portfolio(messages, team, rules.weights, inherits)
+        return _expert_manager(messages, team, rules, inherits, random.Random(seed))
 
     return added_policies(team, novice=False) | {
         "manager": manager,
@@ -85,22 +89,26 @@ def expert_policies(
     }
 
 
-def novice_policies(team: Collection[str] = STANDARD, *, portfolio: bool = False) -> dict[str, ScriptedPolicy]:
+def novice_policies(
+    team: Collection[str] = STANDARD, *, portfolio: bool = False, inherits: bool = True
+) -> dict[str, ScriptedPolicy]:
     """Valid answers of a team of the sub-agents `team` drawn at random, by role; with `portfolio` of one that decides
-    on all coins at once."""
+    on all coins at once. `inherits` as for `expert_policies`."""
     manager = _novice_portfolio if portfolio else _novice_manager
     return added_policies(team, novice=True) | {
-        "manager": lambda messages, seed: manager(messages, random.Random(seed), team),
+        "manager": lambda messages, seed: manager(messages, random.Random(seed), team, inherits),
         "market_analyst": lambda messages, seed: _novice_analyst(messages, random.Random(seed)),
         "risk_analyst": lambda messages, seed: _novice_risk(messages, random.Random(seed), portfolio),
         "trader": lambda messages, seed: _novice_trader(messages, random.Random(seed)),
     }
 
 
-def _expert_manager(messages: ChatMessages, team: Collection[str], rules: TeacherRules, lots: random.Random) -> str:
+def _expert_manager(
+    messages: ChatMessages, team: Collection[str], rules: TeacherRules, inherits: bool, lots: random.Random
+) -> str:
     done = exchanges(messages, "manager")
     positions: list[dict[str, Any]] = []
-    for symbol, held in _coins(messages):
+    for symbol, held in coins_read(messages):
         asked = [(name, args, result) for name, args, result in done if args.get("symbol") == symbol]
         heard = {name: result for name, _, result in reversed(asked)}  # the first answer to each question
         if "market_analyst" in team:
@@ -110,6 +118,8 @@ def _expert_manager(messages: ChatMessages, team: Collection[str], rules: Teache
                 continue
             lean = str(heard["consult_market_analyst"]["lean"])
             reason = f"analyst: {lean}"
+        elif not inherits:
+            lean, reason = _lean(_level_by_lot(messages, symbol) if rules.draws_plans else NO_LEAN), _evidence({})
         else:
             missing = next((tool for tool in LOOKED_UP if tool not in heard), None)
             if missing is not None:
@@ -126,7 +136,7 @@ def _expert_manager(messages: ChatMessages, team: Collection[str], rules: Teache
         if rules.draws_plans:
             order = [role for role in lots.sample(order, len(order)) if lots.random() >= NOT_ASKED]
         unasked = next((role for role in order if f"consult_{role}" not in heard), None)
-        if "risk_analyst" in team:
+        if "risk_analyst" in team or not inherits:
             vetoed = heard.get("consult_risk_analyst", {}).get("verdict") == "veto"
         else:
             if "get_risk" not in heard:
@@ -145,6 +155,11 @@ def _expert_manager(messages: ChatMessages, team: Collection[str], rules: Teache
     return render_call("submit_decision", {"positions": positions})
 
 
+def _level_by_lot(messages: ChatMessages, symbol: str) -> int:
+    """One of `OUTLOOKS`. It is drawn from the brief, so it is the same in every turn of a conversation."""
+    return random.Random(f"{symbol} {brief_read(messages)}").randrange(len(OUTLOOKS))
+
+
 def _timing(plan: Mapping[str, Any]) -> str:
     """What Trader's words add to a reason. Said again before the side, they are where a small model looks."""
     return "".join(f", {name}{plan[key]}" for name, key in (("trader: ", "timing"), ("", "rule")) if key in plan)
@@ -156,36 +171,29 @@ def _wish(lean: str) -> tuple[float, str]:
     return exposure, "long" if lean.endswith("up") else "short"
 
 
-@dataclass(frozen=True)
-class _Coin:
-    """A line of a portfolio's brief."""
-
-    name: str
-    held: float
-    volatility: float | None
-
-
 def coin_size(coins: int) -> float:
     """The exposure that a portfolio of so many coins gives one of mean volatility and a strong lean: half of the coins
     fill the account."""
     return min(1.0, 2.0 / max(1, coins))
 
 
-def _expert_portfolio(messages: ChatMessages, team: Collection[str], weights: SourceWeights | None) -> str:
-    coins, heard = _portfolio(messages), _heard(exchanges(messages, "manager"))
+def _expert_portfolio(
+    messages: ChatMessages, team: Collection[str], weights: SourceWeights | None, inherits: bool
+) -> str:
+    coins, heard = portfolio_read(messages), heard_by_coin(exchanges(messages, "manager"))
     joint = _joint_roles("get_book" in heard.get("", {}), team)
-    missing = _not_heard(coins, heard, team, joint)
+    missing = _not_heard(coins, heard, team, joint) if inherits or "market_analyst" in team else None
     if missing is not None:
         return missing
     leans: dict[str, tuple[str, str]] = {}  # by coin: the lean and its reason
     for coin in coins:
         of_coin = heard.get(coin.name, {})
         if "market_analyst" not in team:
-            leans[coin.name] = _lean(level_of(of_coin, weights)), _evidence(of_coin)
+            leans[coin.name] = _lean(level_of(of_coin, weights) if inherits else NO_LEAN), _evidence(of_coin)
         elif "lean" in of_coin["consult_market_analyst"]:  # else no valid answer: do not trade on it
             lean = str(of_coin["consult_market_analyst"]["lean"])
             leans[coin.name] = lean, f"analyst: {lean}"
-    book = _book(coins, {name: lean for name, (lean, _) in leans.items()}, _limits(messages))
+    book = _book(coins, {name: lean for name, (lean, _) in leans.items()}, limits_read(messages))
     if not book:
         return render_call("submit_decision", {"positions": []})
     tried = heard.get("", {}).get("what_if_book")
@@ -210,6 +218,8 @@ def _expert_portfolio(messages: ChatMessages, team: Collection[str], weights: So
         if missing is not None:
             return missing
         vetoed = {name for name in book if heard.get(name, {}).get("consult_risk_analyst", {}).get("verdict") == "veto"}
+    elif not inherits:
+        vetoed = set()
     else:
         unknown = next((one for one in questions if "get_risk" not in heard.get(one["symbol"], {})), None)
         if unknown is not None:
@@ -234,7 +244,7 @@ def _expert_portfolio(messages: ChatMessages, team: Collection[str], weights: So
     return render_call("submit_decision", {"positions": positions})
 
 
-def _book(coins: Sequence[_Coin], leans: Mapping[str, str], limits: tuple[float, float]) -> dict[str, float]:
+def _book(coins: Sequence[BookCoin], leans: Mapping[str, str], limits: tuple[float, float]) -> dict[str, float]:
     """The signed exposures that change, by coin.
 
     A coin with a lean gets a part of `coin_size` by the strength of the lean and by inverse volatility; all together at
@@ -273,7 +283,7 @@ def _rounded_down(exposure: float, coins: int) -> float:
 
 
 def _not_heard(
-    coins: Sequence[_Coin], heard: Mapping[str, dict[str, Any]], team: Collection[str], joint: Collection[str] | None
+    coins: Sequence[BookCoin], heard: Mapping[str, dict[str, Any]], team: Collection[str], joint: Collection[str] | None
 ) -> str | None:
     """The call that asks for an outlook on the coins that have none yet; None if all have."""
     if "market_analyst" in team:
@@ -309,29 +319,8 @@ def _joint_roles(joint: bool, team: Collection[str]) -> tuple[str, ...] | None:
     return tuple(role for role in ("risk_analyst", "trader") if role in team) if joint else None
 
 
-def _heard(done: Sequence[ToolExchange]) -> dict[str, dict[str, Any]]:
-    """By coin ("" where a call names none) and tool: the first answer, asked for alone or with others."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, arguments, result in done:
-        if name in (CONSULT_ON_COINS, CONSULT_ON_POSITIONS):
-            for role in arguments["ask"]:
-                answers = result.get(role)
-                for coin, answer in answers.items() if isinstance(answers, dict) else ():
-                    if isinstance(answer, dict):
-                        found.setdefault(coin, {}).setdefault(f"consult_{role}", answer)
-            continue
-        if name != ASK_SEVERAL:
-            found.setdefault(str(arguments.get("symbol", "")), {}).setdefault(name, result)
-            continue
-        answers = result.get("answers")
-        for question, answer in zip(arguments["questions"], answers if isinstance(answers, list) else [], strict=False):
-            if isinstance(answer, dict):
-                found.setdefault(question["symbol"], {}).setdefault(f"consult_{question['ask']}", answer)
-    return found
-
-
-def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collection[str]) -> str:
-    coins = _portfolio(messages)
+def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collection[str], inherits: bool) -> str:
+    coins = portfolio_read(messages)
     names = [coin.name for coin in coins] or ["C1"]
     done, choice = exchanges(messages, "manager"), rng.random()
     size = coin_size(len(coins))
@@ -340,8 +329,9 @@ def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collecti
     if len(done) < 4 and choice < 0.66:
         chosen = rng.sample(names, min(len(names), rng.randint(1, min(len(names), MAX_QUESTIONS))))
         several = sorted(chosen, key=names.index)  # in one order: a model that learns it names no coin twice
-        if choice < 0.3:
-            if "market_analyst" not in team:
+        asks = "market_analyst" in team
+        if choice < 0.3 and (asks or inherits):
+            if not asks:
                 return render_call(rng.choice(LOOKED_UP), {"symbol": several[0]})
             return _asking("market_analyst", [{"symbol": name} for name in several], {}, joint) or ""
         if choice < 0.36 and not joint:
@@ -354,11 +344,13 @@ def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collecti
             signs = {"long": 1.0, "short": -1.0}
             asked = [{"symbol": one["symbol"], "exposure": signs[one["side"]] * one["exposure"]} for one in questions]
             return render_call("what_if_book", {"positions": asked})
-        if choice < 0.55 and "risk_analyst" not in team:
+        if choice < 0.55 and "risk_analyst" in team:
+            return _asking("risk_analyst", questions, {}, joint) or ""
+        if choice < 0.55 and inherits:
             return render_call("get_risk", {"symbol": questions[0]["symbol"], "side": questions[0]["side"]})
-        if choice < 0.55 or "trader" in team:
-            return _asking("risk_analyst" if choice < 0.55 else "trader", questions, {}, joint) or ""
-    heard = _heard(done)
+        if "trader" in team:
+            return _asking("trader", questions, {}, joint) or ""
+    heard = heard_by_coin(done)
     positions: list[dict[str, Any]] = []
     for name in names if coins else ():
         side = rng.choice(("long", "short", "flat", "keep"))
@@ -385,31 +377,8 @@ def _size(rng: random.Random, size: float, coins: int) -> float:
     return max(_rounded_down(rng.uniform(0.0, size), coins), _rounded_down(size / 4.0, coins), 0.01)
 
 
-def _limits(messages: ChatMessages) -> tuple[float, float]:
-    """The guard's limits in a portfolio's brief: of the gross exposure and of a coin; 1 where there is none."""
-    found = _LIMIT.search(next((message["content"] for message in messages if message["role"] == "user"), ""))
-    gross, of_coin = (None, None) if found is None else found.groups()
-    return float(gross or 1.0), float(of_coin or 1.0)
-
-
-def _portfolio(messages: ChatMessages) -> list[_Coin]:
-    """The coins of a portfolio's brief."""
-    user = next((message["content"] for message in messages if message["role"] == "user"), "")
-    return [
-        _Coin(one[1], float(one[2]), None if one[4] == MISSING or not _positive(one[4]) else float(one[4]))
-        for one in _COIN_LINE.finditer(user)
-    ]
-
-
-def _positive(text: str) -> bool:
-    try:
-        return 0.0 < float(text) < math.inf
-    except ValueError:
-        return False
-
-
-def _novice_manager(messages: ChatMessages, rng: random.Random, team: Collection[str]) -> str:
-    coins = _coins(messages)
+def _novice_manager(messages: ChatMessages, rng: random.Random, team: Collection[str], inherits: bool) -> str:
+    coins = coins_read(messages)
     symbol = rng.choice(coins)[0] if coins else "C1"
     done = exchanges(messages, "manager")
     asking = question_to_added(team, symbol, rng, EXPOSURES) if len(done) < 4 else None
@@ -417,14 +386,16 @@ def _novice_manager(messages: ChatMessages, rng: random.Random, team: Collection
         return asking
     choice = rng.random()
     if len(done) < 4 and choice < 0.62:
-        if choice < 0.36:
-            asks = "market_analyst" in team
+        asks = "market_analyst" in team
+        if choice < 0.36 and (asks or inherits):
             return render_call("consult_market_analyst" if asks else rng.choice(LOOKED_UP), {"symbol": symbol})
         question = {"symbol": symbol, "side": rng.choice(("long", "short")), "exposure": rng.choice(EXPOSURES)}
-        if choice < 0.5 and "risk_analyst" not in team:
+        if choice < 0.5 and "risk_analyst" in team:
+            return render_call("consult_risk_analyst", question)
+        if choice < 0.5 and inherits:
             return render_call("get_risk", {"symbol": symbol, "side": question["side"]})
-        if choice < 0.5 or "trader" in team:
-            return render_call("consult_risk_analyst" if choice < 0.5 else "consult_trader", question)
+        if "trader" in team:
+            return render_call("consult_trader", question)
     positions: list[dict[str, Any]] = []
     for name, _ in coins:
         side = rng.choice(("long", "short", "flat", "keep"))
@@ -448,33 +419,13 @@ def _about(done: list[ToolExchange], symbol: str) -> dict[str, dict[str, Any]]:
     return {name: result for name, arguments, result in done if arguments.get("symbol") == symbol}
 
 
-_Asked = tuple[str, float, dict[str, dict[str, Any]]]  # a coin, the exposure asked about, what was heard of it by tool
-
-
-def _asked_together(messages: ChatMessages, role: str) -> list[_Asked]:
-    """The coins that a sub-agent is asked about together; none where it is asked about one."""
-    system = next((message["content"] for message in messages if message["role"] == "system"), "")
-    if f"{SPEAKERS[role].answer.name}{EACH}" not in system:
-        return []
-    user = next((message["content"] for message in messages if message["role"] == "user"), "")
-    done = exchanges(messages, role)
-    return [
-        (
-            coin,
-            min(1.0, float(exposure or 1.0)),
-            {name: result for name, arguments, result in done if arguments.get("symbol", coin) in (coin, "")},
-        )
-        for coin, exposure in _ASKED.findall(user)
-    ]
-
-
 def _each(name: str, answers: Sequence[tuple[str, dict[str, Any]]]) -> str:
     """The call of an answer about each coin."""
     return render_call(f"{name}{EACH}", {"answers": [{"symbol": coin, **answer} for coin, answer in answers]})
 
 
 def _expert_analyst(messages: ChatMessages, weights: SourceWeights | None) -> str:
-    asked = _asked_together(messages, "market_analyst")
+    asked = asked_together(messages, "market_analyst")
     if asked:
         return _each(
             "submit_analysis", [(coin, _analysis(level_of(heard, weights), heard)) for coin, _, heard in asked]
@@ -493,7 +444,7 @@ def _lean(level: int) -> str:
 
 
 def _novice_analyst(messages: ChatMessages, rng: random.Random) -> str:
-    asked = _asked_together(messages, "market_analyst")
+    asked = asked_together(messages, "market_analyst")
     if asked:
         drawn = [(coin, _analysis(rng.randrange(len(OUTLOOKS)), heard)) for coin, _, heard in asked]
         return _each("submit_analysis", drawn)
@@ -521,7 +472,7 @@ def _evidence(heard: dict[str, dict[str, Any]]) -> str:
 
 
 def _expert_risk(messages: ChatMessages, portfolio: bool, rules: TeacherRules, lots: random.Random) -> str:
-    asked = _asked_together(messages, "risk_analyst")
+    asked = asked_together(messages, "risk_analyst")
     if asked:
         return _each(
             "submit_verdict", [(coin, verdict_of(heard["get_risk"], proposed)) for coin, proposed, heard in asked]
@@ -530,25 +481,18 @@ def _expert_risk(messages: ChatMessages, portfolio: bool, rules: TeacherRules, l
     if "get_risk" not in heard:
         return render_call("get_risk", {})
     if rules.reduced_to:
-        verdict = verdict_by_lot(heard["get_risk"], _proposed(messages), lots, rules.reduced_to)
+        verdict = verdict_by_lot(heard["get_risk"], proposed_read(messages), lots, rules.reduced_to)
         return render_call("submit_verdict", verdict)
-    return render_call("submit_verdict", verdict_of(heard["get_risk"], _proposed(messages) if portfolio else 1.0))
-
-
-def _proposed(messages: ChatMessages) -> float:
-    """The exposure in RiskAnalyst's brief; 1 where there is none."""
-    user = next((message["content"] for message in messages if message["role"] == "user"), "")
-    found = _BRIEF.search(user)
-    return 1.0 if found is None else min(1.0, float(found[3]))
+    return render_call("submit_verdict", verdict_of(heard["get_risk"], proposed_read(messages) if portfolio else 1.0))
 
 
 def _novice_risk(messages: ChatMessages, rng: random.Random, portfolio: bool) -> str:
-    asked = _asked_together(messages, "risk_analyst")
+    asked = asked_together(messages, "risk_analyst")
     if asked:
         return _each("submit_verdict", [(coin, _drawn_verdict(rng, 0.5 * proposed)) for coin, proposed, _ in asked])
     if not exchanges(messages, "risk_analyst") and rng.random() < 0.8:
         return render_call("get_risk", {})
-    return render_call("submit_verdict", _drawn_verdict(rng, 0.5 * _proposed(messages) if portfolio else 0.5))
+    return render_call("submit_verdict", _drawn_verdict(rng, 0.5 * proposed_read(messages) if portfolio else 0.5))
 
 
 def _drawn_verdict(rng: random.Random, half: float) -> dict[str, Any]:
@@ -561,7 +505,7 @@ def _drawn_verdict(rng: random.Random, half: float) -> dict[str, Any]:
 
 
 def _expert_trader(messages: ChatMessages, rules: TeacherRules, lots: random.Random) -> str:
-    asked = _asked_together(messages, "trader")
+    asked = asked_together(messages, "trader")
     if asked:
         plans = [(coin, plan_by_rule(heard["preview_order"], rules.limits)) for coin, _, heard in asked]
         return _each("submit_orders", plans)
@@ -574,7 +518,7 @@ def _expert_trader(messages: ChatMessages, rules: TeacherRules, lots: random.Ran
 
 
 def _novice_trader(messages: ChatMessages, rng: random.Random) -> str:
-    asked = _asked_together(messages, "trader")
+    asked = asked_together(messages, "trader")
     if asked:
         return _each("submit_orders", [(coin, _drawn_plan(rng)) for coin, _, _ in asked])
     if not exchanges(messages, "trader") and rng.random() < 0.8:
@@ -585,9 +529,3 @@ def _novice_trader(messages: ChatMessages, rng: random.Random) -> str:
 def _drawn_plan(rng: random.Random) -> dict[str, Any]:
     """Market orders at random."""
     return {"type": "market", "wait": rng.randint(0, 4), "slices": rng.randint(1, 3)}
-
-
-def _coins(messages: ChatMessages) -> list[tuple[str, float]]:
-    """The coins in the manager's brief with the exposure held."""
-    user = next((message["content"] for message in messages if message["role"] == "user"), "")
-    return [(match.group(1), float(match.group(2))) for match in _COIN_LINE.finditer(user)]

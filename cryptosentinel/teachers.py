@@ -15,6 +15,7 @@ from typing import Any, Literal
 LOOKED_UP = ("get_trend", "get_news", "get_funding")  # what an outlook is made of
 # (up, flat, down) by strength of the evidence, from strongly down to strongly up.
 OUTLOOKS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
+NO_LEAN = 2  # the level of them that speaks for neither side
 MOST_LOSS = 14  # percent of a position or a whole book that may be lost in one case of twenty; beyond, it is halved
 HESITATION = 0.35  # share of the changes that a hesitant teacher leaves out, whatever speaks for them
 REDUCED = 0.35  # share of the positions that RiskAnalyst reduces where its verdict is a lot
@@ -72,7 +73,7 @@ def level_of(answers: Mapping[str, Mapping[str, Any]], weights: SourceWeights | 
     score = trend * _TREND.get(str(answers["get_trend"].get("trend")), 0.0)
     score += news * _TONE.get(str(answers["get_news"].get("tone")), 0.0)
     score += {"longs pay": funding, "shorts pay": -funding}.get(str(answers["get_funding"].get("funding")), 0.0)
-    return 4 if score > 2.0 else 3 if score > 0.7 else 0 if score < -2.0 else 1 if score < -0.7 else 2
+    return 4 if score > 2.0 else 3 if score > 0.7 else 0 if score < -2.0 else 1 if score < -0.7 else NO_LEAN
 
 
 def verdict_of(numbers: dict[str, Any], proposed: float = 1.0) -> dict[str, Any]:

@@ -145,7 +145,11 @@ class Team:
         self.settings = settings
         self.advisory = frozenset(advisory)
         self.manager, self.sub_agents = team_of(
-            settings.roles, settings.portfolio, joint_questions=settings.joint_questions, tools=settings.tools
+            settings.roles,
+            settings.portfolio,
+            joint_questions=settings.joint_questions,
+            tools=settings.tools,
+            inherits=settings.inherit_tools,
         )
         if edit is not None:
             self.manager = edit(self.manager)

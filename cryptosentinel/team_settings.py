@@ -24,6 +24,7 @@ class TeamSettings:
         memory: how many lessons of earlier decisions the manager's brief ends with in a backtest; training, which has
             no earlier decisions, shows none.
         roles: the sub-agents that the manager may ask; none of them: a single agent.
+        inherit_tools: whether the manager has the tools of the standard sub-agents that are not in `roles`.
         portfolio: whether it decides on all coins in one conversation, in fractions of the whole equity.
         question_price_bps: what a question to a sub-agent costs in training's reward, in basis points of equity, and
             `max_questions` how many there may be in a decision (0: any number); the manager's brief says both.
@@ -44,6 +45,7 @@ class TeamSettings:
     schemas_in_prompt: bool
     memory: int
     roles: tuple[str, ...]
+    inherit_tools: bool
     portfolio: bool
     retries: int
     context_tokens: int

@@ -61,6 +61,7 @@ def team_settings(
         schemas_in_prompt=full and not tools_apart,
         memory=config.memory,
         roles=config.roles,
+        inherit_tools=config.inherit_tools,
         portfolio=config.portfolio,
         retries=config.retries,
         question_price_bps=config.question_price,
@@ -78,7 +79,7 @@ def team_settings(
 
 def scripted_team(config: TeamConfig, teacher: Teacher = "whole") -> LoadedTeam:
     """The team of expert rules, or of another teacher's (`expert_policies`); needs no model."""
-    policies = expert_policies(config.roles, portfolio=config.portfolio, teacher=teacher)
+    policies = expert_policies(config.roles, portfolio=config.portfolio, teacher=teacher, inherits=config.inherit_tools)
     engine = ScriptedEngine(make_byte_codec(), policies)
     team = Team(make_byte_codec(), engine.policy_version, team_settings(config, 1.0))
     return LoadedTeam(SCRIPTED, team, engine)

@@ -127,12 +127,13 @@ def _is_judge(role: SubAgent) -> bool:
 
 
 def _without(loaded: LoadedTeam, role: str) -> LoadedTeam:
-    """The team without a sub-agent, whose tools its manager has itself."""
+    """The team without a sub-agent, whose tools its manager has itself unless its settings say otherwise."""
     team = loaded.team
     settings = replace(team.settings, roles=tuple(one for one in team.settings.roles if one != role))
     engine = loaded.engine
     if isinstance(engine, ScriptedEngine):
-        engine = ScriptedEngine(team.codec, expert_policies(settings.roles, portfolio=settings.portfolio))
+        policies = expert_policies(settings.roles, portfolio=settings.portfolio, inherits=settings.inherit_tools)
+        engine = ScriptedEngine(team.codec, policies)
     return replace(loaded, team=Team(team.codec, team.version_of, settings), engine=engine)
 
 
@@ -141,7 +142,8 @@ def _with_rules(loaded: LoadedTeam, role: str) -> LoadedTeam:
     team = loaded.team
     if isinstance(loaded.engine, ScriptedEngine):
         raise UserError(f"team {loaded.name} is scripted already: choose another variant")
-    policies = expert_policies(team.settings.roles, portfolio=team.settings.portfolio)
+    settings = team.settings
+    policies = expert_policies(settings.roles, portfolio=settings.portfolio, inherits=settings.inherit_tools)
     if role not in policies:
         raise UserError(f"there are no rules for role '{role}'; there are for {', '.join(STANDARD)}")
     switch = RoleSwitch(loaded.engine, ScriptedEngine(team.codec, policies), [role])

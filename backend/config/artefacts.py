@@ -39,9 +39,9 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "max_symbol_notional", "on_loss", "daily_loss_pause_hours", "drawdown_pause_hours", "max_daily_turnover",
     ),
     "team": (
-        "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "portfolio", "retries",
-        "knowledge_cutoff", "prompts", "max_tokens", "thinking_tokens", "memory", "question_price", "max_questions",
-        "veto", "timing_in_words", "pooled_trend",
+        "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "inherit_tools", "portfolio",
+        "retries", "knowledge_cutoff", "prompts", "max_tokens", "thinking_tokens", "memory", "question_price",
+        "max_questions", "veto", "timing_in_words", "pooled_trend",
     ),
     "engine": ("empty_think", "constrained", "context_tokens", "device", "precision"),
     "nano": (

@@ -109,6 +109,11 @@ class TeamConfig(Section):
     roles: Names = Field(
         ("market_analyst", "risk_analyst", "trader"), description="sub-agents that the manager may ask, as 'A,B'"
     )
+    inherit_tools: bool = Field(
+        True,
+        description="the manager looks up itself what the sub-agents would that roles leaves out; false: nobody "
+        "knows it, so that what a role knows goes with it",
+    )
     tools: Names = Field(
         (), description="tools of your own, each with the role that gets it, as 'market_analyst=my_module:TOOL,...'"
     )
@@ -177,6 +182,15 @@ class TeamConfig(Section):
     def answer_tokens(self, full: bool) -> int:
         """`max_tokens`, or what 0 means with short or `full` prompts."""
         return self.max_tokens or (FULL_ANSWER if full else SHORT_ANSWER)
+
+    @model_validator(mode="after")
+    def _something_to_inherit(self) -> Self:
+        if not self.inherit_tools and {"market_analyst", "risk_analyst"} <= set(self.roles):
+            raise ValueError(
+                "inherit_tools = false is about the tools of sub-agents that roles leaves out, and market_analyst and "
+                "risk_analyst are both there: leave one of them out, or leave inherit_tools out"
+            )
+        return self
 
     @field_validator("max_tokens")
     @classmethod

@@ -1,9 +1,9 @@
 """The registry of roles: the manager, and each sub-agent that has a file in this folder.
 
 A new sub-agent is one new file with a `ROLE` in it, or a role of the user's own that `register` adds. `team.roles`
-names the sub-agents of a team. The manager can ask
-those and no others; it takes over the tools of the standard sub-agents that are absent. Without any sub-agent it is a
-single agent. Training supports the manager with any of the standard sub-agents, and with others that have a score.
+names the sub-agents of a team. The manager can ask those and no others; it inherits the tools of the standard
+sub-agents that are absent, unless `team.inherit_tools` is off. Without any sub-agent it is a single agent. Training
+supports the manager with any of the standard sub-agents, and with others that have a score.
 """
 
 from __future__ import annotations
@@ -119,11 +119,17 @@ def _check_tools(tools: Sequence[str], keys: Sequence[str]) -> None:
 
 
 def team_of(
-    keys: Sequence[str], portfolio: bool = False, *, joint_questions: bool = False, tools: Sequence[str] = ()
+    keys: Sequence[str],
+    portfolio: bool = False,
+    *,
+    joint_questions: bool = False,
+    tools: Sequence[str] = (),
+    inherits: bool = True,
 ) -> tuple[Role, dict[str, SubAgent]]:
     """The manager of a team of the sub-agents `keys`, and these by the tool that consults them about one coin; with
     `portfolio` it decides on all coins at once, and with `joint_questions` asks about all of them at once as well.
-    `tools` are names of the user's own tools, which `register_tool` has made known. Raises `UserError`."""
+    `tools` are names of the user's own tools, which `register_tool` has made known. Unless the manager `inherits` them,
+    nobody has the tools of the standard sub-agents that are not in `keys`. Raises `UserError`."""
     _check_tools(tools, keys)
     chosen = {}
     for key in keys:
@@ -137,7 +143,7 @@ def team_of(
         chosen[role.consult.name] = joint(role) if joint_questions else role
     if tuple(keys) == STANDARD and not joint_questions:
         return _with_tools(PORTFOLIO_MANAGER if portfolio else MANAGER, tools), chosen
-    absent = [_FOUND[key] for key in STANDARD if key not in keys]
+    absent = [_FOUND[key] for key in STANDARD if inherits and key not in keys]
     team = list(chosen.values())
     calls = consultations(team) if joint_questions else None
     return _with_tools(manager.role_over(team, absent, portfolio=portfolio, consultations=calls), tools), chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 
 import pytest
@@ -61,6 +62,46 @@ def test_a_smaller_scripted_team_takes_the_same_positions(
         assert {transcript.role for transcript in decision.transcripts} <= set(roles_of(keys))
         found.append(held_after(decision, market, bar, exposures))
     assert found[1] == pytest.approx(found[0])
+
+
+WITHOUT_AN_ANALYST = [roles for roles in SMALLER if not {"market_analyst", "risk_analyst"} <= set(roles)]
+
+
+@pytest.mark.parametrize("portfolio", [False, True], ids=["coin by coin", "portfolio"])
+@pytest.mark.parametrize("roles", WITHOUT_AN_ANALYST, ids="-".join)
+def test_what_is_not_inherited_nobody_looks_up(roles: tuple[str, ...], portfolio: bool) -> None:
+    manager, _ = team_of(roles, portfolio, inherits=False)
+    names = {tool.name for tool in manager.tools}
+    assert not names & set(KNOW_BY_LOOKING.values()) and "look up" not in f"{manager.system} {manager.guide}".lower()
+    asked, traded = set(), 0
+    for seed in range(30):
+        for policies in (expert_policies, novice_policies):
+            engine = ScriptedEngine(codec(), policies(roles, portfolio=portfolio, inherits=False))
+            decision = decide(engine, bar=150 + seed, seed=seed, roles=roles, inherit_tools=False, portfolio=portfolio)
+            assert decision.events == []
+            asked |= {transcript.role for transcript in decision.transcripts}
+            if policies is expert_policies and "market_analyst" not in roles:
+                assert decision.orders == []  # the rules know no direction
+            traded += bool(decision.orders)
+    assert asked == set(roles_of(roles)) and traded > 0
+
+
+def test_where_nobody_can_know_a_direction_the_teacher_of_lots_draws_one() -> None:
+    """Both sides come, and what is held is what was asked about."""
+    roles, held = ("risk_analyst", "trader"), []
+    engine = ScriptedEngine(codec(), expert_policies(roles, teacher="all_by_lot", inherits=False))
+    for number in range(120):
+        decision = decide(
+            engine, market=synthetic(coins=1), bar=150 + number, seed=number, roles=roles, inherit_tools=False
+        )
+        assert decision.events == []
+        manager = next(one for one in decision.transcripts if one.role == "manager")
+        asked, _, answer = codec().decode(list(manager.ids)).partition("submit_decision")
+        sides = re.findall(r'"side": ?"(long|short)"', answer)
+        if sides:  # else it keeps what it holds
+            assert set(re.findall(r'"side": ?"(\w+)"', asked)) <= set(sides)
+        held += sides
+    assert held.count("long") > 15 and held.count("short") > 15
 
 
 @pytest.mark.parametrize("roles", SMALLER, ids="-".join)

@@ -119,7 +119,8 @@ def _loaded(setup: StoredSetup, name: str, team: str) -> tuple[LoadedTeam, Varia
 def _rules(team: Team) -> Engine:
     """The rules of the scripted team in place of a model."""
     settings = team.settings
-    return ScriptedEngine(team.codec, expert_policies(settings.roles, portfolio=settings.portfolio))
+    policies = expert_policies(settings.roles, portfolio=settings.portfolio, inherits=settings.inherit_tools)
+    return ScriptedEngine(team.codec, policies)
 
 
 def _turns(

@@ -67,10 +67,11 @@ def _transcripts(
 ) -> list[Transcript]:
     """The valid conversations of a decision on each query, as the `teacher` takes it, or a novice where it is None."""
     roles, whole, limits = team_settings.roles, team_settings.portfolio, limits_of(GuardConfig())
+    inherits = team_settings.inherit_tools
     if teacher is None:
-        policies = novice_policies(roles, portfolio=whole)
+        policies = novice_policies(roles, portfolio=whole, inherits=inherits)
     else:
-        policies = expert_policies(roles, portfolio=whole, teacher=teacher)
+        policies = expert_policies(roles, portfolio=whole, teacher=teacher, inherits=inherits)
     engine = ScriptedEngine(codec, policies)
     team = Team(codec, engine.policy_version, team_settings)
     tasks = [

@@ -253,6 +253,13 @@ def test_settings_of_thoughts_that_cannot_be_are_refused(changes: dict[str, Any]
         config_from_dict(changes)
 
 
+@pytest.mark.parametrize("roles", [["market_analyst", "risk_analyst", "trader"], ["risk_analyst", "market_analyst"]])
+def test_who_is_there_is_not_inherited_from(roles: list[str]) -> None:
+    with pytest.raises(ConfigError, match="leave one of them out, or leave inherit_tools out"):
+        config_from_dict({"team": {"roles": roles, "inherit_tools": False}})
+    assert not config_from_dict({"team": {"roles": roles[:1], "inherit_tools": False}}).team.inherit_tools
+
+
 def test_nobody_thinks_unless_told_and_thoughts_are_learnt() -> None:
     config = config_from_dict({})
     assert config.team.thinking_tokens == 0 and config.training.train_thoughts

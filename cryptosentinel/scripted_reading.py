@@ -1,0 +1,112 @@
+"""What the scripted team reads of a conversation: the coins and limits in a brief, what it is asked, and what it was
+answered."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cryptosentinel.added_roles import ToolExchange, exchanges
+from cryptosentinel.agents.joint import CONSULT_ON_COINS, CONSULT_ON_POSITIONS, EACH
+from cryptosentinel.agents.manager import ASK_SEVERAL
+from cryptosentinel.agents.registry import SPEAKERS
+from cryptosentinel.llm.chat_format import ChatMessages
+from cryptosentinel.tools.context import MISSING
+
+_COIN_LINE = re.compile(
+    r"^(\S+): held (-?[\d.]+), day (\S+|not available), volatility (\S+|not available)$", re.MULTILINE
+)
+_BRIEF = re.compile(r"^(\S+): (long|short|flat) ([\d.e+-]+), held ")  # of a position, as RiskAnalyst reads it
+_ASKED = re.compile(r"^(\S+): (?:up, flat or down in|(?:long|short|flat) ([\d.e+-]+), held) ", re.MULTILINE)
+_LIMIT = re.compile(r"; at most (?:gross ([\d.e+]+))?(?:, )?(?:a coin ([\d.e+]+))?")
+
+
+@dataclass(frozen=True)
+class BookCoin:
+    """A line of a portfolio's brief."""
+
+    name: str
+    held: float
+    volatility: float | None
+
+
+# A coin, the exposure asked about, and what was heard of it, by tool.
+AskedCoin = tuple[str, float, dict[str, dict[str, Any]]]
+
+
+def brief_read(messages: ChatMessages) -> str:
+    """What a role is asked; empty where there is nothing."""
+    return next((message["content"] for message in messages if message["role"] == "user"), "")
+
+
+def coins_read(messages: ChatMessages) -> list[tuple[str, float]]:
+    """The coins in the manager's brief with the exposure held."""
+    return [(match.group(1), float(match.group(2))) for match in _COIN_LINE.finditer(brief_read(messages))]
+
+
+def portfolio_read(messages: ChatMessages) -> list[BookCoin]:
+    """The coins of a portfolio's brief."""
+    return [
+        BookCoin(one[1], float(one[2]), None if one[4] == MISSING or not _positive(one[4]) else float(one[4]))
+        for one in _COIN_LINE.finditer(brief_read(messages))
+    ]
+
+
+def _positive(text: str) -> bool:
+    try:
+        return 0.0 < float(text) < math.inf
+    except ValueError:
+        return False
+
+
+def limits_read(messages: ChatMessages) -> tuple[float, float]:
+    """The guard's limits in a portfolio's brief: of the gross exposure and of a coin; 1 where there is none."""
+    found = _LIMIT.search(brief_read(messages))
+    gross, of_coin = (None, None) if found is None else found.groups()
+    return float(gross or 1.0), float(of_coin or 1.0)
+
+
+def proposed_read(messages: ChatMessages) -> float:
+    """The exposure in RiskAnalyst's brief; 1 where there is none."""
+    found = _BRIEF.search(brief_read(messages))
+    return 1.0 if found is None else min(1.0, float(found[3]))
+
+
+def asked_together(messages: ChatMessages, role: str) -> list[AskedCoin]:
+    """The coins that a sub-agent is asked about together; none where it is asked about one."""
+    system = next((message["content"] for message in messages if message["role"] == "system"), "")
+    if f"{SPEAKERS[role].answer.name}{EACH}" not in system:
+        return []
+    done = exchanges(messages, role)
+    return [
+        (
+            coin,
+            min(1.0, float(exposure or 1.0)),
+            {name: result for name, arguments, result in done if arguments.get("symbol", coin) in (coin, "")},
+        )
+        for coin, exposure in _ASKED.findall(brief_read(messages))
+    ]
+
+
+def heard_by_coin(done: Sequence[ToolExchange]) -> dict[str, dict[str, Any]]:
+    """By coin ("" where a call names none) and tool: the first answer, asked for alone or with others."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, arguments, result in done:
+        if name in (CONSULT_ON_COINS, CONSULT_ON_POSITIONS):
+            for role in arguments["ask"]:
+                answers = result.get(role)
+                for coin, answer in answers.items() if isinstance(answers, dict) else ():
+                    if isinstance(answer, dict):
+                        found.setdefault(coin, {}).setdefault(f"consult_{role}", answer)
+            continue
+        if name != ASK_SEVERAL:
+            found.setdefault(str(arguments.get("symbol", "")), {}).setdefault(name, result)
+            continue
+        answers = result.get("answers")
+        for question, answer in zip(arguments["questions"], answers if isinstance(answers, list) else [], strict=False):
+            if isinstance(answer, dict):
+                found.setdefault(question["symbol"], {}).setdefault(f"consult_{question['ask']}", answer)
+    return found
