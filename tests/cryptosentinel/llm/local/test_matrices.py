@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -67,6 +70,27 @@ def test_a_product_is_torchs_whichever_kernel_computes_it(
     assert torch.equal(to, kept), "what is added to is left as it was"
     row = left[:1].expand(left.shape)
     torch.testing.assert_close(product(row, weight), product(row.contiguous(), weight), atol=1e-4, rtol=1e-5)
+
+
+_SHAPES = """
+import resource, torch
+from cryptosentinel.llm.local.matrices import product
+torch.set_num_threads(1)
+left, weight = torch.randn(2000, 128), torch.randn(384, 128)
+product(left[:100], weight)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for rows in range(1000, 1600):
+    product(left[:rows], weight)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+def test_products_of_many_shapes_keep_few_kernels() -> None:
+    """In a process of its own: the libraries read how many to keep at their first product."""
+    named = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    environment = {name: value for name, value in os.environ.items() if name not in named}
+    run = subprocess.run([sys.executable, "-c", _SHAPES], env=environment, capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 300  # megabytes; 600 kernels are 700
 
 
 @pytest.fixture(scope="module")
