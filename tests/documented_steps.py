@@ -312,10 +312,12 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel experiment run experiments/e2_roles.toml",
         "cryptosentinel experiment run experiments/e2_roles_trained.toml",
         "cryptosentinel experiment run experiments/e8_daily.toml",
+        "cryptosentinel experiment run experiments/e8_four_hours.toml",
         "cryptosentinel experiment run experiments/e8_nano.toml",
         "cryptosentinel experiment run experiments/no_edge.toml",
         "cryptosentinel experiment run experiments/no_edge_trained.toml",
         "cryptosentinel experiment run experiments/staleness.toml",
+        "cryptosentinel experiment run experiments/team_size.toml",
     ),
     "reads a store of SurrealDB 2, with that one's engine in an environment of its own": (
         "cryptosentinel store convert runs/store",

@@ -9,13 +9,13 @@ order at every product, which with few rows takes longer than the product itself
 packed product is about 1.7 times as fast in float32.
 
 oneDNN makes a kernel for each shape of a product, of about a megabyte, and keeps the last 1,024; so does torch. The
-rows of a batch are hardly ever as many as before, so both are told to keep `_KERNELS`: a training of nano takes 0.9 GB
-in place of 1.9. What the environment says (`ONEDNN_PRIMITIVE_CACHE_CAPACITY`, `LRU_CACHE_CAPACITY`) is left as it is.
+rows of a batch are hardly ever as many as before, so both are told to keep `_KERNELS`: a training of nano takes a gigabyte
+in place of two. What the environment says (`ONEDNN_PRIMITIVE_CACHE_CAPACITY`, `LRU_CACHE_CAPACITY`) is left as it is.
 """
 
 from __future__ import annotations
 
-import os
+import ctypes
 from collections.abc import Sequence
 
 import torch
@@ -27,8 +27,9 @@ _ROWS = 32  # rows of a product that the order is chosen for; others use the sam
 _KERNELS = 32  # that are kept; the layers of a pass share a dozen
 _SAMPLE = 4096  # numbers that are compared before a packed matrix is unpacked to compare all of it
 
-for _name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # read at the first product
-    os.environ.setdefault(_name, str(_KERNELS))
+for _name in (b"ONEDNN_PRIMITIVE_CACHE_CAPACITY", b"LRU_CACHE_CAPACITY"):  # read at the first product
+    # Past `os.environ`, so that a server that is started from here keeps what it would have kept.
+    ctypes.CDLL(None).setenv(_name, str(_KERNELS).encode(), 0)
 
 
 def product(left: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
