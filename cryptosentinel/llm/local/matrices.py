@@ -9,8 +9,9 @@ order at every product, which with few rows takes longer than the product itself
 packed product is about 1.7 times as fast in float32.
 
 oneDNN makes a kernel for each shape of a product, of about a megabyte, and keeps the last 1,024; so does torch. The
-rows of a batch are hardly ever as many as before, so both are told to keep `_KERNELS`: a training of nano takes a gigabyte
-in place of two. What the environment says (`ONEDNN_PRIMITIVE_CACHE_CAPACITY`, `LRU_CACHE_CAPACITY`) is left as it is.
+rows of a batch are hardly ever as many as before, so both are told to keep `_KERNELS`: a training of nano takes one
+gigabyte in place of two. Where the environment says how many (`ONEDNN_PRIMITIVE_CACHE_CAPACITY`,
+`LRU_CACHE_CAPACITY`), that holds.
 """
 
 from __future__ import annotations
