@@ -307,6 +307,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel experiment run experiments/credit.toml",
         "cryptosentinel experiment run experiments/e2_co_training.toml",
         "cryptosentinel experiment run experiments/e2_co_training_again.toml",
+        "cryptosentinel experiment run experiments/e2_knowledge.toml",
         "cryptosentinel experiment run experiments/e2_verdicts.toml",
         "cryptosentinel experiment run experiments/e2_private.toml",
         "cryptosentinel experiment run experiments/e2_roles.toml",
