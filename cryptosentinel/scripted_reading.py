@@ -37,21 +37,21 @@ class BookCoin:
 AskedCoin = tuple[str, float, dict[str, dict[str, Any]]]
 
 
-def brief_read(messages: ChatMessages) -> str:
+def read_brief(messages: ChatMessages) -> str:
     """What a role is asked; empty where there is nothing."""
     return next((message["content"] for message in messages if message["role"] == "user"), "")
 
 
-def coins_read(messages: ChatMessages) -> list[tuple[str, float]]:
+def read_coins(messages: ChatMessages) -> list[tuple[str, float]]:
     """The coins in the manager's brief with the exposure held."""
-    return [(match.group(1), float(match.group(2))) for match in _COIN_LINE.finditer(brief_read(messages))]
+    return [(match.group(1), float(match.group(2))) for match in _COIN_LINE.finditer(read_brief(messages))]
 
 
-def portfolio_read(messages: ChatMessages) -> list[BookCoin]:
+def read_portfolio(messages: ChatMessages) -> list[BookCoin]:
     """The coins of a portfolio's brief."""
     return [
         BookCoin(one[1], float(one[2]), None if one[4] == MISSING or not _positive(one[4]) else float(one[4]))
-        for one in _COIN_LINE.finditer(brief_read(messages))
+        for one in _COIN_LINE.finditer(read_brief(messages))
     ]
 
 
@@ -62,16 +62,16 @@ def _positive(text: str) -> bool:
         return False
 
 
-def limits_read(messages: ChatMessages) -> tuple[float, float]:
+def read_limits(messages: ChatMessages) -> tuple[float, float]:
     """The guard's limits in a portfolio's brief: of the gross exposure and of a coin; 1 where there is none."""
-    found = _LIMIT.search(brief_read(messages))
+    found = _LIMIT.search(read_brief(messages))
     gross, of_coin = (None, None) if found is None else found.groups()
     return float(gross or 1.0), float(of_coin or 1.0)
 
 
-def proposed_read(messages: ChatMessages) -> float:
+def read_proposed(messages: ChatMessages) -> float:
     """The exposure in RiskAnalyst's brief; 1 where there is none."""
-    found = _BRIEF.search(brief_read(messages))
+    found = _BRIEF.search(read_brief(messages))
     return 1.0 if found is None else min(1.0, float(found[3]))
 
 
@@ -87,7 +87,7 @@ def asked_together(messages: ChatMessages, role: str) -> list[AskedCoin]:
             min(1.0, float(exposure or 1.0)),
             {name: result for name, arguments, result in done if arguments.get("symbol", coin) in (coin, "")},
         )
-        for coin, exposure in _ASKED.findall(brief_read(messages))
+        for coin, exposure in _ASKED.findall(read_brief(messages))
     ]
 
 

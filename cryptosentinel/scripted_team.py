@@ -27,12 +27,12 @@ from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scripted_reading import (
     BookCoin,
     asked_together,
-    brief_read,
-    coins_read,
     heard_by_coin,
-    limits_read,
-    portfolio_read,
-    proposed_read,
+    read_brief,
+    read_coins,
+    read_limits,
+    read_portfolio,
+    read_proposed,
 )
 from cryptosentinel.teachers import (
     HESITATION,
@@ -108,7 +108,7 @@ def _expert_manager(
 ) -> str:
     done = exchanges(messages, "manager")
     positions: list[dict[str, Any]] = []
-    for symbol, held in coins_read(messages):
+    for symbol, held in read_coins(messages):
         asked = [(name, args, result) for name, args, result in done if args.get("symbol") == symbol]
         heard = {name: result for name, _, result in reversed(asked)}  # the first answer to each question
         if "market_analyst" in team:
@@ -157,7 +157,7 @@ def _expert_manager(
 
 def _level_by_lot(messages: ChatMessages, symbol: str) -> int:
     """One of `OUTLOOKS`. It is drawn from the brief, so it is the same in every turn of a conversation."""
-    return random.Random(f"{symbol} {brief_read(messages)}").randrange(len(OUTLOOKS))
+    return random.Random(f"{symbol} {read_brief(messages)}").randrange(len(OUTLOOKS))
 
 
 def _timing(plan: Mapping[str, Any]) -> str:
@@ -180,7 +180,7 @@ def coin_size(coins: int) -> float:
 def _expert_portfolio(
     messages: ChatMessages, team: Collection[str], weights: SourceWeights | None, inherits: bool
 ) -> str:
-    coins, heard = portfolio_read(messages), heard_by_coin(exchanges(messages, "manager"))
+    coins, heard = read_portfolio(messages), heard_by_coin(exchanges(messages, "manager"))
     joint = _joint_roles("get_book" in heard.get("", {}), team)
     missing = _not_heard(coins, heard, team, joint) if inherits or "market_analyst" in team else None
     if missing is not None:
@@ -193,7 +193,7 @@ def _expert_portfolio(
         elif "lean" in of_coin["consult_market_analyst"]:  # else no valid answer: do not trade on it
             lean = str(of_coin["consult_market_analyst"]["lean"])
             leans[coin.name] = lean, f"analyst: {lean}"
-    book = _book(coins, {name: lean for name, (lean, _) in leans.items()}, limits_read(messages))
+    book = _book(coins, {name: lean for name, (lean, _) in leans.items()}, read_limits(messages))
     if not book:
         return render_call("submit_decision", {"positions": []})
     tried = heard.get("", {}).get("what_if_book")
@@ -320,7 +320,7 @@ def _joint_roles(joint: bool, team: Collection[str]) -> tuple[str, ...] | None:
 
 
 def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collection[str], inherits: bool) -> str:
-    coins = portfolio_read(messages)
+    coins = read_portfolio(messages)
     names = [coin.name for coin in coins] or ["C1"]
     done, choice = exchanges(messages, "manager"), rng.random()
     size = coin_size(len(coins))
@@ -378,7 +378,7 @@ def _size(rng: random.Random, size: float, coins: int) -> float:
 
 
 def _novice_manager(messages: ChatMessages, rng: random.Random, team: Collection[str], inherits: bool) -> str:
-    coins = coins_read(messages)
+    coins = read_coins(messages)
     symbol = rng.choice(coins)[0] if coins else "C1"
     done = exchanges(messages, "manager")
     asking = question_to_added(team, symbol, rng, EXPOSURES) if len(done) < 4 else None
@@ -481,9 +481,9 @@ def _expert_risk(messages: ChatMessages, portfolio: bool, rules: TeacherRules, l
     if "get_risk" not in heard:
         return render_call("get_risk", {})
     if rules.reduced_to:
-        verdict = verdict_by_lot(heard["get_risk"], proposed_read(messages), lots, rules.reduced_to)
+        verdict = verdict_by_lot(heard["get_risk"], read_proposed(messages), lots, rules.reduced_to)
         return render_call("submit_verdict", verdict)
-    return render_call("submit_verdict", verdict_of(heard["get_risk"], proposed_read(messages) if portfolio else 1.0))
+    return render_call("submit_verdict", verdict_of(heard["get_risk"], read_proposed(messages) if portfolio else 1.0))
 
 
 def _novice_risk(messages: ChatMessages, rng: random.Random, portfolio: bool) -> str:
@@ -492,7 +492,7 @@ def _novice_risk(messages: ChatMessages, rng: random.Random, portfolio: bool) ->
         return _each("submit_verdict", [(coin, _drawn_verdict(rng, 0.5 * proposed)) for coin, proposed, _ in asked])
     if not exchanges(messages, "risk_analyst") and rng.random() < 0.8:
         return render_call("get_risk", {})
-    return render_call("submit_verdict", _drawn_verdict(rng, 0.5 * proposed_read(messages) if portfolio else 0.5))
+    return render_call("submit_verdict", _drawn_verdict(rng, 0.5 * read_proposed(messages) if portfolio else 0.5))
 
 
 def _drawn_verdict(rng: random.Random, half: float) -> dict[str, Any]:
