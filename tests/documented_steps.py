@@ -317,6 +317,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel experiment run experiments/e8_nano.toml",
         "cryptosentinel experiment run experiments/no_edge.toml",
         "cryptosentinel experiment run experiments/no_edge_trained.toml",
+        "cryptosentinel experiment run experiments/outcome_share.toml",
         "cryptosentinel experiment run experiments/staleness.toml",
         "cryptosentinel experiment run experiments/team_size.toml",
     ),
