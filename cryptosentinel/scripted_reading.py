@@ -64,15 +64,15 @@ def _positive(text: str) -> bool:
 
 def read_limits(messages: ChatMessages) -> tuple[float, float]:
     """The guard's limits in a portfolio's brief: of the gross exposure and of a coin; 1 where there is none."""
-    found = _LIMIT.search(read_brief(messages))
-    gross, of_coin = (None, None) if found is None else found.groups()
+    match = _LIMIT.search(read_brief(messages))
+    gross, of_coin = (None, None) if match is None else match.groups()
     return float(gross or 1.0), float(of_coin or 1.0)
 
 
 def read_proposed(messages: ChatMessages) -> float:
     """The exposure in RiskAnalyst's brief; 1 where there is none."""
-    found = _BRIEF.search(read_brief(messages))
-    return 1.0 if found is None else min(1.0, float(found[3]))
+    match = _BRIEF.search(read_brief(messages))
+    return 1.0 if match is None else min(1.0, float(match[3]))
 
 
 def asked_together(messages: ChatMessages, role: str) -> list[AskedCoin]:
@@ -91,22 +91,22 @@ def asked_together(messages: ChatMessages, role: str) -> list[AskedCoin]:
     ]
 
 
-def heard_by_coin(done: Sequence[ToolExchange]) -> dict[str, dict[str, Any]]:
+def answers_by_coin(done: Sequence[ToolExchange]) -> dict[str, dict[str, Any]]:
     """By coin ("" where a call names none) and tool: the first answer, asked for alone or with others."""
-    found: dict[str, dict[str, Any]] = {}
+    by_coin: dict[str, dict[str, Any]] = {}
     for name, arguments, result in done:
         if name in (CONSULT_ON_COINS, CONSULT_ON_POSITIONS):
             for role in arguments["ask"]:
                 answers = result.get(role)
                 for coin, answer in answers.items() if isinstance(answers, dict) else ():
                     if isinstance(answer, dict):
-                        found.setdefault(coin, {}).setdefault(f"consult_{role}", answer)
+                        by_coin.setdefault(coin, {}).setdefault(f"consult_{role}", answer)
             continue
         if name != ASK_SEVERAL:
-            found.setdefault(str(arguments.get("symbol", "")), {}).setdefault(name, result)
+            by_coin.setdefault(str(arguments.get("symbol", "")), {}).setdefault(name, result)
             continue
         answers = result.get("answers")
         for question, answer in zip(arguments["questions"], answers if isinstance(answers, list) else [], strict=False):
             if isinstance(answer, dict):
-                found.setdefault(question["symbol"], {}).setdefault(f"consult_{question['ask']}", answer)
-    return found
+                by_coin.setdefault(question["symbol"], {}).setdefault(f"consult_{question['ask']}", answer)
+    return by_coin

@@ -26,8 +26,8 @@ from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scripted_reading import (
     BookCoin,
+    answers_by_coin,
     asked_together,
-    heard_by_coin,
     read_brief,
     read_coins,
     read_limits,
@@ -180,7 +180,7 @@ def coin_size(coins: int) -> float:
 def _expert_portfolio(
     messages: ChatMessages, team: Collection[str], weights: SourceWeights | None, inherits: bool
 ) -> str:
-    coins, heard = read_portfolio(messages), heard_by_coin(exchanges(messages, "manager"))
+    coins, heard = read_portfolio(messages), answers_by_coin(exchanges(messages, "manager"))
     joint = _joint_roles("get_book" in heard.get("", {}), team)
     missing = _not_heard(coins, heard, team, joint) if inherits or "market_analyst" in team else None
     if missing is not None:
@@ -350,7 +350,7 @@ def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collecti
             return render_call("get_risk", {"symbol": questions[0]["symbol"], "side": questions[0]["side"]})
         if "trader" in team:
             return _asking("trader", questions, {}, joint) or ""
-    heard = heard_by_coin(done)
+    heard = answers_by_coin(done)
     positions: list[dict[str, Any]] = []
     for name in names if coins else ():
         side = rng.choice(("long", "short", "flat", "keep"))

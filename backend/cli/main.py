@@ -185,9 +185,10 @@ def main() -> None:
         except KeyboardInterrupt:  # before or after what a command does: nothing was begun, or all is stored
             _fail("stopped", exit_code(INTERRUPTED))
         except SystemExit as ending:
-            if ending.code != INTERRUPTED:
+            # The library of the command line ends without a word, and a destructor may have swallowed the interrupt.
+            if ending.code != INTERRUPTED and not exit_code(0):
                 raise
-            _fail("stopped", exit_code(INTERRUPTED))  # the library of the command line ends without a word
+            _fail("stopped", exit_code(INTERRUPTED))
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

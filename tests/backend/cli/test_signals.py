@@ -192,3 +192,25 @@ def test_a_signalled_program_ends_with_its_code_whatever_is_left(left: str) -> N
     finally:
         process.kill()
     assert err == "error: stopped\n" and process.returncode == 128 + signal.SIGTERM
+
+
+SWALLOWED = """
+import signal, sys
+from backend.cli import main as cli
+class Dropped:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+def app():
+    dropped = Dropped()
+    del dropped
+    print("done")
+    sys.exit(0)
+cli.app = app
+sys.argv = ["cryptosentinel"]
+cli.program()
+"""
+
+
+def test_a_signal_that_a_destructor_swallows_is_said_at_the_end() -> None:
+    ended = subprocess.run([sys.executable, "-c", SWALLOWED], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "done\n", "error: stopped\n")
