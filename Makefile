@@ -13,7 +13,7 @@ export NUMBA_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export STREAMLIT_BROWSER_GATHER_USAGE_STATS := false
 
-.PHONY: help demo test test-wheel test-all bench lock docs site ui clean
+.PHONY: help demo test test-wheel test-all bench lock site ui clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -44,14 +44,11 @@ test-all: $(STAMP) .venv-vllm .venv-site .venv-s3 ## the same with the slow test
 bench: $(STAMP) .venv-peers ## benchmarks; one of them with `make bench ONLY=name`
 	@$(RUN)python -m benchmarks.run $(ONLY)
 
-lock: $(STAMP) ## resolve the requirements anew, with hashes, and write the page of licences
+lock: $(STAMP) ## resolve the requirements again, with hashes
 	@$(RUN)python scripts/lock.py
 
-docs: $(STAMP) ## write what is generated in docs: settings, commands, layers
-	@$(RUN)python -m scripts.make_reference
-
-site: .venv-site ## the documentation as a site, in build/site
-	@.venv-site/bin/python scripts/make_site.py
+site: $(STAMP) .venv-site ## the documentation as a site with the generated reference, in build/site
+	@$(RUN)python -m scripts.make_site
 
 ui: $(USER_STAMP) ## the Streamlit page, on localhost
 	@$(RUN)python -m ui.server --server.address localhost

@@ -1,6 +1,6 @@
 """The pages of the reference that are read out of the source: the Python API, the metrics and the records.
 
-They are made from the syntax trees, so that nothing of what they describe is imported. `make_reference` writes them.
+They are made from the syntax trees, so that nothing of what they describe is imported.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ _TRADES = "simulator/backtest/trade_stats.py"
 _SECTIONS = {"Args:": "Arguments:", "Returns:": "It returns:", "Attributes:": "Attributes:", "Raises:": "It raises:"}
 
 
-def api_page(places: Mapping[str, Sequence[str]], notice: str) -> str:
+def api_page(places: Mapping[str, Sequence[str]]) -> str:
     """The public names of `cryptosentinel`; `places` has those of each module."""
     names = {name: place for place, inside in places.items() for name in inside}
     functions = sorted(name for name in names if name[0].islower())
     classes = sorted(names.keys() - set(functions))
     lines = [
         "# Python API",
-        "",
-        notice,
         "",
         f"The {len(names)} public names of the package `cryptosentinel`, as their source has them. "
         "[Python](../python.md) shows how they are used, [parts of your own](../extending.md) which of them a part of "
@@ -41,7 +39,7 @@ def api_page(places: Mapping[str, Sequence[str]], notice: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def metrics_page(notice: str) -> str:
+def metrics_page() -> str:
     """The metrics of a backtest."""
     functions = {node.name: node for node in _tree(_METRICS).body if isinstance(node, Definition)}
     keys = [(key, called) for key, called in _keys(functions["compute"]) if called in functions]
@@ -53,8 +51,6 @@ def metrics_page(notice: str) -> str:
     ]
     lines = [
         "# Metrics",
-        "",
-        notice,
         "",
         "What is computed of each team and strategy of a backtest, as fractions: 0.02 is 2 %. How sure a number is, is "
         "a question of its own: [evaluation](../evaluation.md#how-sure-a-number-is). The metrics of a training are "
@@ -79,7 +75,7 @@ def metrics_page(notice: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def records_page(notice: str) -> str:
+def records_page() -> str:
     """The tables of the store, with the fields of each."""
     source = (ROOT / _RECORDS).read_text(encoding="utf-8").splitlines()
     records = {
@@ -89,8 +85,6 @@ def records_page(notice: str) -> str:
     }
     lines = [
         "# Records",
-        "",
-        notice,
         "",
         "What the store holds, a table each. Times are milliseconds since the epoch, UTC. Every table has the field "
         "`run` besides, the id of the run. `cryptosentinel runs export` writes them out. "

@@ -1,11 +1,10 @@
-"""Builds the documentation as a site: `make site`, or `python scripts/make_site.py`.
+"""Builds the documentation as a site: `make site`, or `python -m scripts.make_site`.
 
 The pages of `docs/` are Markdown that reads well on its own, with links to files of the repository. A site has no such
-files, so the pages are first laid out in `build/site-source`: the changelog and the page of the shipped data join them,
-and each file or folder outside `docs/` that a page links to lies under `files/`. Then MkDocs builds `build/site` from
-`mkdocs.yml`. It is strict: a link that leads nowhere, or a page that the navigation does not name, ends the build.
-
-Nothing but Python's own library is used, since MkDocs is installed in an environment of its own.
+files, so the pages are first laid out in `build/site-source`: the generated pages of `scripts.make_reference`, the
+changelog and the page of the shipped data join them, and each file or folder outside `docs/` that a page links to lies
+under `files/`. Then MkDocs, which has an environment of its own, builds `build/site` from `mkdocs.yml`. It is strict: a
+link that leads nowhere, or a page that is missing from the navigation, ends the build.
 """
 
 from __future__ import annotations
@@ -19,7 +18,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from scripts.make_reference import pages as generated_pages
+
 ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 SOURCE = ROOT / "build" / "site-source"
 # Pages outside `docs/` and where they lie on the site.
 ELSEWHERE = {"CHANGELOG.md": "changelog.md", "data/README.md": "sample_market.md"}
@@ -31,14 +33,17 @@ _NESTED = re.compile(r"^ {1,3}(?=[*-] )", re.MULTILINE)
 
 
 def lay_out(target: Path) -> None:
-    """Write the site's pages to `target`, a folder that is made anew."""
+    """Write the site's pages to `target`, a folder that is made again."""
     if target.exists():
         shutil.rmtree(target)
-    shutil.copytree(ROOT / "docs", target)
-    pages = {path: path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))}
-    pages |= {ROOT / name: place for name, place in ELSEWHERE.items()}
-    for path, place in pages.items():
-        text, linked = on_the_site(path.read_text(encoding="utf-8"), path, place)
+    shutil.copytree(DOCS, target)
+    written = {path: path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))}
+    written |= {ROOT / name: place for name, place in ELSEWHERE.items()}
+    texts = {place: (path, path.read_text(encoding="utf-8")) for path, place in written.items()}
+    texts |= {place: (DOCS / place, text) for place, text in generated_pages().items()}
+    for place, (path, text) in texts.items():
+        text, linked = on_the_site(text, path, place)
+        (target / place).parent.mkdir(parents=True, exist_ok=True)
         (target / place).write_text(text, encoding="utf-8")
         for file in sorted(linked):
             _add_file(target, file)
@@ -58,13 +63,13 @@ def on_the_site(text: str, path: Path, place: str) -> tuple[str, set[Path]]:
         if not name or re.match(r"[a-z]+:", name):
             return match[0]
         file = (path.parent / name).resolve()
-        if not file.is_relative_to(ROOT) or not file.exists():
+        if not file.is_relative_to(ROOT) or not (file.exists() or file.is_relative_to(DOCS)):
             return match[0]
         inside = file.relative_to(ROOT).as_posix()
         if inside in ELSEWHERE:
             there = ELSEWHERE[inside]
-        elif file.is_relative_to(ROOT / "docs"):
-            there = file.relative_to(ROOT / "docs").as_posix()
+        elif file.is_relative_to(DOCS):
+            there = file.relative_to(DOCS).as_posix()
         else:
             linked.add(file)
             there = _place_of_file(file)

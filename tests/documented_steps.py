@@ -62,7 +62,7 @@ SERVED = {"ws://127.0.0.1:8765": "{server}", "8765": "{port}"}
 
 # These come first. The parts below need what they leave: a market, a demo, a training, three backtests.
 FIRST = (
-    Step("cryptosentinel --version", says="cryptosentinel 0"),
+    Step("cryptosentinel --version", says="cryptosentinel 1"),
     Step("python -m cryptosentinel", more="--help", says="Begin here"),
     Step("cryptosentinel config", says="market.bars"),
     Step("cryptosentinel config --config NAME", {"NAME": "demo"}, says="15000"),

@@ -63,7 +63,7 @@ def add_backtest_run(store: Store, run_id: str, data: str = "data/synthetic") ->
     market = small_market()
     config = {
         "config": {"market": {"data": data, "symbols": list(SYMBOLS), "timeframe": "4h"}},
-        "versions": {"cryptosentinel": "0.1.0"},
+        "versions": {"cryptosentinel": "1.0.0"},
         "teams": ["scripted"],
     }
     store.add_run(RunRecord(run_id, "backtest", 1, market.content_hash, _now(), signed(run_id, config)))
@@ -100,7 +100,7 @@ def add_demo_run(store: Store, run_id: str) -> str:
     """Add a finished demo with 30 steps of training; returns `run_id`."""
     config = {
         "config": {"market": {"data": ""}, "training": {"stage1_steps": 10}},
-        "versions": {"cryptosentinel": "0.1.0", "torch": "2.13.0"},
+        "versions": {"cryptosentinel": "1.0.0", "torch": "2.13.0"},
     }
     store.add_run(RunRecord(run_id, "demo", 7, small_market().content_hash, _now(), config))
     for step in range(31):

@@ -230,6 +230,6 @@ def test_an_ignored_type_error_has_its_reason() -> None:
 
 def test_make_knows_its_targets() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in ("demo", "test", "test-all", "bench", "docs", "ui", "clean", "help"):
+    for target in ("demo", "test", "test-all", "bench", "site", "ui", "clean", "help"):
         assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE), target
     assert "torch==2.13.0" in (ROOT / "pyproject.toml").read_text()

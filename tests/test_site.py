@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 
-from scripts.licences import locked
+from scripts.licenses import locked
 from scripts.make_site import ELSEWHERE, lay_out, main, on_the_site
 from tests.ui.browsing import CHROMIUM, PATIENCE, needs_chromium
 
@@ -57,8 +57,8 @@ def is_outside(address: str) -> bool:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     places = ["--source", str(folder / "source"), "--out", str(folder / "site")]
-    command = [sys.executable, str(ROOT / "scripts" / "make_site.py"), *places, "--mkdocs", str(MKDOCS)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    command = [sys.executable, "-m", "scripts.make_site", *places, "--mkdocs", str(MKDOCS)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / "site"
 
@@ -72,6 +72,16 @@ def test_every_link_of_a_laid_out_page_leads_to_a_file(tmp_path: Path) -> None:
         targets = [target for target in re.findall(r"\]\(([^)#\s]+)", text) if not is_outside(target)]
         assert [target for target in targets if not (page.parent / target).exists()] == [], page
     assert all((tmp_path / "source" / place).exists() for place in ELSEWHERE.values())
+
+
+def test_the_reference_is_generated_and_not_in_git(tmp_path: Path) -> None:
+    lay_out(tmp_path / "source")
+    generated = {path.name for path in (tmp_path / "source" / "reference").iterdir()}
+    assert generated == {
+        f"{name}.md" for name in ("settings", "commands", "layers", "api", "metrics", "records", "licenses")
+    }
+    assert not (ROOT / "docs" / "reference").exists()
+    assert "`context_tokens`" in (tmp_path / "source" / "reference" / "settings.md").read_text(encoding="utf-8")
 
 
 def test_a_page_keeps_its_code_and_its_addresses() -> None:

@@ -49,7 +49,7 @@ def source_digest() -> str:
 
 
 def code_version() -> str:
-    """The version of this program and the digest of its source, as `0.1.0+3f2a9c01`."""
+    """The version of this program and the digest of its source, as `1.0.0+3f2a9c01`."""
     return f"{version(PROGRAM)}+{source_digest()}"
 
 

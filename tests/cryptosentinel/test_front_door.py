@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import cryptosentinel
+from scripts.make_stub import COMMAND, STUB, front_door_stub
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,6 +31,10 @@ def test_it_imports_nothing_until_a_name_is_used() -> None:
 def test_a_name_that_is_not_public_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match="no attribute 'backtests'"):
         _ = getattr(cryptosentinel, "backtests")  # noqa: B009 - the type checker knows that it is not there
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    assert STUB.read_text(encoding="utf-8") == front_door_stub(), f"out of date: run `{COMMAND}` and commit the result"
 
 
 def test_no_layer_uses_the_front_door() -> None:

@@ -28,7 +28,7 @@ from backend.store import (
 from backend.training.algorithm.trajectory import Trajectory
 from tests.backend.store.gateways import GatewayThread, gateway_thread
 
-SERVICE = ServiceRecord("r", "trainer-manager", "trainer", "manager", "0.1.0", "4711", "starting", None, 0)
+SERVICE = ServiceRecord("r", "trainer-manager", "trainer", "manager", "1.0.0", "4711", "starting", None, 0)
 TOKENS = ((1, 2), (False, True), (0.0, -0.5))
 
 

@@ -1,7 +1,4 @@
-"""The page of licences, `docs/licences.md`: what each package that is installed is under, as its own metadata says.
-
-`make_reference` writes it and a test compares it, so a package cannot come in unseen.
-"""
+"""The page of licenses: the license of each installed package, from its own metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
-# Where the metadata names none; read in the package's own licence file.
+# Not in the metadata; read in the package's own license file.
 _UNNAMED = {"ta-lib": "BSD-2-Clause"}
 # Not installed for development, so that their metadata cannot be read here: what the packages say on their own pages.
 _OTHER_EXTRAS = {
@@ -34,8 +31,8 @@ def locked(name: str) -> dict[str, Requirement]:
     return found
 
 
-def licence(name: str) -> str:
-    """The licence of an installed package. Raises `PackageNotFoundError`, and ValueError where it names none."""
+def license(name: str) -> str:
+    """The license of an installed package. Raises `PackageNotFoundError`, and ValueError where it names none."""
     fields = metadata(name)
     classifiers = [
         line.rpartition("::")[2].strip() for line in fields.get_all("Classifier", []) if "License ::" in line
@@ -43,22 +40,20 @@ def licence(name: str) -> str:
     for text in (fields["License-Expression"], "; ".join(sorted(classifiers)), fields["License"], _UNNAMED.get(name)):
         if text and len(text) < 150:
             return str(text)
-    raise ValueError(f"{name} names no licence in its metadata: read it, and add it to {__name__}")
+    raise ValueError(f"{name} names no license in its metadata: read it, and add it to {__name__}")
 
 
-def licences_page(notice: str) -> str:
-    """The whole page; `notice` is the line that says how it is made."""
+def licenses_page() -> str:
+    """The whole page."""
     light, dev = locked("base"), locked("dev")
     whole = {
         one: pin for name in ("base", "train", "torch", "serve", "ui", "paper") for one, pin in locked(name).items()
     }
     lines = [
-        "# Licences",
+        "# Licenses",
         "",
-        notice,
-        "",
-        "The project is under the [Apache License 2.0](../LICENSE). The packages below are installed beside it and are "
-        "not part of it. Their versions are in `requirements/`, with the hashes of their files.",
+        "The project is under the [Apache License 2.0](../../LICENSE). The packages below are installed beside it and "
+        "are not part of it. Their versions are in `requirements/`, with the hashes of their files.",
         "",
         "## What a user installs",
         "",
@@ -109,5 +104,5 @@ def licences_page(notice: str) -> str:
 
 
 def _table(packages: dict[str, Requirement]) -> list[str]:
-    rows = [f"| {name} | {licence(name)} |" for name in sorted(packages)]
-    return ["| package | licence |", "| --- | --- |", *rows]
+    rows = [f"| {name} | {license(name)} |" for name in sorted(packages)]
+    return ["| package | license |", "| --- | --- |", *rows]
