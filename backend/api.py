@@ -123,7 +123,7 @@ def compare(
 
 @names_missing_extras
 def train(
-    config: Config | str = "demo",
+    config: Config | str = "",
     *,
     data: str | Path | None = None,
     symbols: NameList = (),
@@ -139,6 +139,8 @@ def train(
     on_progress: OnProgress | None = None,
 ) -> TrainOutcome:
     """Train a team with M-GRPO in this process. The arguments are the options of the command `train`.
+
+    An empty `config` is the preset `demo`, or `recorded_training` where `data` is given.
 
     After an interruption, `resume` with the id of the run goes on. `from_paper` is the id of a paper session that
     ended: its bars, costs and states are the data.
@@ -216,7 +218,7 @@ def sft(
     resample: str = "",
     funding: str | Path | None = None,
     news: str | Path | None = None,
-    config: Config | str = "demo",
+    config: Config | str = "",
     overrides: Sequence[str] = (),
     on_progress: OnProgress | None = None,
 ) -> SftOutcome:

@@ -23,7 +23,7 @@ from backend.config.schema import Config
 from backend.policies.build import role_policies
 from backend.training.start import begin
 from benchmarks.pace import at_least
-from benchmarks.run import Result
+from benchmarks.run import TREND_MARKET, Result
 from cryptosentinel.episode import play
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.scheduler import Throughput, run_all
@@ -55,7 +55,7 @@ def run() -> list[Result]:
     torch.set_num_threads(1)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            config = load_config("demo", SETTINGS)
+            config = load_config(TREND_MARKET, SETTINGS)
             market = load_market(config.market, config.costs)
             base = begin(config, market, Path(folder), lambda what, done, total: None)
             policies, codec = role_policies(base, config.training)

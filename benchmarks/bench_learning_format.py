@@ -27,7 +27,7 @@ import torch
 from backend.runs.requests import TrainRequest
 from backend.runs.train import train_team
 from backend.statistics.seed_grid import grid_interval
-from benchmarks.run import Result
+from benchmarks.run import TREND_MARKET, Result
 from cryptosentinel.agents.registry import MANAGER, ROLES
 from simulator.arrays import FloatArray
 from simulator.errors import RunFailed
@@ -94,7 +94,7 @@ def _metrics(folder: Path, seed: int) -> dict[int, dict[str, float | None]]:
     if STEPS not in lines:
         seeds = [f"{section}.seed={seed}" for section in ("market", "training", "nano")]
         begun = sorted(path.name for path in runs.glob("train-*"))
-        new = TrainRequest(config="demo", overrides=(*SETTINGS, *seeds))
+        new = TrainRequest(config=str(TREND_MARKET), overrides=(*SETTINGS, *seeds))
         try:
             train_team(TrainRequest(resume=begun[-1]) if begun else new, store=folder / "store", runs=runs)
         except RunFailed as shut:  # the gate of the stage, in the step after those that count

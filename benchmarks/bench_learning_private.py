@@ -1,4 +1,4 @@
-"""What each role's knowledge is worth in the market of the preset `private`, and what its teachers make of it:
+"""What each role's knowledge is worth in the market of the preset `demo`, and what its teachers make of it:
 `make bench ONLY=learning.private`.
 
 Two more rows say what MarketAnalyst's expert score pays for: how much better it rates the teacher that reads trend,
@@ -107,7 +107,7 @@ def _score_row(name: str, weight: float) -> Result:
 
 def config_of(seed: int, *more: str) -> Config:
     """The preset's configuration on a market of its own, with scenarios enough for a measurement."""
-    return load_config("private", [f"market.seed={seed}", f"market.bars={BARS}", "training.scenario_paths=256", *more])
+    return load_config("demo", [f"market.seed={seed}", f"market.bars={BARS}", "training.scenario_paths=256", *more])
 
 
 def _twins() -> list[Config]:

@@ -1,10 +1,9 @@
 """A real language model, specialised: `make bench ONLY=learning.smollm2`.
 
 SmolLM2-135M-Instruct with a LoRA adapter a role: imitation of the scripted team (`sft`), then M-GRPO. By the preset
-`smollm2` it takes two hours on two cores; where torch sees a GPU the preset is `smollm2_gpu`, and M-GRPO goes on from
-one imitation with three seeds, side by side. It goes on where it was interrupted (`runs/PRESET/`) and runs only when it
-is named. The folder of the model is named by CRYPTOSENTINEL_SMOLLM2 (`python -m scripts.smollm2 FOLDER` makes it);
-without it there is no row.
+`smollm2` it takes two hours on two cores; where torch sees a GPU, M-GRPO continues from one imitation with three seeds,
+side by side. It resumes where it was interrupted (`runs/PRESET/`) and runs only by its name. CRYPTOSENTINEL_SMOLLM2 is
+the folder of the model (`python -m scripts.smollm2 FOLDER` makes it); without it there is no row.
 
 `learning.smollm2.calls.*`: the share of valid first calls over 400 turns, 100 of each role, of the model as it is
 (full prompts, which list the tools), unconstrained and constrained to the tools' grammar, and after `sft` (short
@@ -78,7 +77,7 @@ class Extent:
 
 
 ON_A_CPU = Extent("smollm2", (1,), 96, 48)
-ON_A_GPU = Extent("smollm2_gpu", (1, 2, 3), 256, 128)
+ON_A_GPU = Extent("smollm2", (1, 2, 3), 256, 128)
 
 
 def run() -> list[Result]:

@@ -1,7 +1,7 @@
 """Whether a team learns more than its teacher knows, where each role sees what no other does:
 `make bench ONLY=learning.surpass`.
 
-The preset `private` with twice its steps and validations as the seeds were run with, on the markets of its
+The preset `demo` with twice its steps and validations as the seeds were run with, on the markets of its
 `seeds.confirm`, which nothing else trains on. Each seed has a market, a warm start and a training of its own. Everybody
 decides once in each of the held-out states with the likeliest answer, and is scored over common scenarios
 (`held_out_value`). Rows: the trained team less its teacher, less that teacher without its lots (`scripted`), less the
@@ -62,7 +62,7 @@ AGAINST = {TEACHER: "teacher", SCRIPTED: "scripted", WARM_STARTED_GREEDY: "warm_
 
 def run() -> list[Result]:
     """The rows `learning.surpass.AGAINST` and `learning.surpass.twin`."""
-    seeds = load_config("private").seeds.confirm
+    seeds = load_config("demo").seeds.confirm
     times = count_configuration(FOLDER, config_of(seeds[0]))
     configs = {f"seed-{seed}": config_of(seed) for seed in seeds} | {
         f"twin-{seeds[0]}": config_of(seeds[0], edge=False)
@@ -86,7 +86,7 @@ def config_of(seed: int, edge: bool = True) -> Config:
         "training.validation_queries=64",
         "evaluation.decisions_per_window=12",
     ]
-    return load_config("private", [*own, *settings, f"market.edge={str(edge).lower()}", "seeds.confirm=[]"])
+    return load_config("demo", [*own, *settings, f"market.edge={str(edge).lower()}", "seeds.confirm=[]"])
 
 
 def count_configuration(folder: Path, config: Config) -> int:

@@ -7,7 +7,7 @@ a weight. The project's own `duplicate_drop` is no peer here, for it keeps how o
 weight, and so copies no work either; that this weight and copies are the same step is checked first.
 
 How often sub-agents are called is that of the novice team, whose decisions nano learns from: 0 to 4 consultations at
-random in a rollout; steps are as large as those of the preset `demo`. Both train the same model (a nano with its own
+random in a rollout; steps are as large as those of `trend_market.toml`. Both train the same model (a nano with its own
 tokenizer) on the same rollouts. What is saved depends on the calls: where everybody calls once, it is nothing.
 
 Both make the plain pass, in which every item goes through the model: a pass over shared beginnings

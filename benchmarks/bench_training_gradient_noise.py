@@ -53,7 +53,7 @@ from benchmarks.gradient_moments import (
     signal,
     variance,
 )
-from benchmarks.run import Result
+from benchmarks.run import TREND_MARKET, Result
 from cryptosentinel.agents.registry import SUB_AGENTS
 from cryptosentinel.team import derive_seed
 from simulator.arrays import FloatArray
@@ -112,7 +112,7 @@ def run() -> list[Result]:
     torch.set_num_threads(1)
     try:
         with tempfile.TemporaryDirectory() as scratch, Store.open(Path(scratch) / "store") as store:
-            config = load_config("demo", SETTINGS)
+            config = load_config(TREND_MARKET, SETTINGS)
             parts = train(config, store, store, Path(scratch) / "run")
             steps = [_rollouts(parts, number) for number in range(STEPS)]
             roles = [role.key for role in SUB_AGENTS.values() if role.key in parts.policies.roles]

@@ -25,6 +25,7 @@ from rich.text import Text
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "latest.json"
+TREND_MARKET = HERE / "trend_market.toml"  # settings of some benchmarks
 
 
 class Result(TypedDict):

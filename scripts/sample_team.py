@@ -1,8 +1,8 @@
 """Makes the trained team that ships with the sample: `python -m scripts.sample_team`.
 
-It plays the demo of the preset `demo` with its own seeds (a quarter of an hour on two cores), or takes the folder of
-such a demo that is finished, and copies what a backtest needs of its team into `data/sample_team`: base model,
-tokenizer, the adapters of the best step and the configuration. `provenance.json` says where they come from.
+It plays the demo of `benchmarks/trend_market.toml` with its own seeds (a quarter of an hour on two cores), or takes the
+folder of such a demo that is finished, and copies what a backtest needs of its team into `data/sample_team`: base
+model, tokenizer, the adapters of the best step and the configuration. `provenance.json` says where they come from.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from backend.models.manifest import TeamManifest, read_manifest, write_manifest
 from simulator.documents import read_document
 from simulator.errors import UserError
 
-PRESET = "demo"
-FOLDER = Path(__file__).resolve().parents[1] / "data" / "sample_team"
+ROOT = Path(__file__).resolve().parents[1]
+SETTINGS = "benchmarks/trend_market.toml"
+FOLDER = ROOT / "data" / "sample_team"
 PROVENANCE = "provenance.json"
 MOST_BYTES = 6_000_000
 _REPORT = "report.json"
@@ -35,14 +36,14 @@ MADE_OF = ("market", "costs", "nano", "team", "training")
 
 def copy_team(source: Path, target: Path) -> int:
     """Copy the team of the finished demo in `source` to the new folder `target`; returns its size in bytes. Raises
-    `UserError` for another team than that of the preset."""
+    `UserError` for a team that was made with other settings."""
     manifest = read_manifest(source)
     if manifest.adapters is None or not (source / manifest.base).is_dir():
         raise UserError(f"{source} holds no adapters over a base of its own: give the folder of a finished demo")
-    stated, preset = manifest.stated.to_dict(), load_config(PRESET).to_dict()
+    stated, preset = manifest.stated.to_dict(), load_config(ROOT / SETTINGS).to_dict()
     other = [section for section in MADE_OF if stated[section] != preset[section]]
     if other:
-        raise UserError(f"{source} was not made with the preset {PRESET}: other are {', '.join(other)}")
+        raise UserError(f"{source} was not made with {SETTINGS}: different are {', '.join(other)}")
     shutil.copytree(source / manifest.base, target / "nano")
     shutil.copytree(source / manifest.adapters, target / "adapters")
     places = {"base": "nano", "adapters": "adapters", "start": None, "signature": ""}
@@ -55,11 +56,11 @@ def copy_team(source: Path, target: Path) -> int:
 
 
 def provenance(report: Mapping[str, Any], manifest: TeamManifest, files: Mapping[str, str]) -> dict[str, Any]:
-    """Where the team comes from: preset and seeds, the run, the hash of its market, what it was made with, its result
+    """Where the team comes from: settings and seeds, the run, the hash of its market, what it was made with, its result
     on the held-out windows, and the SHA-256 of each file."""
     held_out, config = report["held_out"], manifest.stated
     return {
-        "preset": PRESET,
+        "settings": SETTINGS,
         "seeds": {"market": config.market.seed, "nano": config.nano.seed, "training": config.training.seed},
         "run": report["run"],
         "best_step": report["training"]["best_step"],
@@ -85,7 +86,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as work:
         try:
-            source = given.source or demo(PRESET, store="mem://", runs=Path(work) / "runs").folder
+            source = given.source or demo(load_config(ROOT / SETTINGS), store="mem://", runs=Path(work) / "runs").folder
             size = copy_team(source, Path(work) / "team")
             if size > MOST_BYTES:
                 raise UserError(f"the team has {size:,} bytes, and at most {MOST_BYTES:,} are shipped")

@@ -10,13 +10,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from benchmarks import pace
 from benchmarks import run as runner
-from benchmarks.bench_learning_oracle_share import share_interval
 from benchmarks.bench_learning_surpass import AGAINST, config_of, count_configuration, surpass_row, twin_row
 from benchmarks.run import Result
 
@@ -117,20 +116,6 @@ def test_the_table_is_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> No
         [line] = [line for line in shown if line.startswith(f"{one['name']} ")]
         assert f"{one['value']:,.4g}" in line and line.endswith(("yes", "no"))
     assert "…" not in text and " ".join(results[0]["against"].split()) in " ".join(shown)
-
-
-@given(st.integers(2, 6), st.integers(2, 12), st.integers(0, 2**31), st.floats(-1.0, 1.0), st.floats(0.01, 0.2))
-@settings(max_examples=8, deadline=None)
-def test_a_share_and_its_interval(seeds: int, windows: int, seed: int, share: float, spread: float) -> None:
-    rng = np.random.default_rng(seed)
-    oracle = rng.uniform(0.05, 0.2, (seeds, windows))
-    exact, low, high = share_interval(share * oracle, oracle)
-    assert [low, high, exact] == pytest.approx([share] * 3)  # the same share everywhere leaves no doubt
-    # Seeds that differ are doubt that more windows do not take away.
-    by_seed = share + spread * np.linspace(-1.0, 1.0, seeds)[:, None]
-    mean, low, high = share_interval(by_seed * oracle, oracle)
-    assert low < mean < high
-    assert high - low > 0.3 * spread / seeds**0.5
 
 
 def test_a_team_surpasses_where_every_seed_says_so_and_by_enough() -> None:

@@ -34,12 +34,12 @@ def test_it_is_small_and_names_no_folder_of_a_machine() -> None:
     assert [text for text in texts if any(f"{root}/" in text for root in ('"/tmp', '"/home', '"/work', '"/root'))] == []
 
 
-# What the preset said when the team was made: one process did all the work, and validated more.
+# What the settings said when the team was made: one process did all the work, and validated more.
 BEFORE = ["training.shards=1", "training.validation_every=4", "training.validation_queries=64"]
 
 
-def test_it_is_of_the_preset_and_its_market() -> None:
-    stated, preset = read_manifest(SHIPPED).stated, load_config(PROVENANCE["preset"], BEFORE)
+def test_it_is_of_its_settings_and_their_market() -> None:
+    stated, preset = read_manifest(SHIPPED).stated, load_config(ROOT / PROVENANCE["settings"], BEFORE)
     seeds = {"market": preset.market.seed, "nano": preset.nano.seed, "training": preset.training.seed}
     assert PROVENANCE["seeds"] == seeds
     assert all(stated.to_dict()[section] == preset.to_dict()[section] for section in script.MADE_OF)

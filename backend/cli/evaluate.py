@@ -98,7 +98,7 @@ def evaluate(
 @grouped
 def demo(
     recorded: RecordOptions,
-    config: ConfigOption = "private",
+    config: ConfigOption = "demo",
     set_: SetOption = None,
     workers: Annotated[
         int,

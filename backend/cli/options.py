@@ -22,6 +22,10 @@ from backend.runs.requests import RUNS, STORE
 from simulator.market.timeframes import TIMEFRAMES
 
 ConfigOption = Annotated[str, typer.Option("--config", "-c", help="A preset (demo, quick, recorded) or a TOML file.")]
+TrainingConfigOption = Annotated[
+    str,
+    typer.Option("--config", "-c", help="A preset or a TOML file; default: demo, or recorded_training with --data."),
+]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="Override a value: section.key=value. Repeatable.")
 ]
@@ -63,7 +67,7 @@ class WindowOptions:
         typer.Option(
             "--config",
             "-c",
-            help="A preset or TOML file; default: recorded for recorded bars, demo for synthetic ones.",
+            help="A preset or TOML file; default: recorded for recorded bars, else the defaults.",
         ),
     ] = ""
     set_: SetOption = None

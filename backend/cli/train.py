@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from backend.cli.console import console, narrow_table, print_notes
-from backend.cli.options import ConfigOption, MarketOptions, RecordOptions, SetOption, grouped
+from backend.cli.options import MarketOptions, RecordOptions, SetOption, TrainingConfigOption, grouped
 from backend.cli.parts.places import StoreOption
 from backend.cli.parts.progress import bars
 from backend.cli.parts.upkeep import compact_if_due
@@ -160,7 +160,7 @@ class StartedByHand:
 def train(
     market: MarketOptions,
     recorded: RecordOptions,
-    config: ConfigOption = "demo",
+    config: TrainingConfigOption = "",
     set_: SetOption = None,
     resume: Annotated[
         str, typer.Option("--resume", help="Id of a run to go on with; its own configuration is used.")
@@ -391,7 +391,7 @@ def _parts_table(step: DryRun) -> Table:
 @grouped
 def sft(
     market: MarketOptions,
-    config: ConfigOption = "demo",
+    config: TrainingConfigOption = "",
     set_: SetOption = None,
     from_: Annotated[
         list[str] | None,

@@ -84,6 +84,12 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     return _validated(data, str(path), overridden)
 
 
+def defaults(overrides: Sequence[str] = ()) -> Config:
+    """The defaults with overrides applied to them. Raises `ConfigError` as `load_config` does."""
+    data: dict[str, Any] = {}
+    return _validated(data, "the options", {_apply(data, one): one for one in overrides})
+
+
 def config_from_dict(data: dict[str, Any], source: str = "stored config", *, to_continue: bool = False) -> Config:
     """The config that `Config.to_dict` gave, now or when its keys had other names.
 

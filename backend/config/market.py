@@ -72,8 +72,8 @@ class MarketConfig(Section):
             raise ValueError("train_share + validation_share must be below 1, or nothing is held out")
         if self.data and self.kind != KIND:
             raise ValueError(
-                f"kind = '{self.kind}' is of a generated market: recorded bars show every role the same; "
-                "leave market.data empty, or the kind as it is"
+                f"kind = '{self.kind}' is of a generated market, and market.data has bars of its own: leave "
+                "market.data empty, or take a preset without this kind, such as recorded_training"
             )
         if self.resample and TIMEFRAMES[self.resample] % TIMEFRAMES[self.timeframe]:
             raise ValueError(f"resample = '{self.resample}' is not a multiple of timeframe = '{self.timeframe}'")

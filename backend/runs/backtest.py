@@ -22,7 +22,7 @@ from backend.builders.market import (
 from backend.builders.plugins import load_plugins
 from backend.builders.strategies import NamedStrategy, named_strategies, named_strategy
 from backend.builders.variants import ALTERED_FUTURE, Variant
-from backend.config.load import load_config
+from backend.config.load import defaults, load_config
 from backend.config.ownership import signed
 from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import SCRIPTED, Config, model_named
@@ -65,7 +65,7 @@ from simulator.market.bar_checks import find_gaps
 from simulator.market.market import Market
 from simulator.market.timeframes import DAY_MS, format_time, parse_time
 
-_RECORDED, _SYNTHETIC = "recorded", "demo"  # presets
+_RECORDED = "recorded"  # the preset of recorded bars; generated ones have the defaults
 _DEFAULT_DAYS = 90
 
 Subject = LoadedTeam | NamedStrategy  # who is tested
@@ -204,13 +204,13 @@ def market_settings(request: WindowRequest) -> Config:
 
 
 def settings_for(config: str, overrides: Sequence[str], data: str | Path | None) -> Config:
-    """The configuration `config`, or where it is empty the preset for the bars in `data`.
+    """The configuration `config`. Empty, it is the preset `recorded` for recorded bars in `data`, else the defaults.
 
     Without `data`, the folder in the configuration counts. Raises `ConfigError` as `load_config` does.
     """
     if config:
         return load_config(config, overrides)
-    settings = load_config(_SYNTHETIC, overrides)
+    settings = defaults(overrides)
     folder = data or settings.market.data
     return load_config(_RECORDED, overrides) if folder and is_historical(folder) else settings
 

@@ -6,13 +6,13 @@ A field of a request that is left out changes nothing: then the configuration de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.config.artefacts import given_keys
 from backend.config.base import suggestion
-from backend.config.load import config_from_dict, load_config, override
+from backend.config.load import config_from_dict, defaults, load_config, override
 from backend.config.places import RUNS
 from backend.config.places import STORE as STORE
 from backend.config.plugins import STRATEGY, installed
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # they import torch and pandas, which take seconds
     from simulator.market.market import Market
 
 SAMPLE = Path("data/synthetic")  # the bars of a backtest without data, where the current folder has them
+_GENERATED, _RECORDED_TRAINING = "demo", "recorded_training"  # presets
 _SHIPPED = Path(__file__).resolve().parent / "sample"  # where a wheel installs the same
 _REPOSITORY = Path(__file__).resolve().parents[2] / SAMPLE  # where they are in an editable install
 
@@ -83,6 +84,7 @@ class RunRequest:
 class MarketRequest(RunRequest):
     """A run on a market: the folder of bars, their symbols and timeframe, and what lies beside them."""
 
+    config: Config | str = ""
     data: str | Path | None = None
     symbols: tuple[str, ...] = ()
     timeframe: str = ""
@@ -91,8 +93,10 @@ class MarketRequest(RunRequest):
     news: str | Path | None = None
 
     def settings(self) -> Config:
-        """As for every request, with the fields of the market."""
-        return self.on_market(super().settings())
+        """As for every request, with the fields of the market. An empty `config` is the preset `demo`, or
+        `recorded_training` where `data` is a folder of bars."""
+        chosen = self if self.config else replace(self, config=_RECORDED_TRAINING if self.data else _GENERATED)
+        return self.on_market(super(MarketRequest, chosen).settings())
 
     def given(self) -> frozenset[str]:
         """The keys of settings that the user sets in this request himself, outside of `config`."""
@@ -147,7 +151,7 @@ class WindowRequest(MarketRequest):
 
     def check(self) -> None:
         """As for every request; also the dates, and the sample where no data is named."""
-        config = self.settings() if self.config else self.on_market(load_config("demo", self.overrides))
+        config = self.settings() if self.config else self.on_market(defaults(self.overrides))
         data_folder(config.market.data or sample_data())
         for text in (self.start, self.end):
             if text:

@@ -172,7 +172,7 @@ def test_a_mistake_is_a_user_error_and_leaves_nothing(here: Path, wrong: dict[st
 
 
 def test_a_configuration_object_is_used_as_it_is(here: Path) -> None:
-    config = load_config("demo", ["costs.taker_fee=0.01"])
+    config = load_config("quick", ["costs.taker_fee=0.01"])
     request: dict[str, Any] = {
         "data": "data/synthetic",
         "symbols": "AAAUSDT",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from backend.config.load import load_config
+from backend.config.load import defaults, load_config
 from backend.config.schema import Config
 from backend.jobs.queue import JobQueue
 from backend.runs.backtest import settings_for
@@ -32,7 +32,7 @@ def test_a_backtest_is_handed_over_as_the_form_says(here: Path, queue: JobQueue)
     assert not app.exception and not app.error
     [job] = queue.jobs()
     request = asked_of(job)
-    settings = load_config("demo", request.overrides)
+    settings = defaults(request.overrides)
     assert (settings.costs.taker_fee, settings.evaluation.baselines) == (0.00075, ("hold", "ema_cross"))
     assert settings.team.portfolio
     assert request == BacktestRequest(
@@ -55,7 +55,7 @@ def test_bars_engine_and_limits_of_the_form_reach_the_job(here: Path, queue: Job
     field(app.button, "Run").click().run()
     assert not app.exception and not app.error
     request = asked_of(queue.jobs()[0])
-    settings = request.on_market(load_config("demo", request.overrides))
+    settings = request.on_market(defaults(request.overrides))
     assert (request.timeframe, request.resample, settings.market.resample) == ("4h", "8h", "8h")
     assert request.teams == ("scripted", "model")
     engine = settings.engine
@@ -72,7 +72,7 @@ def test_the_form_begins_with_what_the_data_deserves(here: Path, queue: JobQueue
 
     folder = Path("data/synthetic")
     synthetic = sent(open_page("views/new_backtest.py"))
-    assert synthetic == load_config("demo"), "what is not touched is as the preset has it"
+    assert synthetic == Config(), "what is not touched is as the preset has it"
     queue.cancel(queue.jobs()[0].name)
     (folder / "market.json").unlink()  # now it looks recorded
     (folder / "truth.parquet").unlink()

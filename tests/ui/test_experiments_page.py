@@ -38,7 +38,7 @@ def test_backtests_are_ranked_trials_counted_and_an_experiment_shown(here: Path)
         add_backtest_run(store, "backtest-1")
         for number in range(3):
             store.add_trial(TrialRecord("backtest-1", f"team {number}", "hash", 0, 86_400_000, f"d{number}", 5))
-    folder, result = published_experiment(here, "no_edge")
+    folder, result = published_experiment(here, "e8_four_hours")
     app = open_page(_PAGE)
     assert not app.exception and not app.error
     leaders, ledger = app.dataframe[0].value, app.dataframe[1].value
@@ -55,7 +55,7 @@ def test_backtests_are_ranked_trials_counted_and_an_experiment_shown(here: Path)
 
 
 def test_decisions_on_held_out_states_are_shown_in_thousandths(here: Path) -> None:
-    _, result = published_experiment(here, "e2_private")
+    _, result = published_experiment(here, "e2_knowledge")
     app = open_page(_PAGE)
     assert not app.exception and not app.error
     assert f"{result['states']} held-out states each" in words(app)

@@ -171,7 +171,7 @@ def _experiments() -> None:
     folders = {path.name: path for path in experiment_folders(RUNS)}
     if not folders:
         st.info("No experiment was run here yet. One with its arms, seeds and test in a file is run so:")
-        st.code("cryptosentinel experiment run experiments/no_edge.toml", language=None)
+        st.code("cryptosentinel experiment run experiments/team_size.toml", language=None)
         return
     names = list(folders)
     asked = asked_for("experiment", names, "an experiment")

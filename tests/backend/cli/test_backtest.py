@@ -14,6 +14,7 @@ import typer
 from backend.cli import main as cli
 from backend.cli.parts.lazy import commands_below
 from backend.config.load import load_config, override
+from backend.config.schema import Config
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.runs.backtest import backtest_teams, notes_on, settings_for, subject_of
 from backend.runs.requests import BacktestRequest
@@ -378,11 +379,11 @@ def test_a_training_is_told_what_it_does_not_score(command: Run) -> None:
 
 def test_a_preset_fits_the_data_unless_one_is_named(command: Run) -> None:
     recorded, demo = load_config("recorded"), load_config("demo")
-    assert recorded.costs != demo.costs
+    assert recorded.costs != Config().costs
     assert settings_for("", [], Path("bars")) == recorded
     assert settings_for("", ["market.data='bars'"], None).costs == recorded.costs
     assert settings_for("", ["costs.impact=0"], Path("bars")).costs.participation == 0.1
-    assert settings_for("", [], Path("made")) == settings_for("", [], None) == demo
+    assert settings_for("", [], Path("made")) == settings_for("", [], None) == Config()
     assert settings_for("demo", [], Path("bars")) == demo
 
 

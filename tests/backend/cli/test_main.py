@@ -169,7 +169,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
         lambda f: ["train", "--data", _write(f / "d", bars(60))], "too few to divide", "use more bars"
     ),
     "too few bars to evaluate": (
-        lambda f: ["evaluate", "scripted", "-c", "demo", "--data", _write(f / "d", bars(300))],
+        lambda f: ["evaluate", "scripted", "-c", "quick", "--data", _write(f / "d", bars(300))],
         "held-out part has", "use fewer",
     ),
     "unknown preset": (lambda f: ["config", "--config", "dema"], "no preset 'dema'", "did you mean 'demo'"),
@@ -202,7 +202,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
         "no model folder", "config.json",
     ),
     "demo on recorded data": (
-        lambda f: ["demo", "--config", "demo", "--set", f"market.data='{SAMPLE}'"], "makes its own market", "train"
+        lambda f: ["demo", "--config", "quick", "--set", f"market.data='{SAMPLE}'"], "makes its own market", "train"
     ),
     "demo as it is shipped on recorded data": (
         lambda f: ["demo", "--set", f"market.data='{SAMPLE}'"], "is of a generated market", "leave market.data empty"

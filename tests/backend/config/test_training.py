@@ -23,6 +23,7 @@ from backend.training.algorithm.credit import GroupKey
 from backend.training.algorithm.objective import Aggregation, ImportanceKind, PolicyLoss, RatioKind
 from backend.training.rl_job import check_trainable
 from backend.training.sft_job import run_sft
+from benchmarks.run import TREND_MARKET
 from tests.small_world import training_table
 
 CHOICES = {
@@ -121,7 +122,7 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, str]], ...] = (
 @pytest.mark.parametrize(("overrides", "keys"), CONTRADICTIONS, ids=lambda value: " ".join(value))
 def test_a_contradiction_names_both_keys(overrides: list[str], keys: tuple[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config("demo", [dotted(one) for one in overrides])
+        load_config(TREND_MARKET, [dotted(one) for one in overrides])
     [line] = str(caught.value).splitlines()
     for key in keys:
         assert re.search(rf"\b{key}\b", line.partition("training: ")[2]), line
@@ -160,8 +161,8 @@ VARIANTS: tuple[list[str], ...] = (
 
 @pytest.mark.parametrize("overrides", VARIANTS, ids=lambda value: " ".join(value))
 def test_the_recipes_of_the_papers_can_be_set_and_come_back_from_json(overrides: list[str]) -> None:
-    config = load_config("demo", [dotted(one) for one in overrides])
-    assert config != load_config("demo")
+    config = load_config(TREND_MARKET, [dotted(one) for one in overrides])
+    assert config != load_config(TREND_MARKET)
     assert config_from_dict(config.to_dict()) == config
 
 
@@ -193,9 +194,9 @@ def test_any_combination_is_taken_or_refused_with_a_sentence(values: dict[str, A
 
 
 def test_a_market_that_is_kept_for_a_headline_is_not_trained_on(tmp_path: Path) -> None:
-    kept = load_config("private").seeds.confirm
-    assert kept and load_config("private").market.seed not in kept
-    config = load_config("private", [f"market.seed={kept[-1]}"])
+    kept = load_config("demo").seeds.confirm
+    assert kept and load_config("demo").market.seed not in kept
+    config = load_config("demo", [f"market.seed={kept[-1]}"])
     market = load_market(load_config("quick", ["market.bars=600"]).market, config.costs)
     for refused in (
         lambda: check_trainable(config),
@@ -204,15 +205,15 @@ def test_a_market_that_is_kept_for_a_headline_is_not_trained_on(tmp_path: Path) 
         with pytest.raises(ConfigError, match=rf"market\.seed = {kept[-1]} is one of seeds\.confirm"):
             refused()
     assert list(tmp_path.iterdir()) == []
-    check_trainable(load_config("private", [f"market.seed={kept[-1]}", "seeds.confirm=[]"]))
-    check_trainable(load_config("demo", ["seeds.confirm=[7]", "market.seed=7", "market.data=bars"]))  # not generated
+    check_trainable(load_config("demo", [f"market.seed={kept[-1]}", "seeds.confirm=[]"]))
+    check_trainable(load_config("quick", ["seeds.confirm=[7]", "market.seed=7", "market.data=bars"]))  # not generated
     with pytest.raises(ConfigError, match="a seed is named twice"):
-        load_config("private", ["seeds.confirm=[4, 4]"])
+        load_config("demo", ["seeds.confirm=[4, 4]"])
 
 
 def test_beliefs_about_too_many_coins_are_refused_by_name() -> None:
     settings = ["training.scenario_source=beliefs", "market.coins=7"]
-    check_trainable(load_config("demo", [*settings, "market.data=bars"]))
+    check_trainable(load_config("quick", [*settings, "market.data=bars"]))
     with pytest.raises(ConfigError, match=r"training\.scenario_source = 'beliefs' is for 6 coins .* market\.coins = 7"):
         check_trainable(load_config("demo", settings))
 

@@ -33,7 +33,7 @@ Run = Callable[..., ExperimentOutcome]
 
 TEAMS = """
 question = "Is the whole teacher better than the one that hesitates?"
-config = "private"
+config = "demo"
 set = ["market.bars=1500", "evaluation.states=8", "evaluation.scenario_paths=16"]
 seeds = "1-2"
 
@@ -117,7 +117,7 @@ def test_decisions_are_compared_on_common_states_and_by_one_yardstick(
         (('seeds = "1-2"', 'seeds = "1-2"\nsame_market = true'), "leave same_market out"),
         (('seeds = "1-2"', 'seeds = "1-2"\nmarkets = ["as_is", "shuffled_news"]'), "no scenarios on .* shuffled_news"),
         (
-            ('"private"\nset = ["market.bars=1500"', '"quick"\nset = ["market.data=."'),
+            ('"demo"\nset = ["market.bars=1500"', '"quick"\nset = ["market.data=."'),
             "recorded bars have one continuation",
         ),
         (('team = "flat"', 'control = "always_long"'), "is of teams, and arm 'holding' is the strategy hold"),
@@ -133,7 +133,7 @@ def test_where_it_makes_no_sense_it_is_refused(plan_file: Write, change: tuple[s
 
 
 def test_a_control_without_a_role_can_be_trained_where_the_preset_freezes_that_role(plan_file: Write) -> None:
-    frozen = load_config("private").training.freeze
+    frozen = load_config("demo").training.freeze
     assert frozen  # else this shows nothing
     for name, control in CONTROLS.items():
         if control.left_out:

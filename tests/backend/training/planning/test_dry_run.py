@@ -85,7 +85,7 @@ def test_the_real_model_is_cut_to_what_fits() -> None:
 
 def test_a_model_of_which_nothing_fits_is_refused() -> None:
     with pytest.raises(UserError, match="cannot fit"):
-        dry_run(load_config("qwen3_8b"), memory=2 * GIB)
+        dry_run(load_config("qwen3_4b"), memory=2 * GIB)
 
 
 @settings(deadline=None, max_examples=30)
@@ -118,5 +118,5 @@ def test_a_served_model_shows_its_server_too(monkeypatch: pytest.MonkeyPatch, fo
     monkeypatch.setattr(console, "_width", 200)
     monkeypatch.setattr(module, "dry_run", lambda config: found)
     with console.capture() as captured:
-        command.show_dry_run(load_config("qwen3_0.6b"))
+        command.show_dry_run(load_config("qwen3_4b", ["training.base_model=Qwen/Qwen3-0.6B"]))
     assert "vLLM: weights" in captured.get() and "0.596 billion" in captured.get()

@@ -34,7 +34,7 @@ AT_THE_PRICE_NOW = Execution(type="limit", wait=0, slices=1, offset=0.0)
 
 @cache
 def config() -> Config:
-    return load_config("private", ["market.bars=1500", "market.coins=2", "training.scenario_paths=64"])
+    return load_config("demo", ["market.bars=1500", "market.coins=2", "training.scenario_paths=64"])
 
 
 @cache

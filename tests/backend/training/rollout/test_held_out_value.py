@@ -22,6 +22,7 @@ from backend.training.rollout.held_out_value import (
     held_out_value,
     value_sentence,
 )
+from benchmarks.run import TREND_MARKET
 from simulator.synthetic.beliefs import regime_beliefs
 
 WINDOWS, STATES = 6, 36
@@ -30,7 +31,7 @@ WINDOWS, STATES = 6, 36
 @cache
 def config(teacher: str = "whole") -> Config:
     return load_config(
-        "demo",
+        TREND_MARKET,
         [
             "market.bars=1600", "market.coins=2", f"evaluation.states={STATES}", "evaluation.scenario_paths=16",
             f"evaluation.windows={WINDOWS}", f"nano.teacher={teacher}", "training.scenario_source=truth",
