@@ -34,7 +34,8 @@ class Order:
     Attributes:
         quantity: signed base units; a market order of 0 only withdraws the market orders that wait for the symbol.
         stop, target: bracket of the position that results. An order that opens or turns a position sets its bracket
-            exactly so (None: none); one that enlarges or reduces it replaces what is given and keeps the rest.
+            exactly so (None: none); one that enlarges or reduces it replaces what is given and keeps the rest. The stop
+            of a long position lies below the price at which the order trades, see `entry_level`, its target above.
         delay: bars to wait before the order becomes active; 0 acts from the next present bar's open on.
         reduce_only: never opens, enlarges or turns a position.
         kind: "market" trades at the open. "limit" trades at `limit` or better. "stop" trades at the market once the
@@ -157,14 +158,41 @@ def objection(
     mark = marks[order.symbol]
     if math.isnan(mark):
         return "no_price", f"{order.symbol} has no bar yet"
-    # The bracket of an order that rests is measured from where it will trade, the others' from the last close.
+    wrong_side = _bracket_objection(order, entry_level(order, mark), position)
+    if wrong_side is not None:
+        return wrong_side
     level = order.limit if order.limit is not None else order.trigger if order.trigger is not None else mark
-    # A bracket beside a position that ends flat protects nothing and is ignored.
-    if position != 0.0 and order.stop is not None and position * (level - order.stop) <= 0.0:
-        return "stop_side", f"stop {order.stop} for a {_word(position)} position at {level}"
-    if position != 0.0 and order.target is not None and position * (order.target - level) <= 0.0:
-        return "target_side", f"target {order.target} for a {_word(position)} position at {level}"
     return None if rules is None else _rules_objection(order, rules, level, position)
+
+
+def entry_level(order: Order, mark: float) -> float:
+    """Price at which `order` trades first if the market stands at `mark` and moves no further than it has to.
+
+    A limit that the market has reached already trades at the market, a trigger that it has passed fires there. A stop
+    that becomes a limit trades at the better of its two prices.
+    """
+    side = 1.0 if order.quantity > 0.0 else -1.0
+    level = mark
+    if order.trigger is not None:
+        reached = side if order.kind != "take_profit" else -side
+        level = reached * max(reached * order.trigger, reached * mark)
+    if order.trail is not None:
+        level = mark * (1.0 + side * order.trail)
+    return level if order.limit is None else side * min(side * order.limit, side * level)
+
+
+def _bracket_objection(order: Order, level: float, position: float) -> tuple[RejectionReason, str] | None:
+    """A stop or target on the wrong side of `level`, where the order trades. Beside a position that ends flat they
+    protect nothing and are ignored."""
+    if position == 0.0:
+        return None
+    holder, where = ("long" if position > 0.0 else "short"), f"{level:.8g}, where the {order.kind} order trades"
+    for name, price, sign in (("stop", order.stop, 1.0), ("target", order.target, -1.0)):
+        if price is not None and sign * position * (level - price) <= 0.0:
+            side = "below" if sign * position > 0.0 else "above"
+            reason: RejectionReason = "stop_side" if name == "stop" else "target_side"
+            return reason, f"{name} {price:.8g} of a {holder} position must be {side} {where}"
+    return None
 
 
 def _price_objection(order: Order) -> str | None:
@@ -215,10 +243,6 @@ def on_step(value: float, step: float) -> bool:
     if not math.isfinite(steps):
         return False  # a value this large cannot be told from its neighbours
     return abs(steps - round(steps)) <= 1e-6 + 1e-12 * abs(steps)
-
-
-def _word(position: float) -> str:
-    return "long" if position > 0.0 else "short"
 
 
 RejectionReason = Literal[

@@ -188,6 +188,8 @@ def fill(
     elif isolated:
         positions[n, s, at.MARGIN] *= new / held
     positions[n, s, at.QUANTITY] = new
+    if kind == at.FILL_INSIDE:
+        positions[n, s, at.INSIDE_PRICE] = reference
     if kind == at.FILL_ORDER or kind == at.FILL_INSIDE:
         positions[n, s, at.ORDERED] += quantity
         positions[n, s, at.ORDERED_ABS] += size

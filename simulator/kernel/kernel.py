@@ -10,9 +10,10 @@ All of them run this code, so they cannot disagree. Inside a bar, in this order:
 3. *Worst path* (`simulator.kernel.worst_path`). All prices run from the open to the worst extreme for the position
    held, at the same pace. What is met first happens first: stops of positions, stop orders that reduce a position, or
    the liquidation of an isolated position or of the account.
-4. *Best path.* Targets of positions that were held since the open, then all other orders in order of submission. A
-   position that is opened, enlarged or given a stop here meets its stop or its liquidation if the bar touches it. It
-   never meets its target in the same bar.
+4. *Best path.* Targets of positions that were held since the open and orders that only reduce those, then all other
+   orders in order of submission. A position that is opened, enlarged or given a stop here meets its stop or its
+   liquidation if the bar touches it, from the price on at which that happened. It never meets its target in the same
+   bar, nor does an order that only reduces close it at a better price.
 5. *Close.* Positions are marked, funding due exactly then is settled on that mark, what is borrowed is paid for
    (`simulator.kernel.carry`), and an account below its maintenance margin is liquidated.
 
@@ -55,8 +56,8 @@ def _settle(account: FloatArray, position: FloatArray, rate: float, log: Log, n:
 def _walk_best_path(
     tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, bar: int
 ) -> None:
-    """Targets first, then resting orders, then the trailing stops. A position that a resting order opens or changes
-    goes through the worst path at once."""
+    """Targets first, then resting orders that only reduce what is held since the open, then the others, then the
+    trailing stops. A position that a resting order opens or changes goes through the worst path at once."""
     account, positions = state.accounts[n], state.positions[n]
     symbols = positions.shape[0]
     for s in range(symbols):
@@ -72,18 +73,22 @@ def _walk_best_path(
             close_position(tape, terms, state, log, path, b, n, bar, s, at.FILL_TARGET, min(target, first))
     if account[at.WAITING] == 0.0:
         return
-    for m in range(state.orders.shape[1]):
-        order = state.orders[n, m]
-        s = int(order[at.SYMBOL])
-        if order[at.LIVE] == 0.0 or order[at.ARMED] == 0.0 or order[at.ACTIVE] > bar:
-            continue
-        if order[at.TYPE] == at.MARKET_ORDER or math.isnan(tape.close[path, b, s]):
-            continue
-        held = positions[s, at.QUANTITY]
-        inside(tape, terms, state, log, path, b, n, m, bar)
-        # The price may have gone on to the position's stop or liquidation. The pessimistic case is assumed.
-        if positions[s, at.QUANTITY] != held and positions[s, at.QUANTITY] != 0.0:
-            walk_worst_path(tape, terms, state, log, path, b, n, bar, s)
+    for reducing_only in (True, False):
+        for m in range(state.orders.shape[1]):
+            order = state.orders[n, m]
+            s = int(order[at.SYMBOL])
+            if order[at.LIVE] == 0.0 or order[at.ARMED] == 0.0 or order[at.ACTIVE] > bar:
+                continue
+            if order[at.TYPE] == at.MARKET_ORDER or math.isnan(tape.close[path, b, s]):
+                continue
+            held = positions[s, at.QUANTITY]
+            reduces = order[at.REDUCE_ONLY] != 0.0 and held * order[at.AMOUNT] < 0.0
+            if (reduces and positions[s, at.INSIDE] != bar) != reducing_only:
+                continue
+            inside(tape, terms, state, log, path, b, n, m, bar)
+            # The price may have gone on to the position's stop or liquidation. The pessimistic case is assumed.
+            if positions[s, at.QUANTITY] != held and positions[s, at.QUANTITY] != 0.0:
+                walk_worst_path(tape, terms, state, log, path, b, n, bar, s)
     for m in range(state.orders.shape[1]):
         order = state.orders[n, m]
         if order[at.LIVE] != 0.0 and order[at.TYPE] == at.TRAILING_ORDER and order[at.ARMED] != 0.0:

@@ -100,11 +100,11 @@ ACCOUNT_FIELDS = 18
 # ORDERED and the two after it sum, over fills of orders, the quantity, its absolute value and quantity * price.
 # CARRIED: quantity after the bar's open, kept until its carry is paid at the close. INSIDE: the bar inside which the
 # position was opened or turned, -1 for one that was opened at an open. LATE: as ORDER_LATE, of the target that came
-# with this bar.
+# with this bar. INSIDE_PRICE: the market's price, costs left out, at the last fill of an order inside a bar.
 QUANTITY, ENTRY, STOP, TARGET, MARK, EXPIRY, EXIT, MARGIN, USED, WANTED = range(10)
 ORDERED, ORDERED_ABS, ORDERED_VALUE = range(10, 13)
-CARRIED, INSIDE, LATE = range(13, 16)
-POSITION_FIELDS = 16
+CARRIED, INSIDE, LATE, INSIDE_PRICE = range(13, 17)
+POSITION_FIELDS = 17
 
 # Columns of the orders. LIVE 0: the row is free. ACTIVE: first bar in which it may act; EXPIRES: first bar in which it
 # may not, for the reason CAUSE. ARMED: has met an open (limits rest, trails have a start). SIDE: sign of the position

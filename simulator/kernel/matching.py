@@ -221,7 +221,11 @@ def at_open(
 
 @compiled
 def inside(tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: int, n: int, m: int, bar: int) -> None:
-    """What one active order does between the open and the close of its symbol's bar."""
+    """What one active order does between the open and the close of its symbol's bar.
+
+    One that only reduces a position which was opened inside this bar closes it no better than at the market's price of
+    then: it takes no profit in this bar, and its stop fires at the worse of the two prices.
+    """
     order = state.orders[n, m]
     s = int(order[at.SYMBOL])
     side = 1.0 if order[at.AMOUNT] > 0.0 else -1.0
@@ -230,7 +234,12 @@ def inside(tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b:
     down = tape.low[path, b, s] if side > 0.0 else tape.high[path, b, s]
     if order[at.ORDER_LATE] > 0.0 and order[at.ACTIVE] == bar:
         down = tape.close[path, b, s]
-    kind = order[at.TYPE]
+    kind, trigger = order[at.TYPE], order[at.TRIGGER]
+    position = state.positions[n, s]
+    if order[at.REDUCE_ONLY] != 0.0 and position[at.INSIDE] == bar and position[at.QUANTITY] * side < 0.0:
+        if kind == at.LIMIT_ORDER or kind == at.TAKE_PROFIT_ORDER:
+            return
+        trigger = side * max(side * trigger, side * position[at.INSIDE_PRICE])
     if kind == at.LIMIT_ORDER:
         if side * (order[at.LIMIT] - down) > 0.0:
             inner = min(order[at.LIMIT], up) if side > 0.0 else max(order[at.LIMIT], up)
@@ -238,14 +247,13 @@ def inside(tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b:
     elif kind == at.STOP_ORDER or kind == at.TRAILING_ORDER:
         if side * (up - order[at.TRIGGER]) >= 0.0:
             order[at.TYPE] = at.MARKET_ORDER
-            execute(tape, terms, state, log, path, b, n, m, bar, order[at.TRIGGER], False, at.FILL_INSIDE)
+            execute(tape, terms, state, log, path, b, n, m, bar, trigger, False, at.FILL_INSIDE)
     elif kind == at.TAKE_PROFIT_ORDER:
         if side * (order[at.TRIGGER] - down) > 0.0:
             order[at.TYPE] = at.MARKET_ORDER
             execute(tape, terms, state, log, path, b, n, m, bar, order[at.TRIGGER], False, at.FILL_INSIDE)
     elif kind == at.STOP_LIMIT_ORDER and side * (up - order[at.TRIGGER]) >= 0.0:
         order[at.TYPE] = at.LIMIT_ORDER
-        trigger = order[at.TRIGGER]
         ask = trigger * (1.0 + side * tape.half_spread[path, b, s] * terms.scalars[at.SPREAD_MULTIPLIER])
         if order[at.IN_FORCE] == at.POST_ONLY and side * (order[at.LIMIT] - ask) >= 0.0:
             drop(log, at.DROP_POST_ONLY, n, bar, order, order[at.AMOUNT])

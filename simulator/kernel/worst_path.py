@@ -1,8 +1,9 @@
 """Compiled: the worst path through a bar, on which stops and liquidations are met.
 
 All prices run from the open to the worst extreme for the position held, at the same pace; what is met first happens
-first. A position that was opened or turned inside the bar runs from the best extreme to the worst: the moment of
-its opening is not known, so it is assumed to lie before the worst price.
+first. A position that an order opened, turned or changed inside the bar runs from the price of that fill to the worst
+extreme: the moment is not known, so it is assumed to lie before the worst price. So a stop on the wrong side of the
+entry closes the position at once and at the entry's price, never at a better one.
 """
 
 from __future__ import annotations
@@ -116,9 +117,9 @@ def _extremes(
     tape: Tape, positions: FloatArray, path: int, b: int, bar: int, s: int, fresh: int
 ) -> tuple[float, float]:  # fmt: skip
     """First and last trade price of the worst path through a present bar, for the position held."""
-    low, high = tape.low[path, b, s], tape.high[path, b, s]
-    worst, best = (low, high) if positions[s, at.QUANTITY] > 0.0 else (high, low)
-    return best if s == fresh or positions[s, at.INSIDE] == bar else tape.open[path, b, s], worst
+    worst = tape.low[path, b, s] if positions[s, at.QUANTITY] > 0.0 else tape.high[path, b, s]
+    inside_bar = s == fresh or positions[s, at.INSIDE] == bar
+    return positions[s, at.INSIDE_PRICE] if inside_bar else tape.open[path, b, s], worst
 
 
 @compiled
@@ -129,10 +130,8 @@ def _mark_extremes(
     if math.isnan(tape.close[path, b, s]):
         return positions[s, at.MARK], positions[s, at.MARK]
     low, high = tape.mark_low[path, b, s], tape.mark_high[path, b, s]
-    worst, best = (low, high) if positions[s, at.QUANTITY] > 0.0 else (high, low)
-    if s == fresh or positions[s, at.INSIDE] == bar:
-        return best, worst
-    return min(max(tape.open[path, b, s], low), high), worst
+    first, _ = _extremes(tape, positions, path, b, bar, s, fresh)
+    return min(max(first, low), high), low if positions[s, at.QUANTITY] > 0.0 else high
 
 
 @compiled
