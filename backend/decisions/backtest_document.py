@@ -6,6 +6,7 @@ looks for its fills in it, and reports read it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -186,6 +187,14 @@ class BacktestDocument(VersionedDocument):
                 read.append(one)
         return read
 
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _read_infinity(cls, metrics: Any) -> Any:
+        """JSON has no infinity: None stands for it, as the profit factor without a loss."""
+        if not isinstance(metrics, Mapping):
+            return metrics
+        return {name: math.inf if value is None else value for name, value in metrics.items()}
+
     @field_validator("metrics")
     @classmethod
     def _has_a_return(cls, metrics: dict[str, Number]) -> dict[str, Number]:
@@ -225,6 +234,10 @@ class BacktestDocument(VersionedDocument):
     @field_serializer("exposure")
     def _write_rows(self, rows: Sequence[list[float]]) -> list[list[float]]:
         return [list(row) for row in rows]
+
+    @field_serializer("metrics")
+    def _write_infinity(self, metrics: dict[str, Number]) -> dict[str, Number | None]:
+        return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
     def to_json(self) -> dict[str, Any]:
         """See `VersionedDocument`. The curves of a long window are `packed`."""

@@ -132,8 +132,12 @@ COST_COLUMNS = (
 TRADE_COLUMNS = (
     Column("trades", "Trades", "count", "from flat to flat; those still open count at their value at the end"),
     Column("hit_rate", "Won", "share", "share of the trades with a profit after costs"),
-    Column("profit_factor", "Profit factor", "ratio", "sum of the gains over sum of the losses"),
+    Column("profit_factor", "Profit factor", "ratio", "sum of the gains over sum of the losses; ∞ without a loss"),
     Column("payoff_ratio", "Payoff", "ratio", "mean gain over mean loss"),
+    Column(
+        "sqn", "SQN", "ratio", "system quality number: mean over deviation of the profits, times √trades"
+    ),
+    Column("kelly", "Kelly", "share", "Kelly fraction; negative: such trades lose money"),
     Column("expectancy", "Expectancy", "change", "mean profit of a trade, of the equity at the start"),
     Column("best_trade", "Best", "change", "largest profit, of the equity at the start"),
     Column("worst_trade", "Worst", "change", "smallest profit, of the equity at the start"),
@@ -181,7 +185,7 @@ def title_of(name: str) -> str:
 
 
 def number_text(value: Any, kind: NumberKind) -> str:
-    """A cell of a table as text, with its unit; a dash where there is nothing.
+    """A cell of a table as text, with its unit; a dash where there is nothing, ∞ for infinity.
 
     `change` +1.23 %, `month` +1.2 %, `share` 1.2 %, `small_share` 1.23 %, `ratio` 1.23, `count` 1.2, `money` 1,234.50,
     `hours` (from three days on as days) and `days` with their unit, `price` with six digits, `moment` (ms) as UTC,
@@ -189,6 +193,8 @@ def number_text(value: Any, kind: NumberKind) -> str:
     """
     if kind == "text" and isinstance(value, str):
         return value
+    if value == math.inf and kind != "moment":
+        return "∞"
     if not isinstance(value, int | float) or not math.isfinite(value):
         return "–"
     if kind == "moment":

@@ -20,6 +20,7 @@ from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, above_te
 from backend.reporting.comparison.story import story_pictures
 from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision_narrative import headline, narrate
+from backend.reporting.drawing.figure import finite
 from backend.reporting.html.page import PageFigure, PageFigures, render_page
 from backend.reporting.json_facts import backtest_facts
 from backend.reporting.labels import ABSENT, COLUMNS, MEANINGS
@@ -50,7 +51,7 @@ def write_pages(summary: RunSummary, folder: Path) -> Path:
     page = folder / "report.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        document = json.dumps(all_facts(summary, reload), indent=2, allow_nan=False)
+        document = json.dumps(finite(all_facts(summary, reload)), indent=2, allow_nan=False)
         write_whole(folder / "report.json", document + "\n")
         write_whole(page, render(summary, reload))
     except OSError as error:

@@ -119,17 +119,16 @@ def rolling_sharpe(times: Sequence[int], equity: Sequence[float]) -> RollingShar
 
 
 def trade_summary(trades: Sequence[Trade], start_equity: float) -> dict[str, float | None]:
-    """`trade_statistics` with what they leave out; None for what has no meaning (a rate of no trades, gains over no
-    loss) or is not known.
+    """`trade_statistics` with what they leave out; None for what has no meaning (a rate of no trades) or is not known.
 
     Beside them: `mae`, `mfe`, mean excursions; `median_hours`, `longest_hours`, holding times; `winner_mae`, the mean
     MAE of the trades that were won: how far against it a good trade goes.
     """
     statistics: dict[str, float | None] = dict(trade_statistics(trades, start_equity))
     if not trades:
-        statistics |= dict.fromkeys(("hit_rate", "expectancy", "best_trade", "worst_trade"))
+        statistics |= dict.fromkeys(("hit_rate", "expectancy", "best_trade", "worst_trade", "profit_factor"))
     if not any(trade.pnl < 0.0 for trade in trades):
-        statistics |= dict.fromkeys(("profit_factor", "payoff_ratio"))
+        statistics["payoff_ratio"] = None
     held = [trade.holding_ms / _HOUR_MS for trade in trades if trade.holding_ms is not None]
     adverse = [trade.mae for trade in trades if trade.mae is not None]
     favourable = [trade.mfe for trade in trades if trade.mfe is not None]

@@ -1,6 +1,6 @@
 """Performance metrics of an equity curve. Crypto trades every day: a year has 365 days.
 
-Every number is finite. Where a ratio is not defined, its docstring says which value stands in.
+Every number but the profit factor is finite. Where a ratio is not defined, its docstring says which value stands in.
 """
 
 from __future__ import annotations

@@ -116,13 +116,13 @@ class BacktestResult:
             "trades": [asdict(trade) for trade in self.trades],
             "rejections": [_finite(asdict(rejection)) for rejection in self.rejections],
             "costs": dict(self.costs),
-            "metrics": dict(self.metrics),
+            "metrics": _finite(self.metrics),
             "absent_bars": self.absent_bars,
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> BacktestResult:
-        """The result that `to_dict` described (an order's unusable quantity comes back as NaN)."""
+        """The result that `to_dict` described (an unusable quantity comes back as NaN, a metric as infinity)."""
         symbols = tuple(data["symbols"])
         return cls(
             symbols=symbols,
@@ -135,7 +135,7 @@ class BacktestResult:
             trades=tuple(Trade(**trade) for trade in data["trades"]),
             rejections=tuple(_rejection(rejection) for rejection in data["rejections"]),
             costs=dict(data["costs"]),
-            metrics=dict(data["metrics"]),
+            metrics={name: math.inf if value is None else value for name, value in data["metrics"].items()},
             absent_bars=data["absent_bars"],
         )
 
@@ -274,7 +274,9 @@ def result_of(exchange: Exchange, start: int, decide_every: int) -> BacktestResu
     times = market.open_time[rows] + market.interval
     equity, exposure = exchange.equity_curve(), exchange.exposure_curve()
     fills = exchange.fills
-    trades = trades_of(exchange.ledger, exchange.account().mark, int(times[-1]), exchange.index)
+    trades = with_excursions(
+        trades_of(exchange.ledger, exchange.account().mark, int(times[-1]), exchange.index), market
+    )
     traded = sum(abs(fill.quantity) * fill.price for fill in fills)
     costs = exchange.paid()
     return BacktestResult(
@@ -285,7 +287,7 @@ def result_of(exchange: Exchange, start: int, decide_every: int) -> BacktestResu
         equity=equity,
         exposure=exposure,
         fills=tuple(fills),
-        trades=tuple(with_excursions(trades, market)),
+        trades=tuple(trades),
         rejections=tuple(exchange.rejections),
         costs=costs,
         metrics=compute(equity, market.interval, exposure, trades, traded, costs),

@@ -83,7 +83,7 @@ class PlainFigure:
         try:
             return json.dumps(document, allow_nan=False, separators=(",", ":"))
         except ValueError:
-            return json.dumps(_finite(document), allow_nan=False, separators=(",", ":"))
+            return json.dumps(finite(document), allow_nan=False, separators=(",", ":"))
 
     def plotly(self) -> go.Figure:
         """The same as a figure of plotly. Raises `ValueError` for an attribute that plotly.js does not know."""
@@ -129,9 +129,10 @@ def _copied(drawn: Trace) -> Trace:
     return {name: deepcopy(value) if isinstance(value, dict) else value for name, value in drawn.items()}
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """`value` with None for every float in it that is NaN or infinite, which JSON cannot hold."""
     if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -406,7 +406,8 @@ def test_a_year_of_hours_makes_a_page_of_sensible_size(summary: RunSummary) -> N
 def test_a_number_is_never_a_ruin_of_a_table(value: float, column: labels.Column) -> None:
     text = labels.number_text(value, column.kind)
     assert len(text) <= 20
-    assert (text == "–") == (not math.isfinite(value))
+    assert (text == "–") == (math.isnan(value) or value == -math.inf)
+    assert (text == "∞") == (value == math.inf)
     assert not (text.startswith("-") and not any(digit in text for digit in "123456789")), "a zero has no sign"
 
 

@@ -127,9 +127,9 @@ def test_rolling_sharpe_of_a_long_run_is_thinned() -> None:
     assert rolling.bars == 720
 
 
-def test_trades_without_a_loss_have_no_profit_factor() -> None:
+def test_trades_without_a_loss_have_an_infinite_profit_factor_and_no_payoff_ratio() -> None:
     won = result_stats.trade_summary([trade(5.0, mae=-0.02, mfe=0.1, holding_ms=2 * HOUR)], 1_000.0)
-    assert (won["profit_factor"], won["payoff_ratio"], won["hit_rate"]) == (None, None, 1.0)
+    assert (won["profit_factor"], won["payoff_ratio"], won["hit_rate"]) == (math.inf, None, 1.0)
     assert (won["mae"], won["mfe"], won["winner_mae"], won["median_hours"]) == (-0.02, 0.1, -0.02, 2.0)
     none = result_stats.trade_summary([], 1_000.0)
     assert none["trades"] == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import fields
 
@@ -226,6 +227,21 @@ def test_trades_by_hand() -> None:
     assert rest.pnl == pytest.approx(-0.01 * 270)
     assert run.result().metrics["hit_rate"] == pytest.approx(1 / 3)
     assert run.result().metrics["trades"] == 3
+    assert [trade.bars_held for trade in (long, short, rest)] == [2, 2, 2]
+    assert run.result().metrics["bars_held"] == 2.0
+
+
+def test_a_run_that_only_won_has_an_infinite_profit_factor_that_survives_storage() -> None:
+    close = np.array([100, 100, 110, 120], dtype=np.float64).reshape(-1, 1)
+    market = Market(("A",), "1h", np.arange(4) * HOUR, close, close, close, close, close, np.zeros((4, 1)))
+    run = BacktestRun(market, Window(0, 3), costs=Costs(0.0, borrow_rate=0.0))
+    run.apply([Order("A", 2.0)])
+    run.catch_up(3)
+    result = run.result()
+    assert result.metrics["profit_factor"] == math.inf
+    document = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert document["metrics"]["profit_factor"] is None
+    assert BacktestResult.from_dict(document).metrics == result.metrics
 
 
 def test_orders_after_the_end_are_only_recorded() -> None:
