@@ -177,6 +177,9 @@ class Monitor:
             self._flat = flat
             if flat in _FLAT:
                 self.alert(_FLAT[flat], time_ms, f"the guard closes the account: {flat}")
+        failed = next((one for one in document.get("clamps", ()) if one["rule"] == "guard_error"), None)
+        if failed is not None:
+            self.alert("guard_error", time_ms, str(failed["detail"]))
         if kind == "control" and document["what"] in ("flatten", "freeze"):
             self.alert("kill", time_ms, f"kill switch: {document['what']}")
         if kind == "bar" and not document["bar"]["candles"]:

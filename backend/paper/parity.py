@@ -15,12 +15,12 @@ from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account
 from backend.decisions.recording import decision_document
 from backend.paper.journal import bar_from_json, history_from_json, requests_from_json
-from backend.paper.session import closing_orders
 from backend.paper.snapshots import Shortening, inside_of, shortening_of
 from backend.store.records import JournalRecord
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
+from cryptosentinel.guard.pending import closing_orders
 from cryptosentinel.llm.engine import Completion, Engine, Request, failed_completion
 from cryptosentinel.team import AgentTask, Team, TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Watch, Window

@@ -35,11 +35,12 @@ from backend.store.records import JournalRecord
 from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import Clamp
+from cryptosentinel.guard.pending import closing_orders
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, Watch, Window
 from simulator.exchange.exchange_records import AccountView, Fill
-from simulator.exchange.orders import Cancel, Order, OrderRequest
+from simulator.exchange.orders import Cancel, OrderRequest
 from simulator.exchange.snapshot import record_to_json
 from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import Happened, SimulatedBroker
@@ -501,13 +502,3 @@ class PaperSession:
 def _writable(value: Any) -> Any:
     """`value` as a journal can hold it: None for a number that is none."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def closing_orders(account: AccountView) -> list[OrderRequest]:
-    """Orders that withdraw what waits and close what is held, at the market."""
-    requests: list[OrderRequest] = [Cancel(order.id) for order in account.pending if order.kind != "market"]
-    held = {symbol: quantity for symbol, quantity in account.positions.items() if quantity != 0.0}
-    waiting = {order.symbol for order in account.pending if order.kind == "market"}
-    requests += [Order(symbol, 0.0) for symbol in waiting - set(held)]
-    requests += [Order(symbol, -quantity, reduce_only=True) for symbol, quantity in held.items()]
-    return requests

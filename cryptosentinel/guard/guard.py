@@ -1,7 +1,8 @@
 """Hard limits in plain code. Every order is reviewed here after the models, and no model can get around it.
 
 The guard reduces or drops orders and logs each clamp with its rule. Its own orders only close positions, or go on with
-what it held back. It fails closed: if a number that it needs is missing, or its own code fails, the order is dropped.
+what it held back. It fails closed: if a number that it needs is missing, the order is dropped. If its own code fails,
+nothing that was asked passes, all positions are closed, and a clamp without a symbol, `guard_error`, is the alarm.
 
 **What is promised.** Take the closes and the equity at a review. Whichever part of the open orders fills from then on,
 in whatever order and however late, the positions valued at these closes over this equity are within the limits of size
@@ -36,7 +37,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cryptosentinel.guard.limits import Clamp, GuardLimits
-from cryptosentinel.guard.pending import OrderSchedule, Reach, is_certain
+from cryptosentinel.guard.pending import OrderSchedule, Reach, closing_orders, is_certain
 from cryptosentinel.guard.state import GuardState, HeldBack, state_from_json
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest
@@ -89,17 +90,26 @@ class Guard:
             self._state, passed, clamps = self._review(view, account, orders, sent, decided)
         except Exception as error:  # noqa: BLE001  # whatever went wrong, nothing passes that was not looked at
             why = f"the review failed: {error!r}"[:200]
-            return [], [_clamp("guard_error", request, 0.0, why) for request in orders]
+            refused = [_clamp("guard_error", request, 0.0, why) for request in orders]
+            try:  # without the orders, one of which may be the reason
+                self._state, passed, clamps = self._review(view, account, [], sent, decided)
+            except Exception as deeper:  # noqa: BLE001  # it is the guard itself
+                closing, alarm = _closed(account, deeper)
+                done = {order.symbol for order in sent if order.reduce_only}
+                passed = [one for one in closing if isinstance(one, Order) and one.symbol not in done]
+                clamps = [alarm]
+            return passed, [*refused, *clamps]
         return passed, clamps
 
     def watch(self, view: MarketView, account: AccountView) -> tuple[list[OrderRequest], list[Clamp]]:
-        """What to send at a close at which nothing is decided: what closes the account once a loss limit is reached,
-        and what was held back as far as there is room now. Call it at every bar. Never raises."""
+        """What to send at a close at which nothing is decided: what closes the account once a loss limit is reached or
+        the guard fails, and what was held back as far as there is room now. Call it at every bar. Never raises."""
         try:
             self._state, passed, clamps = self._watch(view, account)
-        except Exception as error:  # noqa: BLE001  # as in `review`
-            return [], [Clamp("guard_error", "", 0.0, 0.0, f"the watch failed: {error!r}"[:200])]
-        return [*self.withdrawals(account), *passed], clamps
+            return [*self.withdrawals(account), *passed], clamps
+        except Exception as error:  # noqa: BLE001  # nobody knows whether a loss limit is passed
+            closing, alarm = _closed(account, error)
+            return closing, [alarm]
 
     def follow_ups(self, view: MarketView, account: AccountView, passed: Sequence[Order]) -> list[Order]:
         """What it would send of what it holds back at the close after the last of `passed`, the orders that it let
@@ -456,6 +466,12 @@ class _Desk:
 
 # What more room would cure.
 _BY_SIZE = ("max_exposure", "max_gross_exposure", "max_net_exposure", "max_symbol_notional")
+
+
+def _closed(account: AccountView, error: Exception) -> tuple[list[OrderRequest], Clamp]:
+    """What closes the account after an error of the guard's own code, and the alarm."""
+    why = f"the guard failed and closes all positions: {error!r}"[:200]
+    return closing_orders(account), Clamp("guard_error", "", 0.0, 0.0, why)
 
 
 def _clamp(rule: str, request: OrderRequest, allowed: float, detail: str) -> Clamp:

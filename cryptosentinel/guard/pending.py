@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from simulator.exchange.exchange_records import AccountView
-from simulator.exchange.orders import Order, objection, resulting_position
+from simulator.exchange.orders import Cancel, Order, OrderRequest, objection, resulting_position
 from simulator.market.market import MarketView
 
 _ROUNDING = 1e-12  # of exposures
@@ -60,6 +60,20 @@ def is_certain(order: Order) -> bool:
     """Whether `order` is a market order that nothing but a bracket can cancel. One of a group may be cancelled by
     another."""
     return order.kind == "market" and not order.group
+
+
+def closing_orders(account: AccountView) -> list[OrderRequest]:
+    """Requests that withdraw what waits and close what is held, at the market. A closing order that is under way stays:
+    a new one would supersede it, and at a slow venue the next one that, before either has arrived."""
+    requests: list[OrderRequest] = [Cancel(order.id) for order in account.pending if order.kind != "market"]
+    for symbol, held in account.positions.items():
+        waiting = [one for one in account.pending if one.symbol == symbol and one.kind == "market"]
+        closing = math.fsum(one.quantity for one in waiting if one.reduce_only and one.quantity * held < 0.0)
+        if held == 0.0 or not math.isfinite(held):
+            requests += [Order(symbol, 0.0)] if waiting else []
+        elif abs(closing) < abs(held) * (1.0 - _ROUNDING) or not all(one.reduce_only for one in waiting):
+            requests.append(Order(symbol, -held, reduce_only=True))
+    return requests
 
 
 class OrderSchedule:
@@ -162,8 +176,11 @@ class OrderSchedule:
         return math.fsum(one.quantity for one in self._waiting if one.symbol == symbol and one.kind == "market")
 
     def is_refused(self, order: Order) -> bool:
-        """Whether the exchange would refuse `order` as it is."""
+        """Whether the exchange would refuse `order` as it is, or could: it names those without an id `#0`, `#1`, ..."""
         account = self._account
+        taken = {one.id for one in (*self._waiting, *self._new, *self._doubtful)} - {""}
+        if order.id.startswith("#") or order.id in taken:
+            return True
         held = account.positions.get(order.symbol, 0.0)
         position = resulting_position(order, held, (*self._left(order), *self._new))
         rules = account.rules.get(order.symbol)

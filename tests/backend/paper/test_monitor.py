@@ -159,6 +159,8 @@ def test_alerts_reach_the_webhook_and_its_address_is_nowhere(tmp_path: Path, mon
     }  # fmt: skip
     monitor.entry("bar", 1, empty)
     monitor.entry("missed", 2, {"bar_index": 8, "guard": {"flat_rule": "max_drawdown"}, "missed": "x"})
+    failed = {"rule": "guard_error", "symbol": "", "detail": "the guard failed and closes all positions"}
+    monitor.entry("missed", 3, {"bar_index": 8, "missed": "x", "clamps": [failed]})
     monitor.entry("control", 3, {"bar_index": 8, "what": "freeze", "requests": []})
     try:
         raise RuntimeError(SECRET)
@@ -166,7 +168,7 @@ def test_alerts_reach_the_webhook_and_its_address_is_nowhere(tmp_path: Path, mon
         monitor.close()
     receiver.close()
     assert [one["what"] for one in receiver.alerts] == [
-        "loss_stop", "stale_data", "guard_shutdown", "kill", "session_dead",
+        "loss_stop", "stale_data", "guard_shutdown", "guard_error", "kill", "session_dead",
     ]  # fmt: skip
     monkeypatch.setenv(WEBHOOK, f"http://127.0.0.1:{free_port()}/{SECRET}")
     monitor = Monitor("paper-1", tmp_path, 0, 60.0)

@@ -277,11 +277,43 @@ def test_a_failure_inside_lets_nothing_pass(monkeypatch: pytest.MonkeyPatch) -> 
     broken = order(A, 0.1, delay=cast(int, "soon"))
     passed, clamps = guard.review(view, hand_made_account(view, {}), [order(B, 0.1), broken])
     assert passed == [] and {clamp.rule for clamp in clamps} == {"guard_error"} and len(clamps) == 2
-    assert all("TypeError" in clamp.detail for clamp in clamps) and guard.state() == before
+    quiet = Guard(LIMITS)
+    quiet.review(view, hand_made_account(view, {}), [])
+    assert all("TypeError" in clamp.detail for clamp in clamps) and guard.state() == quiet.state() != before
     account = hand_made_account(view, {})
     monkeypatch.setattr(MarketView, "last_close", lambda view, symbol: 1 / 0)
     passed, clamps = guard.review(view, account, [Order(A, 1.0)])
-    assert passed == [] and [(clamp.rule, clamp.asked) for clamp in clamps] == [("guard_error", 1.0)]
+    assert passed == [] and [(clamp.rule, clamp.asked) for clamp in clamps] == [
+        ("guard_error", 1.0),
+        ("guard_error", 0.0),
+    ]
+
+
+def test_a_failure_of_the_guard_itself_closes_everything_and_raises_an_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a decision and between decisions; what is closing already is not sent again, whatever waits is withdrawn."""
+    view = view_at()
+    held = hand_made_account(view, {A: 0.5, B: -0.3})
+    resting, opening = order(A, 0.1, "limit", 0.9, id="rest"), order(C, 0.2, delay=1, id="open")
+    closing = Order(B, -held.positions[B], reduce_only=True, delay=1, id="closing")
+    account = replace(held, pending=(resting, opening, closing))
+    monkeypatch.setattr(MarketView, "last_close", lambda view, symbol: 1 / 0)
+    closes = [Order(A, -held.positions[A], reduce_only=True), Order(C, 0.0)]
+    requests, clamps = Guard(LIMITS).watch(view, account)
+    assert requests == [Cancel("rest"), *closes]
+    assert [(clamp.rule, clamp.symbol) for clamp in clamps] == [("guard_error", "")]
+    assert "closes all positions" in clamps[0].detail and "ZeroDivisionError" in clamps[0].detail
+    passed, clamps = Guard(LIMITS).review(view, account, [Order(C, 1.0)])
+    assert passed == closes and [(clamp.rule, clamp.symbol) for clamp in clamps] == [
+        ("guard_error", C),
+        ("guard_error", ""),
+    ]
+
+
+def test_an_order_that_breaks_the_review_is_no_way_to_close_the_account() -> None:
+    view, guard = view_at(), Guard(LIMITS)
+    account = hand_made_account(view, {A: 0.5})
+    passed, clamps = guard.review(view, account, [order(B, 0.1, delay=cast(int, "soon"))])
+    assert passed == [] and [(clamp.rule, clamp.symbol) for clamp in clamps] == [("guard_error", B)]
 
 
 @pytest.mark.parametrize("name", [one.name for one in fields(GuardLimits)])
