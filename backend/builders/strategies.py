@@ -7,14 +7,14 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any
 
 from backend import TOP_PACKAGES
 from backend.config.base import suggestion
-from backend.config.plugins import STRATEGY, imported_attribute, installed, loaded, remember
+from backend.config.plugins import STRATEGY, describe_failure, imported_attribute, installed, loaded, remember
 from simulator import strategies
 from simulator.backtest.run import Strategy
 from simulator.errors import UserError
@@ -88,6 +88,22 @@ def _installed_strategy(text: str, point: EntryPoint) -> NamedStrategy:
         return made
 
     return NamedStrategy(text, _maker_of(text, attribute()), lambda: _loaded_anew(text, point.module, attribute))
+
+
+def made_ready(strategy: NamedStrategy) -> tuple[NamedStrategy, int]:
+    """The strategy with its first instance made already, and how many bars must lie before its first decision: its
+    attribute `warmup`, 0 without one. Raises `UserError` where it fails or that is not a number of bars."""
+    try:
+        first = strategy.make()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{strategy.name} failed: {describe_failure(error)}; fix it first") from error
+    bars = getattr(first, "warmup", 0)
+    if isinstance(bars, bool) or not isinstance(bars, int) or bars < 0:
+        raise UserError(f"{strategy.name}: its warmup is {bars!r}; give a whole number of bars, from 0 up")
+    waiting = [first]  # a module may count its instances, so none is made for this alone
+    return replace(strategy, make=lambda: waiting.pop() if waiting else strategy.make()), bars
 
 
 def with_arguments(strategy: NamedStrategy, text: str) -> NamedStrategy:

@@ -115,18 +115,18 @@ def backtest(
     shown_before: list[str] = []
 
     def announce(start: RunStart) -> None:
-        _announce(start, "as asked" if window.start else "the last 90 days; choose with --start and --end")
+        _announce(start)
         shown_before.extend(start.notes)
 
     with bars(announce) as shown:
         outcome = backtest_teams(request, recorded.store, recorded.runs, shown)
+    print_notes(note for note in outcome.notes if note not in shown_before)
     console.print(_result_table(outcome.run, outcome.summary.backtests))
     _print_evidence(outcome.summary.windows()[0])
     for stored in outcome.summary.backtests:
         line = inference_cost_line(stored.document)
         if line is not None:
             console.print(f"{stored.name}: {line}")
-    print_notes(note for note in outcome.notes if note not in shown_before)
     console.print(f"report: {outcome.page}")
     verdicts = outcome.lookahead
     for name, verdict in verdicts.items():
@@ -167,7 +167,7 @@ def _print_evidence(window: WindowResult) -> None:
             console.print(f"{name}: no interval, {sure.problem}", soft_wrap=True)
 
 
-def _announce(start: RunStart, why: str) -> None:
+def _announce(start: RunStart) -> None:
     """What is about to be played, at which costs, and what a reader must know."""
     from simulator.market.bar_checks import find_gaps
 
@@ -176,7 +176,7 @@ def _announce(start: RunStart, why: str) -> None:
     first, last = (format_time(int(market.open_time[bar]) + market.interval) for bar in (window.start, window.stop))
     console.print(
         f"{market.source}: {', '.join(market.symbols)}, {market.timeframe} bars, decisions every {window.decide_every} "
-        f"bars from {first} to {last} UTC ({why})"
+        f"bars from {first} to {last} UTC ({start.why_window})"
     )
     console.print(f"data: {find_gaps(market).summary()}")
     print_account(start)

@@ -32,6 +32,7 @@ from backend.store.store import Store
 from backend.store.versioned import Upgrade, VersionedDocument
 from cryptosentinel.conversation.budget import Ledger
 from cryptosentinel.scheduler import Throughput
+from simulator.backtest.refusals import REFUSED, Refusal, refusal_text
 from simulator.backtest.run import BacktestResult
 from simulator.backtest.trades import Trade
 from simulator.checks.verdict import LookaheadVerdict
@@ -251,6 +252,15 @@ class BacktestDocument(VersionedDocument):
     def total_return(self) -> float:
         """Net of all costs of trading."""
         return float(self.metrics["total_return"])
+
+    @property
+    def refused(self) -> str:
+        """How many requests were refused and why, see `refusal_text`; empty where none was."""
+        return refusal_text(
+            Refusal(one.reason, one.symbol, one.detail)
+            for one in self.rejections
+            if one.reason in REFUSED and one.quantity is None
+        )
 
     @property
     def inference_money(self) -> float:

@@ -36,8 +36,9 @@ from backend.experiments.tuning.proposals import (
 )
 from backend.experiments.workers import Processes, processes
 from backend.processes import cores
-from backend.runs.backtest import market_settings, requested_window
+from backend.runs.backtest import market_settings
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, WindowRequest
+from backend.runs.window import requested_window
 from backend.statistics.bootstrap import WindowIntervals, window_intervals
 from backend.statistics.selection import Overfitting, benjamini_hochberg, combinatorial_overfitting, overfitting
 from backend.statistics.splits import combinatorial, walk_forward

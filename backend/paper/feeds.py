@@ -11,8 +11,8 @@ import numpy as np
 
 from backend.builders.market import Account, account_of, load_market
 from backend.config.schema import RECORDED, Config
-from backend.runs.backtest import requested_window
 from backend.runs.requests import WindowRequest
+from backend.runs.window import requested_window
 from backend.training.curriculum.queries import WARM_UP_BARS
 from simulator.backtest.run import Window
 from simulator.errors import DataError, UserError

@@ -98,6 +98,8 @@ class WindowResult:
         if own.lookahead is not None:
             said = own.lookahead.text
             text += f" {said[:1].upper()}{said[1:]}."
+        if own.refused and not own.fills:
+            text = f"Nothing was traded: {own.refused}. {text}"
         return text
 
     @property

@@ -20,7 +20,7 @@ from backend.builders.market import (
     venue_record,
 )
 from backend.builders.plugins import load_plugins
-from backend.builders.strategies import NamedStrategy, named_strategies, named_strategy
+from backend.builders.strategies import NamedStrategy, made_ready, named_strategies, named_strategy
 from backend.builders.variants import ALTERED_FUTURE, Variant
 from backend.config.load import defaults, load_config
 from backend.config.ownership import signed
@@ -50,6 +50,7 @@ from backend.runs.requests import (
 )
 from backend.runs.stored_setup import TeamSource, like_stored
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
+from backend.runs.window import choose_window
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.curriculum.queries import WARM_UP_BARS
@@ -60,13 +61,11 @@ from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Window
 from simulator.checks.altered_future import AlteredRun
 from simulator.checks.verdict import LookaheadVerdict
-from simulator.errors import DataError, UserError
+from simulator.errors import UserError
 from simulator.market.bar_checks import find_gaps
 from simulator.market.market import Market
-from simulator.market.timeframes import DAY_MS, format_time, parse_time
 
 _RECORDED = "recorded"  # the preset of recorded bars; generated ones have the defaults
-_DEFAULT_DAYS = 90
 
 Subject = LoadedTeam | NamedStrategy  # who is tested
 
@@ -90,6 +89,7 @@ class BacktestPlan:
     markets: Mapping[str, Market] = field(default_factory=dict)
     in_sample: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, TeamSource] = field(default_factory=dict)
+    why_window: str = ""
 
     def market_of(self, subject: str) -> Market:
         """The market that a subject trades."""
@@ -111,7 +111,9 @@ def backtest_teams(
             request = like_stored(opened, request, observer)
     plan, run = plan_backtest(request), new_run_id("backtest")
     folder = runs / run
-    observer.started(RunStart(run, folder, plan.config, plan.market, plan.account, plan.window, plan.notes))
+    observer.started(
+        RunStart(run, folder, plan.config, plan.market, plan.account, plan.window, plan.notes, plan.why_window)
+    )
     with store_at(store) as opened:
         report = play_backtest(plan, opened, run, folder, observer)
         summary = summarise(opened, run)
@@ -123,12 +125,15 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
     config = request.at_venue(market_settings(request))
     load_plugins(config)
     market = load_market(config.market, config.costs)
-    window = requested_window(market, request)
     if not request.teams:
         raise UserError("no team is named: give at least one, such as 'scripted'")
+    strategies = {name: made_ready(named_strategy(name)) for name in request.teams if names_strategy(name)}
+    warm_ups = [strategies[name][1] if name in strategies else WARM_UP_BARS for name in request.teams]
+    chosen_window = choose_window(market, request, max(warm_ups))
+    window = chosen_window.window
     first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
     marked, unknown = overlaps(request.teams, config, market, first, last, allowed=request.in_sample)
-    subjects = [subject_of(name, config) for name in request.teams]
+    subjects = [strategies[name][0] if name in strategies else subject_of(name, config) for name in request.teams]
     if len({subject.name for subject in subjects}) < len(subjects):
         raise UserError("the same team is named twice: give each --team once")
     sources = {subject.name: TeamSource(name) for subject, name in zip(subjects, request.teams, strict=True)}
@@ -143,6 +148,7 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
         raise UserError("--record is for the calls of one team: name one, without --unmasked")
     chosen = [note for subject in subjects if isinstance(subject, LoadedTeam) for note in subject.notes]
     notes = [
+        *chosen_window.notes,
         *chosen,
         *marked.values(),
         *unknown,
@@ -152,7 +158,7 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
     account = account_of(config, market)
     return BacktestPlan(
         config, market, account, window, subjects, request.seed, tuple(notes), request.record, request.check_lookahead,
-        altered, marked, sources,
+        altered, marked, sources, chosen_window.why,
     )  # fmt: skip
 
 
@@ -213,15 +219,6 @@ def settings_for(config: str, overrides: Sequence[str], data: str | Path | None)
     settings = defaults(overrides)
     folder = data or settings.market.data
     return load_config(_RECORDED, overrides) if folder and is_historical(folder) else settings
-
-
-def requested_window(market: Market, request: WindowRequest) -> Window:
-    """The window of a request; its dates are UTC. Raises `UserError`."""
-    start, end = (parse_time(text) if text else None for text in (request.start, request.end))
-    if request.decide_every < 0:
-        raise UserError(f"decide_every is {request.decide_every}: give a number of bars, or 0 for once a day")
-    every = request.decide_every or max(1, DAY_MS // market.interval)
-    return window_of(market, start, end, every)
 
 
 def names_strategy(name: str) -> bool:
@@ -292,28 +289,6 @@ def with_unmasked(subjects: Sequence[Subject]) -> list[Subject]:
     return paired
 
 
-def window_of(market: Market, start: int | None, end: int | None, decide_every: int) -> Window:
-    """The window between two times (ms); by default the last 90 days. Raises `DataError` if it is too short.
-
-    The tools need history, so the first decision comes after `WARM_UP_BARS` bars.
-    """
-    last = len(market) - 1
-    if end is not None:
-        last = min(last, (end - int(market.open_time[0])) // market.interval - 1)
-    if start is None:
-        first = last - _DEFAULT_DAYS * DAY_MS // market.interval
-    else:
-        first = -((int(market.open_time[0]) - start) // market.interval) - 1  # the first close at or after `start`
-    first = max(first, WARM_UP_BARS)
-    if first >= last:
-        raise DataError(
-            f"{market.source}: the window is too short: {WARM_UP_BARS} bars of history must come before its first "
-            f"decision and at least one bar after; there are bars from {format_time(int(market.open_time[0]))} to "
-            f"{format_time(int(market.open_time[-1]))}. Choose other dates or a finer timeframe"
-        )
-    return Window(int(first), int(last), decide_every)
-
-
 def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, observer: Observer = SILENT) -> Path:
     """Play every subject and the configured baselines, store all of it under `run`, and write the report into `folder`.
     Returns the report's path. A baseline that is a subject already is not played again.
@@ -330,6 +305,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
     ):  # fmt: skip
         results: dict[str, BacktestResult] = {}
         later: list[str] = []  # notes that only the playing shows
+        refused: list[str] = []
         trials = 1
         for number, subject in enumerate(subjects):
 
@@ -369,6 +345,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
             ).trials  # fmt: skip
             trials = trials if subject.name in plan.markets else counted
             results[subject.name] = result
+            refused += [f"{subject.name}: {result.refused}"] if result.refused else []
             write_backtest(store, run, subject.name, result, cost, lookahead)
         names = [name for name in config.evaluation.baselines if name not in results]
         matched = [next(iter(results.values()))]
@@ -378,7 +355,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
             if name + UNMASKED in results:
                 later.append(masking_note(name, results[name], results[name + UNMASKED], plan.seed))
         record = store.run(run)
-        notes = [*plan.notes, *dict.fromkeys(later)]
+        notes = [*refused, *plan.notes, *dict.fromkeys(later)]
         document = {**record.config, "notes": notes, "trials": trials}
         store.add_run(replace(record, config=signed(run, document)))
     return write_report(store, run, folder)

@@ -11,9 +11,10 @@ from backend.builders.plugins import load_plugins
 from backend.builders.strategies import NamedStrategy, named_strategy
 from backend.config.schema import SCRIPTED, Config
 from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
-from backend.runs.backtest import market_settings, requested_window
+from backend.runs.backtest import market_settings
 from backend.runs.requests import CheckRequest
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
+from backend.runs.window import requested_window
 from cryptosentinel.episode import play
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.engine import RememberingEngine

@@ -262,7 +262,8 @@ class CheckRequest(WindowRequest):
 
 @dataclass(frozen=True)
 class RunStart:
-    """A run that was checked and is about to begin. `notes` are what a reader must know before the numbers."""
+    """A run that was checked and is about to begin. `notes` are what a reader must know before the numbers;
+    `why_window` says where the window comes from."""
 
     run: str
     folder: Path
@@ -271,6 +272,7 @@ class RunStart:
     account: Account
     window: Window | None = None
     notes: tuple[str, ...] = ()
+    why_window: str = ""
 
 
 class Observer:

@@ -10,7 +10,6 @@ from typing import Any
 
 from backend.builders.strategies import NamedStrategy
 from backend.config.plugins import describe_failure
-from backend.training.curriculum.queries import WARM_UP_BARS
 from simulator.backtest.run import BacktestResult, BacktestRun, Strategy, Window, run_backtest
 from simulator.checks.lookahead import CheckProgress
 from simulator.checks.outside_reads import files_of_calls, outside_reads, reads_note
@@ -25,7 +24,7 @@ _LEAST_SECONDS = 5.0  # for the history outside the window; more where the backt
 class PlayedStrategy:
     """The run of a strategy: its result, what it sent, the market with the indicators that it made, its seconds.
 
-    `reads` is what it read beside the market.
+    `warm_up` is the number of bars that must lie before its first decision, `reads` what it read beside the market.
     """
 
     subject: NamedStrategy
@@ -35,6 +34,7 @@ class PlayedStrategy:
     result: BacktestResult
     recorded: RecordedStrategy
     seconds: float
+    warm_up: int = 0
     reads: frozenset[str] = frozenset()
 
 
@@ -44,7 +44,8 @@ def play_strategy(subject: NamedStrategy, market: Market, window: Window, terms:
     begun = time.monotonic()
     try:
         with outside_reads() as reads:
-            recorded = RecordedStrategy(subject.make())
+            strategy = subject.make()
+            recorded = RecordedStrategy(strategy)
             result = run_backtest(own, recorded, window, **terms)
     except UserError:
         raise
@@ -52,7 +53,8 @@ def play_strategy(subject: NamedStrategy, market: Market, window: Window, terms:
         if subject.load is None:
             raise
         raise UserError(f"{subject.name} failed: {describe_failure(error)}; mend it first") from error
-    return PlayedStrategy(subject, own, window, terms, result, recorded, time.monotonic() - begun, frozenset(reads))
+    seconds, warm_up = time.monotonic() - begun, int(getattr(strategy, "warmup", 0))
+    return PlayedStrategy(subject, own, window, terms, result, recorded, seconds, warm_up, frozenset(reads))
 
 
 def lookahead_verdict(
@@ -80,7 +82,7 @@ def lookahead_verdict(
         played.window,
         played.recorded.decided,
         played.terms,
-        first=WARM_UP_BARS,
+        first=played.warm_up,
         seed=seed,
         seconds=float("inf") if whole else max(_LEAST_SECONDS, played.seconds),
         on_progress=on_progress,

@@ -17,8 +17,9 @@ from backend.builders.market import account_of, limits_of, load_market
 from backend.builders.teams import configured_team
 from backend.config.schema import PROMPTED, Config
 from backend.decisions.recording import conversation_messages
-from backend.runs.backtest import market_settings, requested_window
+from backend.runs.backtest import market_settings
 from backend.runs.requests import TryRequest
+from backend.runs.window import requested_window
 from cryptosentinel.conversation.budget import Ledger, Spending
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.backtest.metrics import compute
+from simulator.backtest.refusals import REFUSED, Refusal, refusal_text
 from simulator.backtest.trades import Trade, trades_of, with_excursions
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
@@ -63,8 +64,9 @@ class Strategy(Protocol):
     """Decides from what was known and from its own account, nothing else.
 
     It may also have a method `fit(view)`. That is called once, before the first decision and with the same view: what
-    is learned from the past is learned there. An attribute `parameters` says what a search may try of its arguments:
-    by name the lowest and the highest value.
+    is learned from the past is learned there. An attribute `warmup` is the number of bars that must lie before its
+    first decision; without it, it may decide from the first bar on. An attribute `parameters` says what a search may
+    try of its arguments: by name the lowest and the highest value.
     """
 
     name: str
@@ -102,6 +104,15 @@ class BacktestResult:
     costs: dict[str, float]
     metrics: dict[str, float]
     absent_bars: int
+
+    @property
+    def refused(self) -> str:
+        """How many requests were refused and why, see `refusal_text`; empty where none was."""
+        return refusal_text(
+            Refusal(one.reason, getattr(one.order, "symbol", ""), one.detail)
+            for one in self.rejections
+            if one.reason in REFUSED and one.quantity is None
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON types; `from_dict` brings back an equal result. A NaN or infinity becomes None."""

@@ -89,6 +89,7 @@ class VolatilityTarget:
             raise UserError("VolatilityTarget needs target > 0, lookback >= 2, max_exposure > 0 and band >= 0.")
         self.target = target
         self.lookback = lookback
+        self.warmup = lookback + 1
         self.max_exposure = max_exposure
         self.band = band
 
@@ -121,6 +122,7 @@ class InverseVolatility:
         if lookback < 2:
             raise UserError(f"InverseVolatility(lookback={lookback}): give at least 2 bars.")
         self.lookback = lookback
+        self.warmup = lookback + 1
         self.exposure = checked_exposure("InverseVolatility", exposure)
         self.band = _checked_band("InverseVolatility", band)
 

@@ -37,6 +37,7 @@ class RsiReversion(LongFlat):
         self.length = length
         self.oversold = oversold
         self.overbought = overbought
+        self.warmup = indicators.wilder_bars(length)
 
     def signal(self, view: MarketView, symbol: str) -> int:
         """1 oversold, -1 overbought, 0 between or where there are too few bars."""
@@ -61,6 +62,7 @@ class BollingerReversion(LongFlat):
             raise UserError(f"BollingerReversion(width={width}): give a positive number of standard deviations.")
         self.length = length
         self.width = width
+        self.warmup = length
 
     def signal(self, view: MarketView, symbol: str) -> int:
         """1 below the lower band, -1 above the middle, 0 between or where there are too few bars."""
@@ -91,6 +93,7 @@ class BuyTheDip:
         self.dip = dip
         self.gain = gain
         self.lookback = lookback
+        self.warmup = lookback
         self.exposure = checked_exposure("BuyTheDip", exposure)
 
     def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:

@@ -19,9 +19,11 @@ ParameterRanges = Mapping[str, tuple[float, float]]
 
 
 class LongFlat(ABC):
-    """Buys a symbol's share of `exposure` on a signal above 0, sells it on one below 0, and holds on 0."""
+    """Buys a symbol's share of `exposure` on a signal above 0, sells it on one below 0, and holds on 0. `warmup` is how
+    many bars must lie before its first decision."""
 
     name: str
+    warmup: int = 0
 
     def __init__(self, exposure: float) -> None:
         self.exposure = checked_exposure(type(self).__name__, exposure)

@@ -22,6 +22,7 @@ class SmaCross(LongFlat):
             raise UserError(f"SmaCross(fast={fast}, slow={slow}): give 1 <= fast < slow, in bars.")
         self.fast = fast
         self.slow = slow
+        self.warmup = slow
 
     def signal(self, view: MarketView, symbol: str) -> int:
         """1 above, -1 below, 0 where the averages are equal or there are too few bars."""
@@ -42,6 +43,7 @@ class EmaCross(LongFlat):
             raise UserError(f"EmaCross(fast={fast}, slow={slow}): give 1 <= fast < slow, in bars.")
         self.fast = fast
         self.slow = slow
+        self.warmup = indicators.ema_bars(slow)
 
     def signal(self, view: MarketView, symbol: str) -> int:
         """1 above, -1 below, 0 where the averages are equal or there are too few bars."""
@@ -67,6 +69,7 @@ class MacdCross(LongFlat):
         self.fast = fast
         self.slow = slow
         self.smoothing = smoothing
+        self.warmup = indicators.macd_bars(slow, smoothing)
 
     def signal(self, view: MarketView, symbol: str) -> int:
         """1 above, -1 below, 0 where the lines are equal or there are too few bars."""
@@ -89,6 +92,7 @@ class DonchianBreakout(LongFlat):
             raise UserError(f"DonchianBreakout(entry={entry}, leave={leave}): give 2 <= leave <= entry, in bars.")
         self.entry = entry
         self.leave = leave
+        self.warmup = entry + 1
 
     def signal(self, view: MarketView, symbol: str) -> int:
         """1 above the one channel, -1 below the other, 0 between or where there are too few bars."""

@@ -26,6 +26,7 @@ import pathlib
 import numpy as np
 import pandas as pd
 from simulator.backtest.run import orders_for_target
+from simulator.exchange.orders import Order
 
 SEEN = {}
 
@@ -109,6 +110,27 @@ class CountsItself(Base):
 
     def up(self, view):
         return (view.index // 7 + self.runs) % 2
+
+
+class WrongCoin:
+    """Written for another market."""
+
+    def decide(self, view, account):
+        return [Order("XRP", 1.0), Order("AAAUSDT", float("nan"))]
+
+
+class LooksBack(Base):
+    """Says how many bars it needs."""
+
+    warmup = 30
+
+    def up(self, view):
+        assert view.index >= 30
+        return view.last_close("AAAUSDT") > view.bars("AAAUSDT", 30).close.mean()
+
+
+class NoNumber(Base):
+    warmup = "many"
 
 
 class ReadsSignals(Base):
@@ -254,6 +276,44 @@ def test_the_api_has_the_verdicts(command: Run) -> None:
         "my_own:Peeks": "look_ahead", "my_own:Learns": "clean",
     }  # fmt: skip
     assert any("my_own:Peeks: LOOK-AHEAD" in note for note in result.notes)
+
+
+REFUSED = (
+    "my_own:WrongCoin: 1,080 orders refused: 540 unknown symbol XRP (the market has AAAUSDT, BBBUSDT); "
+    "540 bad quantity (quantity nan)"
+)
+
+
+def test_orders_that_are_all_refused_are_the_first_thing_said(command: Run) -> None:
+    """In the terminal, the report, the record of the run and the Python API."""
+    result = command("backtest", "--decide-every", 1, "--baselines", "", "--team", "my_own:WrongCoin")
+    out = " ".join(result.out.split())
+    assert result.code == 0 and f"note: {REFUSED}" in out
+    assert out.index(REFUSED) < out.index("return%")
+    [folder] = [one for one in Path("runs").iterdir() if (one / "report.html").exists()]
+    report = (folder / "report.html").read_text()
+    assert report.index("1,080 orders refused") < report.index("made +0.00 %")
+    again = api.backtest("my_own:WrongCoin", data="bars", timeframe="4h", baselines=(), store="other", decide_every=1)
+    assert again.notes[0] == REFUSED
+    assert again.summary.windows()[0].sentence.startswith("Nothing was traded: 1,080 orders refused")
+    with Store.open("here") as store:
+        assert store.runs()[0].config["notes"][0] == REFUSED
+
+
+def test_the_window_is_that_of_the_strategy_and_what_was_moved_is_said(command: Run) -> None:
+    """A strategy needs the bars that it names; a team's tools need theirs."""
+    asked = ("backtest", "--baselines", "", "--start", "2020-01-01", "--end", "2031-01-01", "--team")
+    from_first = " ".join(command(*asked, "my_own:Learns").out.split())
+    assert "from 2020-01-01 04:00 to 2020-05-30 00:00 UTC (not as asked, see the notes)" in from_first
+    assert "end 2031-01-01 was asked for and 2020-05-30 00:00 UTC is used: the data end there" in from_first
+    looks_back = " ".join(command(*asked, "my_own:LooksBack").out.split())
+    moved = (
+        "start 2020-01-01 was asked for and 2020-01-06 04:00 UTC is used: the data begin at 2020-01-01 00:00, and 30 "
+        "bars must come before the first decision"
+    )
+    assert f"note: {moved}" in looks_back
+    result = command(*asked, "my_own:NoNumber")
+    assert result.code == 2 and "its warmup is 'many'; give a whole number of bars" in result.err
 
 
 def test_a_second_load_shares_nothing_and_leaves_the_first_in_place(command: Run) -> None:

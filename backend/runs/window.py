@@ -1,0 +1,77 @@
+"""The window of a run: what was asked for, what is used, and why that is not the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backend.runs.requests import WindowRequest
+from backend.training.curriculum.queries import WARM_UP_BARS
+from simulator.backtest.run import Window
+from simulator.errors import DataError, UserError
+from simulator.market.market import Market
+from simulator.market.timeframes import DAY_MS, format_time, parse_time
+
+_DEFAULT_DAYS = 90
+
+
+@dataclass(frozen=True)
+class ChosenWindow:
+    """A window. `why` says in a few words where it comes from; `notes` are a sentence for each end that was moved."""
+
+    window: Window
+    why: str
+    notes: tuple[str, ...] = ()
+
+
+def requested_window(market: Market, request: WindowRequest, warm_up: int = WARM_UP_BARS) -> Window:
+    """The window of a request; its dates are UTC. Raises `UserError`, and `DataError` if it is too short."""
+    return choose_window(market, request, warm_up).window
+
+
+def choose_window(market: Market, request: WindowRequest, warm_up: int = WARM_UP_BARS) -> ChosenWindow:
+    """The window of a request, by default the last 90 days: its dates are UTC, the first decision comes at the first
+    close from the start on that has `warm_up` bars before it, the last close is the last one up to the end.
+
+    Raises `UserError`, and `DataError` if it is too short.
+    """
+    if request.decide_every < 0:
+        raise UserError(f"decide_every is {request.decide_every}: give a number of bars, or 0 for once a day")
+    start, end = (parse_time(text) if text else None for text in (request.start, request.end))
+    begin, interval, last_bar = int(market.open_time[0]), market.interval, len(market) - 1
+    last_asked = last_bar if end is None else (end - begin) // interval - 1
+    last = min(last_bar, last_asked)
+    first_asked = last - _DEFAULT_DAYS * DAY_MS // interval
+    if start is not None:
+        first_asked = -((begin - start) // interval) - 1  # the first close at or after `start`
+    first = max(first_asked, warm_up, 0)
+    if first >= last:
+        raise DataError(
+            f"{market.source}: the window is too short: {warm_up} bars of history must come before its first "
+            f"decision and at least one bar after; there are bars from {format_time(begin)} to "
+            f"{format_time(int(market.open_time[-1]))}. Choose other dates or a finer timeframe"
+        )
+    notes = []
+    if first > first_asked:
+        reason = f"the data begin at {format_time(begin)}"
+        if warm_up:
+            reason += f", and {warm_up} bars must come before the first decision"
+        used = format_time(begin + (first + 1) * interval)
+        notes.append(_moved("start", request.start or f"{_DEFAULT_DAYS} days before the end", used, reason))
+    if last < last_asked:
+        notes.append(_moved("end", request.end, format_time(begin + (last + 1) * interval), "the data end there"))
+    every = request.decide_every or max(1, DAY_MS // interval)
+    return ChosenWindow(Window(int(first), int(last), every), _why(request, bool(notes)), tuple(notes))
+
+
+def _moved(end: str, asked: str, used: str, reason: str) -> str:
+    return f"{end} {asked} was asked for and {used} UTC is used: {reason}"
+
+
+def _why(request: WindowRequest, moved: bool) -> str:
+    if moved:
+        return "not as asked, see the notes" if request.start or request.end else "as much of 90 days as there is"
+    if request.start:
+        return "as asked" if request.end else "from the start as asked to the last bar"
+    if request.end:
+        return f"the {_DEFAULT_DAYS} days up to the end as asked; choose another start with --start"
+    return f"the last {_DEFAULT_DAYS} days; choose with --start and --end"
