@@ -169,7 +169,7 @@ def _print_evidence(window: WindowResult) -> None:
 
 def _announce(start: RunStart) -> None:
     """What is about to be played, at which costs, and what a reader must know."""
-    from simulator.market.bar_checks import find_gaps
+    from simulator.market.gaps import find_gaps
 
     market, window = start.market, start.window
     assert window is not None

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from backend.config.base import Fraction, Names, Section
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs, FeeTier
-from simulator.market.timeframes import TIMEFRAMES
+from simulator.market.timeframes import HALF_SPREAD_BPS, TIMEFRAMES
 from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, KIND, NEWS_ACCURACY, TIMEFRAME, Knowledge
 
 _COSTS = Costs()  # its own defaults
@@ -103,7 +103,7 @@ class CostsConfig(Section):
         _COSTS.fee_currency, description="base: the fee of a purchase is taken off the coins bought, as spot venues do"
     )
     half_spread_bps: float = Field(
-        2.0, ge=0.0, le=200.0, description="half the spread in basis points, for data that has no spread"
+        HALF_SPREAD_BPS, ge=0.0, le=200.0, description="half the spread in basis points, for data that has no spread"
     )
     spread_multiplier: float = Field(
         _COSTS.spread_multiplier, ge=0.0, le=100.0, description="scales every half spread; 0 trades at the mid price"

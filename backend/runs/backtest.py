@@ -62,7 +62,7 @@ from simulator.backtest.run import BacktestResult, BacktestRun, Window
 from simulator.checks.altered_future import AlteredRun
 from simulator.checks.verdict import LookaheadVerdict
 from simulator.errors import UserError
-from simulator.market.bar_checks import find_gaps
+from simulator.market.gaps import find_gaps
 from simulator.market.market import Market
 
 _RECORDED = "recorded"  # the preset of recorded bars; generated ones have the defaults

@@ -15,7 +15,7 @@ REFUSED = frozenset({
 _LISTED = 3
 
 
-class Refusal(NamedTuple):
+class RefusedRequest(NamedTuple):
     """A request that was refused: the reason, its coin (empty for one that names an order) and the detail."""
 
     reason: str
@@ -23,7 +23,7 @@ class Refusal(NamedTuple):
     detail: str
 
 
-def refusal_text(refusals: Iterable[Refusal]) -> str:
+def refusal_text(refusals: Iterable[RefusedRequest]) -> str:
     """`1,464 orders refused: unknown symbol X (the market has A, B)`; empty where none was.
 
     Reasons are grouped, unknown symbols one by one, and the most frequent three are listed with their number and the

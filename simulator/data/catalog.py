@@ -11,7 +11,7 @@
 
 What a venue allows (`rules.json`) is read by `simulator.data.venue`.
 
-Bars that are not in a file are absent from the market; nothing is filled in. `simulator.market.bar_checks.find_gaps`
+Bars that are not in a file are absent from the market; nothing is filled in. `simulator.market.gaps.find_gaps`
 lists them.
 """
 
@@ -36,7 +36,14 @@ from simulator.market.events import DEFAULT_DELAY, FundingEvent, NewsItem, read_
 from simulator.market.market import Market
 from simulator.market.resample import resample_arrays
 from simulator.market.series import BOOK_SUFFIX, read_books, read_series, series_in
-from simulator.market.timeframes import BAR_COLUMNS, TIMEFRAMES, format_time, interval_of, next_bar_start
+from simulator.market.timeframes import (
+    BAR_COLUMNS,
+    HALF_SPREAD_BPS,
+    TIMEFRAMES,
+    format_time,
+    interval_of,
+    next_bar_start,
+)
 from simulator.tables import numbers, read_table, times
 
 BAR_FILE = re.compile(rf"({SYMBOL.pattern})-({'|'.join(TIMEFRAMES)})\.parquet")
@@ -163,7 +170,7 @@ class Catalog:
         start: int | None = None,
         end: int | None = None,
         resample: str | None = None,
-        half_spread_bps: float = 2.0,
+        half_spread_bps: float = HALF_SPREAD_BPS,
         funding_dir: str | Path | None = None,
         news_path: str | Path | None = None,
         news_delay: int = DEFAULT_DELAY,
@@ -219,7 +226,7 @@ class Catalog:
             kinds={symbol: kind for symbol in chosen if (kind := kinds[symbol].kind) is not None},
         )
 
-    def beside(self, market: Market, timeframe: str, half_spread_bps: float = 2.0) -> Market:
+    def beside(self, market: Market, timeframe: str, half_spread_bps: float = HALF_SPREAD_BPS) -> Market:
         """Bars of `timeframe` of the symbols and the time of `market`, and nothing but bars.
 
         They lie on a grid that begins where that of `market` does and ends with it; a symbol without usable files here

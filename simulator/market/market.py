@@ -29,7 +29,7 @@ from simulator.market.instruments import MarketKind
 from simulator.market.resample import CoarseBars, resample_arrays
 from simulator.market.series import DataSeries, OrderBook, OrderBooks
 from simulator.market.signs import PrivateSigns
-from simulator.market.timeframes import BAR_COLUMNS, bar_start, interval_of
+from simulator.market.timeframes import BAR_COLUMNS, HALF_SPREAD_BPS, bar_start, interval_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,20 +104,24 @@ class Market:
 
     @classmethod
     def from_frame(
-        cls, frames: pd.DataFrame | Mapping[str, pd.DataFrame], symbol: str = "BTCUSDT", *, half_spread_bps: float = 5.0
+        cls,
+        frames: pd.DataFrame | Mapping[str, pd.DataFrame],
+        symbol: str = "BTCUSDT",
+        *,
+        half_spread_bps: float = HALF_SPREAD_BPS,
     ) -> Self:
         """A market of pandas tables of bars: one of `symbol`, or several by symbol.
 
         Each has an index of open times (without a zone: UTC) and the columns open, high, low, close and volume; no
-        order is filled in a bar without volume. `half_spread_bps` is half the spread in basis points. Raises
-        `DataError`.
+        order is filled in a bar without volume. A row of NaN alone is an absent bar. `half_spread_bps` is half the
+        spread in basis points; its default is that of files without one. Raises `DataError`, with the time of the row,
+        for one that is NaN in part, off the grid of whole bars, or impossible.
         """
         from simulator.market.resample import frame_columns  # pandas takes half a second
 
         by_symbol = frames if isinstance(frames, Mapping) else {symbol: frames}
-        timeframe, open_time, columns = frame_columns(by_symbol)
-        spread = np.where(np.isnan(columns["close"]), np.nan, half_spread_bps / 1e4)
-        return cls(tuple(by_symbol), timeframe, open_time, **columns, half_spread=spread, source="a table")
+        timeframe, open_time, columns = frame_columns(by_symbol, half_spread_bps)
+        return cls(tuple(by_symbol), timeframe, open_time, **columns, source="a table")
 
     def __len__(self) -> int:
         return len(self.open_time)

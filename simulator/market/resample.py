@@ -2,7 +2,7 @@
 
 A coarse bar is built from those of its finer bars that exist: it is absent when none does, and *partial* when some are
 missing. The exchange's own daily bar of a day with an outage is made the same way. Partial bars are reported
-(`simulator.market.bar_checks.find_gaps`), never hidden. A last coarse bar that the data does not reach the end of is
+(`simulator.market.gaps.find_gaps`), never hidden. A last coarse bar that the data does not reach the end of is
 dropped, since its close is not known yet.
 """
 
@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 from simulator.arrays import FloatArray, IntArray
 from simulator.errors import DataError
-from simulator.market.timeframes import TIMEFRAMES, bar_start
+from simulator.market.bar_checks import check_bars
+from simulator.market.timeframes import BAR_COLUMNS, TIMEFRAMES, bar_start, format_time
+from simulator.tables import EARLIEST, LATEST
 
 
 @dataclass(frozen=True)
@@ -90,55 +92,85 @@ def resample_arrays(
 if TYPE_CHECKING:
     import pandas as pd
 
-_PRICES = ("open", "high", "low", "close")
+_FRAME_COLUMNS = BAR_COLUMNS[:-1]  # a table has no half spread
 
 
-def frame_columns(frames: Mapping[str, pd.DataFrame]) -> tuple[str, IntArray, dict[str, Any]]:
-    """The timeframe, the open times (T,) in ms and the columns (T, S) of tables of bars by symbol.
+def frame_columns(
+    frames: Mapping[str, pd.DataFrame], half_spread_bps: float
+) -> tuple[str, IntArray, dict[str, FloatArray]]:
+    """The timeframe, the open times (T,) in ms and all bar columns (T, S) of tables of bars by symbol.
 
     Each table has an index of open times (without a zone: UTC) and the columns open, high, low, close and volume; no
-    order is filled in a bar without volume. A bar that one of them lacks is NaN. Raises `DataError` for what is no such
-    table.
+    order is filled in a bar without volume. A row of which every value is NaN, as a row that is not there, is an absent
+    bar. The timeframe is the most frequent step between two open times. Raises `DataError`, with the symbol and the
+    time of the row, for a row that is NaN in part, off the grid of whole bars, or impossible.
     """
     if not frames:
         raise DataError("no table of bars is given: give at least one symbol")
+    if not 0.0 <= half_spread_bps < 1e4:
+        raise DataError(f"half_spread_bps is {half_spread_bps}; give at least 0 and less than 10000")
     tables = {symbol: _checked(symbol, frame) for symbol, frame in frames.items()}
-    times = np.unique(np.concatenate([_times(table) for table in tables.values()]))
-    if len(times) < 2:
+    steps = np.diff(np.unique(np.concatenate([times for times, _ in tables.values()])))
+    if not len(steps):
         raise DataError("a single bar has no timeframe: give at least two")
-    interval = int(np.diff(times).min())
+    lengths, counts = np.unique(steps, return_counts=True)
+    interval = int(lengths[counts.argmax()])
     timeframe = next((name for name, length in TIMEFRAMES.items() if length == interval), None)
-    if timeframe is None or ((times - times[0]) % interval).any():
+    if timeframe is None:
         raise DataError(
-            f"the open times are no regular grid: the smallest step is {interval} ms; known are {', '.join(TIMEFRAMES)}"
+            f"the open times are mostly {interval / 60_000:g} minutes apart; timeframes are {', '.join(TIMEFRAMES)}"
         )
-    grid = np.arange(times[0], times[-1] + 1, interval, dtype=np.int64)
-    columns: dict[str, Any] = {name: np.full((len(grid), len(tables)), np.nan) for name in (*_PRICES, "volume")}
-    for place, table in enumerate(tables.values()):
-        rows = (_times(table) - grid[0]) // interval
-        for name, column in columns.items():
-            column[rows, place] = table[name].to_numpy(np.float64)
+    for symbol, (times, values) in tables.items():
+        spread = np.full(len(times), half_spread_bps / 1e4)
+        for issue in check_bars(symbol, interval, times, {**values, "half_spread": spread}):
+            if issue.fatal:
+                raise DataError(f"{issue} UTC; the table has {timeframe} bars: correct or remove such rows")
+    begin, end = (limit(times[place] for times, _ in tables.values()) for limit, place in ((min, 0), (max, -1)))
+    grid = np.arange(begin, end + 1, interval, dtype=np.int64)
+    columns = {name: np.full((len(grid), len(tables)), np.nan) for name in BAR_COLUMNS}
+    for place, (times, values) in enumerate(tables.values()):
+        rows = (times - grid[0]) // interval
+        for name, column in values.items():
+            columns[name][rows, place] = column
+        columns["half_spread"][rows, place] = half_spread_bps / 1e4
     return timeframe, grid, columns
 
 
-def _checked(symbol: str, frame: pd.DataFrame) -> pd.DataFrame:
+def _checked(symbol: str, frame: pd.DataFrame) -> tuple[IntArray, dict[str, FloatArray]]:
+    """Open times in order and the columns of the rows that hold a bar."""
     import pandas as pd  # it takes half a second
 
     if not isinstance(frame.index, pd.DatetimeIndex):
         raise DataError(f"{symbol}: the index must be open times (a DatetimeIndex), not {type(frame.index).__name__}")
+    if frame.index.hasnans:
+        row = int(np.flatnonzero(frame.index.isna())[0])
+        raise DataError(f"{symbol}: row {row} has no open time; correct or remove such rows")
     lower = frame.rename(columns={name: str(name).lower() for name in frame.columns}).sort_index()
-    missing = [name for name in (*_PRICES, "volume") if name not in lower]
+    missing = [name for name in _FRAME_COLUMNS if name not in lower]
     if missing:
         raise DataError(
             f"{symbol}: column {', '.join(missing)} is missing; there are {', '.join(map(str, frame.columns))}"
         )
-    if lower.index.has_duplicates:
-        raise DataError(f"{symbol}: the bar of {lower.index[lower.index.duplicated()][0]} is there twice")
-    prices = lower[list(_PRICES)].to_numpy(np.float64)
-    known = prices[~np.isnan(prices).any(axis=1)]
-    if (known <= 0.0).any() or (known[:, 1] < known.max(axis=1)).any() or (known[:, 2] > known.min(axis=1)).any():
-        raise DataError(f"{symbol}: a bar has a price that is not above 0, or a high or low inside its own range")
-    return lower
+    try:
+        values = lower[list(_FRAME_COLUMNS)].to_numpy(np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{symbol}: a column of bars holds what is not a number ({error})") from error
+    unknown = np.isnan(values)
+    partly = unknown.any(axis=1) & ~unknown.all(axis=1)
+    if partly.any():
+        row = int(np.flatnonzero(partly)[0])
+        names = ", ".join(name for name, lacks in zip(_FRAME_COLUMNS, unknown[row], strict=True) if lacks)
+        raise DataError(
+            f"{symbol}: the bar of {lower.index[row]} has no {names}: give all five values, or none for an absent bar"
+        )
+    there = ~unknown.all(axis=1)
+    if not there.any():
+        raise DataError(f"{symbol}: the table holds no bars")
+    times = _times(lower)[there]
+    if times[0] < EARLIEST or times[-1] >= LATEST:
+        wrong = times[0] if times[0] < EARLIEST else times[-1]
+        raise DataError(f"{symbol}: a bar opens at {format_time(int(wrong))} UTC; times from 2000 to 2100 are read")
+    return times, dict(zip(_FRAME_COLUMNS, values[there].T, strict=True))
 
 
 def _times(table: pd.DataFrame) -> IntArray:

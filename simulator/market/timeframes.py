@@ -40,6 +40,11 @@ TIMEFRAMES: dict[str, int] = {
 _OF_TRADES: dict[str, int] = {"1s": 1_000, "5s": 5_000, "15s": 15_000, "30s": 30_000}
 _FEWEST_INSIDE = 48  # as many as the volatility behind the market impact looks back
 
+# Half the bid-ask spread, in basis points, of bars that state none: of tables, of files, and `costs.half_spread_bps`.
+# The ticks of the large perpetuals are far below a basis point and their books are narrower than this: where the spread
+# is not known, trading should cost more here than there, not less.
+HALF_SPREAD_BPS = 2.0
+
 BAR_COLUMNS = ("open", "high", "low", "close", "volume", "half_spread")
 
 

@@ -15,7 +15,7 @@ from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.pending import OrderSchedule
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
-from simulator.exchange.orders import Order
+from simulator.exchange.orders import Order, OrderKind
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import MarketView
@@ -31,14 +31,14 @@ KINDS = ("market", "market", "market", "limit", "stop", "stop_limit", "take_prof
 
 
 @pytest.mark.parametrize("kind", ["market", "limit"])
-def test_a_market_order_that_reuses_an_id_in_use_makes_no_room(kind: str) -> None:
+def test_a_market_order_that_reuses_an_id_in_use_makes_no_room(kind: OrderKind) -> None:
     """The exchange refuses it, so the order that waits stays: all of the gross exposure is taken."""
     market = synthetic()
     exchange, guard = Exchange(market, FIRST, costs=FREE, max_leverage=10.0), Guard(LIMITS)
     close = {symbol: market.view(FIRST).last_close(symbol) for symbol in COINS}
-    level = {"limit": close[A] * 0.99} if kind == "limit" else {}
+    level: dict[str, Any] = {"limit": close[A] * 0.99} if kind == "limit" else {}
     for requests in (
-        [Order(A, 1e4 / close[A], delay=3, id="x", kind=kind, **level)],  # type: ignore[arg-type]
+        [Order(A, 1e4 / close[A], delay=3, id="x", kind=kind, **level)],
         [Order(A, 1e-3 / close[A], id="x"), Order(B, 1e4 / close[B])],
     ):
         view, account = market.view(exchange.index), exchange.account()

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from simulator.data.archive import SAMPLE_BARS, SAMPLE_MARKETS, SAMPLE_SEED, write_market, write_sample
 from simulator.data.catalog import Catalog
 from simulator.errors import DataError
-from simulator.market.bar_checks import find_gaps
 from simulator.market.events import read_news
+from simulator.market.gaps import find_gaps
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, format_time, parse_time
 from simulator.synthetic.config import SyntheticConfig

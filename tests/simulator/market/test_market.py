@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import DataError, LookAheadError
-from simulator.market.bar_checks import describe_market
 from simulator.market.events import FundingEvent, NewsItem
+from simulator.market.gaps import describe_market
 from simulator.market.market import Market, MarketView
 from simulator.market.timeframes import BAR_COLUMNS, format_time, interval_of, parse_time
 from simulator.synthetic.config import SyntheticConfig
