@@ -32,7 +32,7 @@ from backend.store.store import Store
 from backend.store.versioned import Upgrade, VersionedDocument
 from cryptosentinel.conversation.budget import Ledger
 from cryptosentinel.scheduler import Throughput
-from simulator.backtest.refusals import REFUSED, RefusedRequest, refusal_text
+from simulator.backtest.refusals import REFUSED, OrderRefusal, refusal_text
 from simulator.backtest.run import BacktestResult
 from simulator.backtest.trades import Trade
 from simulator.checks.verdict import LookaheadVerdict
@@ -257,7 +257,7 @@ class BacktestDocument(VersionedDocument):
     def refused(self) -> str:
         """How many requests were refused and why, see `refusal_text`; empty where none was."""
         return refusal_text(
-            RefusedRequest(one.reason, one.symbol, one.detail)
+            OrderRefusal(one.reason, one.symbol, one.detail)
             for one in self.rejections
             if one.reason in REFUSED and one.quantity is None
         )

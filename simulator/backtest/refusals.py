@@ -15,7 +15,7 @@ REFUSED = frozenset({
 _LISTED = 3
 
 
-class RefusedRequest(NamedTuple):
+class OrderRefusal(NamedTuple):
     """A request that was refused: the reason, its coin (empty for one that names an order) and the detail."""
 
     reason: str
@@ -23,7 +23,7 @@ class RefusedRequest(NamedTuple):
     detail: str
 
 
-def refusal_text(refusals: Iterable[RefusedRequest]) -> str:
+def refusal_text(refusals: Iterable[OrderRefusal]) -> str:
     """`1,464 orders refused: unknown symbol X (the market has A, B)`; empty where none was.
 
     Reasons are grouped, unknown symbols one by one, and the most frequent three are listed with their number and the

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.backtest.metrics import compute
-from simulator.backtest.refusals import REFUSED, RefusedRequest, refusal_text
+from simulator.backtest.refusals import REFUSED, OrderRefusal, refusal_text
 from simulator.backtest.trades import Trade, trades_of, with_excursions
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
@@ -109,7 +109,7 @@ class BacktestResult:
     def refused(self) -> str:
         """How many requests were refused and why, see `refusal_text`; empty where none was."""
         return refusal_text(
-            RefusedRequest(one.reason, getattr(one.order, "symbol", ""), one.detail)
+            OrderRefusal(one.reason, getattr(one.order, "symbol", ""), one.detail)
             for one in self.rejections
             if one.reason in REFUSED and one.quantity is None
         )
