@@ -12,6 +12,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from backend.evaluation.attribution import attribution
 from cryptosentinel.protocol.untrusted import visible
 
 if TYPE_CHECKING:  # the settings take their time, and `--help` needs none
@@ -116,6 +117,6 @@ def difference_line(evaluation: Mapping[str, Any]) -> str:
     low, high = difference["ci95"]
     return (
         f"{difference['of']} - {difference['against']}: {100 * difference['mean']:+.2f} percentage points a window, "
-        f"95 % interval {100 * low:+.2f} to {100 * high:+.2f} (lower costs explain "
-        f"{100 * difference['costs_saved']:+.2f})"
+        f"95 % interval {100 * low:+.2f} to {100 * high:+.2f} "
+        f"({attribution(difference['mean'], difference['costs_saved'])})"
     )

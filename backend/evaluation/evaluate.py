@@ -21,6 +21,7 @@ from backend.config.schema import Config
 from backend.decisions.backtest_document import write_backtest
 from backend.decisions.document import EXAMPLE_DECISION, StoredDecision, write_decisions
 from backend.decisions.recording import episode_decisions
+from backend.evaluation.attribution import attribution
 from backend.evaluation.compare import (
     ReportProgress,
     baselines,
@@ -159,11 +160,8 @@ def _describe_difference(held_out: dict[str, Any], no_edge: dict[str, Any] | Non
     gain, (low, high) = no_edge["difference"]["mean"], no_edge["difference"]["ci95"]
     size = f"{100 * gain:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
     if low > 0:
-        saved = 100 * no_edge["difference"]["costs_saved"]
-        return (
-            f"{text}; part of it is no skill, since it is ahead where nothing can be known too: {size}, of which "
-            f"{saved:+.2f} are lower costs."
-        )
+        parts = attribution(gain, no_edge["difference"]["costs_saved"])
+        return f"{text}; part of it is no skill, since it is ahead where nothing can be known too: {size}: {parts}."
     return f"{text}; on the no-edge twin, where nothing can be known, it is not ahead: {size}."
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from backend.config.gate import OWN_BEGINNING, GateConfig
 from backend.config.schema import EvaluationConfig
 from backend.decisions.document import StoredDecision
+from backend.evaluation.attribution import attribution
 from backend.evaluation.evaluate import TRAINED
 from backend.statistics.mean_interval import mean_interval
 
@@ -104,7 +105,8 @@ def _no_luck(no_edge: Mapping[str, Any]) -> GateRule:
     """Where nothing can be known, the team is ahead by lower costs at most."""
     lead = no_edge["difference"]
     low, saved = float(lead["ci95"][0]), max(0.0, float(lead["costs_saved"]))
-    size = f"{100 * lead['mean']:+.2f} percentage points a window, of which {100 * lead['costs_saved']:+.2f} are costs"
+    parts = attribution(float(lead["mean"]), float(lead["costs_saved"]))
+    size = f"{100 * lead['mean']:+.2f} percentage points a window ({parts})"
     lucky = low > saved
     judgement = "no skill shown where there is none"
     if lucky:

@@ -13,6 +13,7 @@ from typing import Any
 
 from backend.decisions.document import StoredDecision
 from backend.decisions.tree import decision_tree
+from backend.evaluation.attribution import attribution
 from backend.reporting import charts
 from backend.reporting.backtest_sections import sections, tiles
 from backend.reporting.blocks import ReportSection
@@ -82,6 +83,7 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
         "is_training": summary.run.kind in ("demo", "train") or bool(summary.metrics),
         "is_comparison": summary.run.kind in ("demo", "evaluate") or "held_out" in summary.evaluations,
         "absent": ABSENT,
+        "attribution": attribution,
         "interval_meaning": interval_meaning,
         "columns": COLUMNS,
         "meanings": MEANINGS,

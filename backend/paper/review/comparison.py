@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from backend.evaluation.attribution import attribution
 from backend.paper.journal import entries_of
 from backend.paper.records.stored import session_record, shadow_name
 from backend.paper.review.decision_figures import DecisionFigures, figures_of_session
@@ -63,10 +64,11 @@ class ShadowComparison:
             said = "the shadow earns less"
         else:
             said = "no difference can be told"
-        gain, low, high, saved = (1e4 * one for one in (self.gain, self.low, self.high, self.costs_saved))
+        gain, low, high = (1e4 * one for one in (self.gain, self.low, self.high))
+        parts = attribution(self.gain, self.costs_saved, 1e4, "+.3g")
         return (
             f"shadow {self.shadow} against {self.team}, {self.decisions} decisions: {said}: {gain:+.3g} bps a decision "
-            f"({low:+.3g} to {high:+.3g}), of which {saved:+.3g} are lower costs; at {100 * self.agreed:.0f} % of the "
+            f"({low:+.3g} to {high:+.3g}): {parts}; at {100 * self.agreed:.0f} % of the "
             "closes both changed something, or neither did"
         )
 
