@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from backend.decisions.backtest_document import BacktestDocument
 from backend.evaluation.paired_runs import ComparedResult, PairedDifference, paired_differences
 from backend.reporting import charts
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow
@@ -15,7 +16,13 @@ from backend.reporting.run_summary import WindowResult
 from backend.store.records import RunRecord
 from simulator.errors import DataError, UserError
 
+# Fewer trades get no rank: of five, all won by the toss of a coin has a probability of 1 in 32, below 5 %; of fewer, no
+# outcome whatever tells skill from luck, and none at all is no way of trading.
+LEAST_TRADES_RANKED = 5
+
 _COLUMNS = (
+    Column("rank", "Rank", "count", f"by return; a dash with fewer than {LEAST_TRADES_RANKED} trades"),
+    Column("trades", "Trades", "count", "positions opened and closed"),
     Column("total_return", "Return", "change", "net of all costs of trading"),
     Column("sharpe", "Sharpe", "ratio", "return per unit of risk, for a year"),
     Column("max_drawdown", "Drawdown", "share", "largest loss from a peak"),
@@ -32,8 +39,20 @@ _COLOURS = (charts.BLUE, charts.ORANGE, charts.VERMILION, charts.GREEN, charts.S
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 _CAPTION = (
     "On the same bars, in the same window, at the same costs; each is compared with the first, bar by bar. An interval "
-    "that holds 0 says: not proven."
+    f"that holds 0 says: not proven. Below {LEAST_TRADES_RANKED} trades there is no rank: so few tell nothing."
 )
+
+
+def ranking(results: Mapping[str, BacktestDocument]) -> dict[str, int | None]:
+    """The rank of each result by its total return, best first, from 1; behind them, with None, those of fewer than
+    `LEAST_TRADES_RANKED` trades."""
+    best = sorted(results, key=lambda name: -results[name].total_return)
+    few = [name for name in best if results[name].metrics.get("trades", 0.0) < LEAST_TRADES_RANKED]
+    ranks: dict[str, int | None] = {}
+    for name in best:
+        if name not in few:
+            ranks[name] = len(ranks) + 1
+    return ranks | dict.fromkeys(few)
 
 
 def teams_section(window: WindowResult, run: RunRecord) -> ReportSection | None:
@@ -47,8 +66,13 @@ def teams_section(window: WindowResult, run: RunRecord) -> ReportSection | None:
         differences = {one.ours.name: one for one in paired_differences([first, *others])}
     except (DataError, UserError) as error:
         blocks.append(Missing("Differences", str(error)))
-    rows = tuple(TableRow(title_of(name), _values(window, name, differences.get(name)), main=name == window.main)
-                 for name in window.subjects)  # fmt: skip
+    ranks = ranking({name: window.results[name] for name in window.subjects})
+    rows = tuple(
+        TableRow(
+            title_of(name), {"rank": rank, **_values(window, name, differences.get(name))}, main=name == window.main
+        )
+        for name, rank in ranks.items()
+    )
     blocks.insert(0, Table("Against one another", _CAPTION, _COLUMNS, rows, tinted=True))
     if differences:
         blocks.append(
