@@ -13,6 +13,11 @@ export NUMBA_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 export STREAMLIT_BROWSER_GATHER_USAGE_STATS := false
 
+# Of the examples that `make test-all` draws. `make test` has the same ones in every run.
+ifndef SEED
+SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+endif
+
 .PHONY: help demo test test-wheel test-all bench lock site ui clean
 
 help: ## this list
@@ -39,7 +44,8 @@ test-all: $(STAMP) .venv-vllm .venv-site .venv-s3 ## the same with the slow test
 	@$(RUN)ruff format --check .
 	@$(RUN)mypy -n 2
 	@$(RUN)lint-imports
-	@EVERY_EXAMPLE=1 $(RUN)pytest -n 2
+	@echo "examples are drawn with the seed $(SEED); the same ones again: make test-all SEED=$(SEED)"
+	@EVERY_EXAMPLE=1 $(RUN)pytest -n 2 --hypothesis-seed=$(SEED)
 
 bench: $(STAMP) .venv-peers ## benchmarks; one of them with `make bench ONLY=name`
 	@$(RUN)python -m benchmarks.run $(ONLY)

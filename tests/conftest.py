@@ -9,11 +9,14 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# How long an example takes is the machine's affair: no test fails by the clock.
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
+# No test fails by the clock, and none by a draw: examples are the same in every run, and none are kept from an earlier
+# one. `make test-all` draws others each time, from a seed that it prints.
+_PROFILE = settings(deadline=None, database=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeated", _PROFILE, derandomize=True)
+settings.register_profile("drawn", _PROFILE)
+settings.load_profile("drawn" if os.environ.get("EVERY_EXAMPLE") else "repeated")
 
 # Containers often forbid bytecode. Then every worker rewrites all tests anew, and each of the many processes that tests
 # start compiles the whole program: together a minute and more.

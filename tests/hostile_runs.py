@@ -50,7 +50,8 @@ def hostile_store(where: Path, kind: str = HOSTILE) -> None:
         words["symbols"] = [HOSTILE]
         words["events"] = [HOSTILE]
         words["clamps"] = [{"rule": HOSTILE, "symbol": HOSTILE, "asked": 1.0, "allowed": 0.0, "detail": HOSTILE}]
-        words["rulings"] = [{"symbol": HOSTILE, "side": HOSTILE, "asked": 1.0, "allowed": 0.0}]
+        ruling = {"symbol": HOSTILE, "side": HOSTILE, "asked": 1.0, "allowed": 0.0}
+        words["rulings"] = [{**ruling, "verdict": HOSTILE, "ordinal": 0, "verdicts": 1}]
         hostile = DecisionDocument.from_json(words, "test")
         write_decisions(store, [StoredDecision(RUN, HOSTILE, 0, market.open_time[200].item(), hostile)])
         row = {"total_return": 0.1, "sharpe": 1.0, "max_drawdown": 0.1, "exposure": 0.5, "trades": 1.0, "costs": 0.0}

@@ -91,9 +91,26 @@ def full_document() -> DecisionDocument:
 
 
 def altered(document: BacktestDocument, **changes: Any) -> BacktestDocument:
-    """The document with other values of some keys, which are read as those of a program without versions."""
-    former = {key: value for key, value in json.loads(json.dumps(document.to_json())).items() if key != "version"}
-    return BacktestDocument.from_json({**former, **changes}, "test")
+    """The document with other values of some keys."""
+    return BacktestDocument.from_json({**json.loads(json.dumps(document.to_json())), **changes}, "test")
+
+
+_SAID = {
+    "title": "", "ordinal": 0, "policy_version": "", "asked": {}, "messages": [], "answer": None, "problem": None,
+    "truncated": False,
+    "usage": {
+        "prompt": 0, "sampled": 0, "turns": 0, "read": 0, "logp": None, "mean_logp": None, "cost": 0.0, "dropped": 0
+    },
+}  # fmt: skip
+
+
+def decision_of(**written: Any) -> DecisionDocument:
+    """A decision of which only some fields matter; in its conversations too."""
+    lists: dict[str, Any] = {name: [] for name in ("symbols", "conversations", "rulings", "clamps", "orders", "events")}
+    said = [{**_SAID, **one} for one in written.pop("conversations", [])]
+    ruled = [{"verdict": "reduce", "ordinal": 0, "verdicts": 1, **one} for one in written.pop("rulings", [])]
+    document = {"version": 1, **lists, **written, "conversations": said, "rulings": ruled}
+    return DecisionDocument.from_json(document, "test")
 
 
 def add_demo_run(store: Store, run_id: str) -> str:

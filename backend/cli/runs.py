@@ -407,18 +407,6 @@ def runs_delete(
     compact_if_due(_where(context, store))
 
 
-@runs_app.command("upgrade")
-def runs_upgrade(context: typer.Context, store: StoreOption = "") -> None:
-    """Bring a store to the schema of this program, as every command does that opens it."""
-    from backend.store.migration import SCHEMA_VERSION
-    from backend.store.store import Store
-
-    where = _where(context, store)
-    with Store.open(where):
-        pass
-    console.print(f"{where} has version {SCHEMA_VERSION} of the schema", soft_wrap=True)
-
-
 def _where(context: typer.Context, store: str) -> str:
     """The store that was named: after the command, before it (as `runs --store`), or the usual one."""
     return store or (context.obj if isinstance(context.obj, str) else "") or STORE

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from operator import lt
-from typing import Annotated, Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    TypeAdapter,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_serializer,
@@ -29,20 +28,18 @@ from pydantic import (
 from backend.decisions.packed_numbers import PackedRows, packed, unpacked
 from backend.store.records import BacktestRecord
 from backend.store.store import Store
-from backend.store.versioned import Upgrade, VersionedDocument
+from backend.store.versioned import VersionedDocument
 from cryptosentinel.conversation.budget import Ledger
 from cryptosentinel.scheduler import Throughput
 from simulator.backtest.refusals import REFUSED, OrderRefusal, refusal_text
 from simulator.backtest.run import BacktestResult
 from simulator.backtest.trades import Trade
 from simulator.checks.verdict import LookaheadVerdict
-from simulator.exchange.exchange_records import Fill, FillReason
+from simulator.exchange.exchange_records import Fill
 from simulator.exchange.orders import Order
 from simulator.tables import EARLIEST, LATEST
 
 Number = int | float  # an integer in JSON stays one
-_RECORDS: dict[str, TypeAdapter[Any]] = {"fills": TypeAdapter(Fill), "trades": TypeAdapter(Trade)}
-_KNOWN_REASONS = (*get_args(FillReason), "open")
 _LONG = 2_000  # bars from which the curves are written as bytes, so that they are read thirty times as fast
 
 
@@ -88,7 +85,7 @@ class RejectionDocument(BaseModel):
         return str(self.order.get("symbol", ""))
 
     def is_of(self, order: Order) -> bool:
-        """Whether `order` is what was not executed; a field that an older program did not write is not compared."""
+        """Whether `order` is what was not executed."""
         fields = asdict(order)
         return all(fields[name] == value for name, value in self.order.items() if name in fields)
 
@@ -96,7 +93,7 @@ class RejectionDocument(BaseModel):
 class VerdictDocument(BaseModel):
     """The look-ahead verdict on a user's strategy, see `simulator.checks.verdict`.
 
-    `status` is clean, look_ahead, not_repeatable or skipped; one that a newer program wrote is shown by its `text`.
+    `status` is clean, look_ahead, not_repeatable or skipped.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -124,27 +121,14 @@ class VerdictDocument(BaseModel):
         return self.status in ("clean", "skipped")
 
 
-def _complete(document: dict[str, Any]) -> dict[str, Any]:
-    """Version 0 to 1: lists that the programs before did not always write; `thinking` is `inference`."""
-    lists = {name: document.get(name) or [] for name in ("fills", "trades", "rejections")}
-    return {**document, **lists, "inference": document.get("thinking")}
-
-
-def _as_it_is(document: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 to 2: the curves may be `packed`, which those of version 1 never are."""
-    return document
-
-
 class BacktestDocument(VersionedDocument):
     """The result of one strategy or team over one window, as `BacktestResult` describes it.
 
-    A result of an older program may lack some `costs` and `metrics`, and fields of its trades have their defaults.
-    `inference` is None for what has no model and where it was not recorded. `lookahead` is there for a user's own
+    `inference` is None for what has no model. `lookahead` is there for a user's own
     strategy.
     """
 
-    LATEST: ClassVar[int] = 2
-    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {0: _complete, 1: _as_it_is}
+    VERSION: ClassVar[int] = 2
 
     symbols: tuple[str, ...]
     start: int
@@ -171,22 +155,6 @@ class BacktestDocument(VersionedDocument):
         if info.field_name == "exposure":
             return PackedRows(numbers.reshape(-1, len(info.data.get("symbols", ())) or 1))
         return numbers.tolist() or read([])  # which is refused
-
-    @field_validator("fills", "trades", mode="before")
-    @classmethod
-    def _with_any_reason(cls, records: Any, info: ValidationInfo) -> Any:
-        """A newer program may know reasons of a fill that this one does not: they are kept as they are written."""
-        if not isinstance(records, list | tuple):
-            return records
-        adapter = _RECORDS[info.field_name or ""]
-        read = []
-        for one in records:
-            reason = one.get("reason") if isinstance(one, dict) else None
-            if isinstance(reason, str) and reason not in _KNOWN_REASONS:
-                read.append(replace(adapter.validate_python({**one, "reason": "order"}), reason=reason))
-            else:
-                read.append(one)
-        return read
 
     @field_validator("metrics", mode="before")
     @classmethod
@@ -246,7 +214,7 @@ class BacktestDocument(VersionedDocument):
             return super().to_json()
         curves = {"times": packed(self.times, "i8"), "equity": packed(self.equity, "f8"),
                   "exposure": packed(self.exposure, "f8")}  # fmt: skip
-        return {"version": self.LATEST, **self.model_dump(exclude=set(curves)), **curves}
+        return {"version": self.VERSION, **self.model_dump(exclude=set(curves)), **curves}
 
     @property
     def total_return(self) -> float:

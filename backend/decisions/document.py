@@ -8,16 +8,15 @@ team's decision, `backend.decisions.tree` puts its conversations in place. What 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, InstanceOf, JsonValue, PlainSerializer
 
 from backend.store.records import DecisionRecord
 from backend.store.store import Store
-from backend.store.versioned import Upgrade, VersionedDocument
-from cryptosentinel.agents.registry import ROLES
+from backend.store.versioned import VersionedDocument
 from simulator.exchange.orders import Order
 
 # What a model said may hold any character that Python can, half a surrogate pair too.
@@ -70,10 +69,10 @@ class TokenUsage(_Part):
 
 class ConversationDocument(_Part):
     """One conversation of one role. `asked` is the question that opened it, `answer` its valid answer, `problem` why
-    there is none. `usage` is None in stores of a program that did not count.
+    there is none.
 
     `tokens` are the pieces of each turn that was sampled, in order, with their log-probabilities; empty where those are
-    not known: of rules, of endpoints that give none, and in stores of a program that did not keep them.
+    not known: of rules, and of endpoints that give none.
     """
 
     role: str
@@ -85,7 +84,7 @@ class ConversationDocument(_Part):
     answer: dict[str, JsonValue] | None
     problem: ModelText | None
     truncated: bool
-    usage: TokenUsage | None
+    usage: TokenUsage
     tokens: tuple[SampledTurn, ...] = ()
 
 
@@ -93,17 +92,16 @@ class RiskRuling(_Part):
     """A verdict of RiskAnalyst that made a position smaller, in shares of the equity.
 
     `verdict` is approve, reduce, veto, or invalid where its answer could not be used; `ordinal` the number of its
-    conversation; `verdicts` how many there were on this symbol and side, of which the strictest holds. None in the
-    records of a program that let the newest hold.
+    conversation; `verdicts` how many there were on this symbol and side, of which the strictest holds.
     """
 
     symbol: str
     side: str
     asked: MaybeNumber
     allowed: MaybeNumber
-    verdict: str | None = None
-    ordinal: int | None = None
-    verdicts: int | None = None
+    verdict: str
+    ordinal: int
+    verdicts: int
 
 
 class GuardClamp(_Part):
@@ -122,37 +120,6 @@ class LaterClamp(GuardClamp):
     time: int
 
 
-def _complete(document: dict[str, Any]) -> dict[str, Any]:
-    """Version 0 to 1: what the programs before did not write, or not always, is written out.
-
-    The oldest decisions were about one `symbol`.
-    """
-    symbol = document.get("symbol")
-    lists = {name: document.get(name) or [] for name in ("symbols", "rulings", "clamps", "orders", "events")}
-    return {
-        **document,
-        **lists,
-        "symbols": lists["symbols"] or ([symbol] if symbol else []),
-        "conversations": [_complete_conversation(one) for one in document.get("conversations") or []],
-        **{name: document.get(name) for name in ("equity_before", "equity_after", "net_return")},
-    }
-
-
-def _complete_conversation(conversation: dict[str, Any]) -> dict[str, Any]:
-    role, usage = conversation["role"], conversation.get("usage")
-    return {
-        **conversation,
-        "title": conversation.get("title") or (ROLES[role].title if role in ROLES else role),
-        "ordinal": conversation.get("ordinal", 0),
-        "policy_version": conversation.get("policy_version") or "",
-        "asked": conversation.get("asked") or {},
-        "answer": conversation.get("answer"),
-        "problem": conversation.get("problem"),
-        "truncated": bool(conversation.get("truncated")),
-        "usage": {"cost": 0.0, "dropped": 0, **usage} if usage else None,
-    }
-
-
 class DecisionDocument(VersionedDocument):
     """A decision. `conversations[0]` is the manager's, the others stand in the order of the calls.
 
@@ -162,8 +129,7 @@ class DecisionDocument(VersionedDocument):
     `later` is what the guard did until the next decision.
     """
 
-    LATEST: ClassVar[int] = 1
-    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {0: _complete}
+    VERSION: ClassVar[int] = 1
 
     symbols: tuple[str, ...]
     conversations: tuple[ConversationDocument, ...]

@@ -70,7 +70,7 @@ def export_parquet(store: Store, run: str, folder: Path) -> dict[str, int]:
 def _conversations(decisions: Iterable[StoredDecision]) -> Iterator[_Row]:
     for one in decisions:
         for number, said in enumerate(one.document.conversations):
-            usage = {} if said.usage is None else said.usage.model_dump()
+            usage = said.usage.model_dump()
             yield {
                 "team": one.backtest,
                 "decision": one.ordinal,

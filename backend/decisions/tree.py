@@ -90,7 +90,7 @@ class DecisionTree:
     def total(self) -> TokenTotal | None:
         """Over all conversations; None where the store has no counts."""
         nodes = [] if self.manager is None else list(self.manager.everyone())
-        counts = [node.document.usage for node in nodes if node.document.usage is not None]
+        counts = [node.document.usage for node in nodes]
         if not nodes or len(counts) < len(nodes):
             return None
         return TokenTotal(

@@ -149,8 +149,9 @@ def _section(one: ComparedResult, name: str) -> Mapping[str, Any]:
 
 
 def _changed(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """The keys whose values differ, with both. A key that an older program did not write is not compared."""
-    return [(key, first[key], other[key]) for key in first if key in other and first[key] != other[key]]
+    """The keys whose values differ, with both."""
+    keys = [*first, *(key for key in other if key not in first)]
+    return [(key, first.get(key), other.get(key)) for key in keys if first.get(key) != other.get(key)]
 
 
 def _window(one: ComparedResult) -> str:

@@ -60,7 +60,7 @@ class Comparison:
     adjusted: float
     different: bool
     values: list[list[float]]
-    seed_p_values: list[float] = field(default_factory=list)  # a former version's result has none
+    seed_p_values: list[float]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class ExperimentResult:
     looks: int
     programs: list[str]
     seconds: float
-    in_sample: list[str] = field(default_factory=list)  # a former version's result has none
+    in_sample: list[str] = field(default_factory=list)
     states: int = 0  # held-out states of a seed, where these are what was measured
     scenario_paths: int = 0  # of each
 

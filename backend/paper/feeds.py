@@ -71,7 +71,7 @@ def new_start(config: Config, request: WindowRequest, make_feed: MakeFeed) -> Fe
         )
     if request.decide_every < 0:
         raise UserError(f"decide_every is {request.decide_every}: give a number of bars, or 0 for once a day")
-    feed = make_feed(feed_settings(config, trades=True))
+    feed = make_feed(feed_settings(config))
     feed.connect()
     try:
         history = history_of(feed, config.paper.history_bars, config.costs.half_spread_bps / 1e4)
@@ -97,7 +97,7 @@ def start_again(config: Config, history: Market, start: Mapping[str, Any], make_
     if config.paper.feed == RECORDED:
         market = load_market(config.market, config.costs)
         return _recorded(config, market, account_of(config, market), _window(market, history, start))
-    feed = make_feed(feed_settings(config, trades=bool(start.get("inside"))))
+    feed = make_feed(feed_settings(config))
     feed.connect()
     window = Window(len(history) - 1, len(history), int(start["decide_every"]))
     last = start.get("last")
@@ -113,17 +113,16 @@ def account_again(config: Config, history: Market, start: Mapping[str, Any]) -> 
     return live_account(config, history, rules_from_json(start["rules"]))
 
 
-def feed_settings(config: Config, *, trades: bool) -> FeedSettings:
-    """What to listen to; `trades`: also to trades and to the levels of the book, which a session that was begun by a
-    former version does not use. Raises `UserError` where a setting is missing or does not fit."""
+def feed_settings(config: Config) -> FeedSettings:
+    """The subscription: bars, trades and levels of the book. Raises `UserError` for a setting that is missing or that
+    does not fit."""
     market = config.market
     if not market.symbols:
         raise UserError("name what to trade with --symbols, as ccxt writes it: BTC/USDT, or BTC/USDT:USDT (perpetual)")
     if market.resample:
         raise UserError(f"market.resample = '{market.resample}' is of recorded data: set --timeframe to it instead")
-    depth = FeedSettings.depth if trades else 0.0
     return FeedSettings(
-        config.paper.feed, market.symbols, market.timeframe, url=config.paper.url, trades=trades, depth=depth
+        config.paper.feed, market.symbols, market.timeframe, url=config.paper.url, trades=True, depth=FeedSettings.depth
     )
 
 

@@ -19,7 +19,6 @@ from typing import Any
 
 from backend.config.schema import Config
 from backend.paper.alerts import AlertKind, Webhook, webhook
-from backend.paper.snapshots import missed_before
 from backend.store.records import JournalRecord, RunRecord
 from backend.store.run_record import stored_config
 from simulator.errors import UserError
@@ -71,14 +70,10 @@ class Monitor:
             return {"counts": [[name, label, count] for (name, label), count in sorted(self._counts.items())]}
 
     def go_on(self, state: Mapping[str, Any], entries: Iterable[JournalRecord]) -> None:
-        """Count on from a former process: from the `state` of a snapshot ({} without one), and the entries after it.
-        A snapshot of an earlier version has the session's own counts only."""
+        """Count on from a former process: from the `state` of a snapshot ({} without one), and the entries after
+        it."""
         with self._lock:
-            noted = state.get("monitor", {}).get("counts")
-            if noted is None:
-                own = {"bars": "bars", "decisions": "decided", "fills": "fills"}
-                noted = [[f"{name}_total", "", int(state.get(key, 0))] for name, key in own.items()]
-                noted.append(["missed_decisions_total", "", missed_before(state)])
+            noted = state["monitor"]["counts"] if state else ()
             self._counts.update({(str(name), str(label)): int(count) for name, label, count in noted})
             for entry in entries:
                 self._count(entry.kind, entry.document)

@@ -83,10 +83,8 @@ class Snapshot:
 
 
 def missed_before(state: Mapping[str, Any]) -> int:
-    """How many decisions were missed before the snapshot with this state; {} is one of the beginning. Former versions
-    noted each of their bars, which grew without end."""
-    missed = state.get("missed", 0)
-    return missed if isinstance(missed, int) else len(missed)
+    """How many decisions were missed before the snapshot with this state; {} is one of the beginning."""
+    return int(state.get("missed", 0))
 
 
 def write_snapshot(journal: Journal, number: int, time: int, state: Mapping[str, Any], history: Market) -> None:

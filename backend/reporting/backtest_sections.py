@@ -331,7 +331,7 @@ def _waiting(window: WindowResult) -> set[str]:
 
 
 def _text(values: Mapping[str, Any], key: str, kind: NumberKind) -> str:
-    """The number of a metric in words; an older record may lack it."""
+    """The number of a metric in words; some metrics are absent where nothing was traded."""
     return number_text(values[key], kind) if values.get(key) is not None else ABSENT
 
 

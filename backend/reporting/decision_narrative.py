@@ -93,9 +93,9 @@ def consequences(tree: DecisionTree) -> list[Line]:
         text = f"My verdict binds: {ruling.side} {ruling.symbol} goes from {asked} to {allowed}."
         if ruling.verdict == "invalid":
             several = f"One of my {ruling.verdicts} answers was no valid verdict"
-            what = several if (ruling.verdicts or 1) > 1 else "I gave no valid verdict"
+            what = several if ruling.verdicts > 1 else "I gave no valid verdict"
             text = f"{what}, so {ruling.side} {ruling.symbol} may not grow: {allowed} instead of {asked}."
-        elif ruling.verdicts is not None and ruling.verdicts > 1:
+        elif ruling.verdicts > 1:
             text += f" It is the strictest of {ruling.verdicts}."
         lines.append(Line("risk_analyst", role_title("risk_analyst"), text, json.dumps(ruling.model_dump())))
     for clamp in document.clamps:
@@ -135,8 +135,6 @@ def answer_sentence(node: ConversationNode, names: dict[str, str]) -> str:
 def used(node: ConversationNode) -> str:
     """What a conversation took and how sure its words were."""
     usage = node.document.usage
-    if usage is None:
-        return f"tokens and log-probabilities {ABSENT}"
     sure = ABSENT if usage.mean_logp is None else f"{usage.logp:.3f}, {usage.mean_logp:.4f} a token"
     more = f"; cost {usage.cost:.4g}" if usage.cost else ""
     if usage.thought:

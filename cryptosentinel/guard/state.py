@@ -124,15 +124,11 @@ class GuardState:
 
 
 def state_from_json(data: Mapping[str, Any]) -> GuardState:
-    """The state that `GuardState.to_json` gave, in this version or the one before.
+    """The state that `GuardState.to_json` gave.
 
-    Raises `UserError` for one that is damaged or of another version.
+    Raises `UserError` for one that is damaged or of another format.
     """
     try:
-        if data["format"] == 1:  # before there were flat times, turnover and orders held back
-            new = ("flat_rule", "flat_until", "peak", "traded", "held_back")
-            fresh = GuardState().to_json()
-            data = {**data, **{name: fresh[name] for name in new}, "format": _FORMAT}
         if data["format"] != _FORMAT or set(data) != {"format", *(one.name for one in fields(GuardState))}:
             raise ValueError(f"it is not of format {_FORMAT}")
         day, day_equity, last_equity = (data[name] for name in ("day", "day_equity", "last_equity"))

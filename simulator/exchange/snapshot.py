@@ -32,8 +32,6 @@ from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS
 
 SNAPSHOT_FORMAT = 2
-# Values of the columns that format 2 added behind those of format 1.
-_ADDED_COLUMNS = {"accounts": (0.0,), "positions": (0.0, -1.0, 0.0), "orders": (0.0,)}
 _KINDS = {
     kind.__name__: kind
     for kind in (
@@ -57,31 +55,13 @@ def identity(market: Market, index: int, costs: Costs, venue: Venue, max_leverag
     }
 
 
-def upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`data` in the present format. Raises `DataError` for a format that this version does not read.
-
-    Format 1 knew neither a latency in milliseconds, nor funding that the data lacks, nor delistings: a saved exchange
-    of then goes on under the defaults of these.
-    """
-    if data.get("format") == SNAPSHOT_FORMAT:
-        return data
-    if data.get("format") != 1:
-        raise DataError(f"the saved exchange has format {data.get('format')}; this version reads 1 and 2.")
-    try:
-        state = dict(data["state"])
-        for name, values in _ADDED_COLUMNS.items():
-            shape = [int(length) for length in state[name]["shape"]]
-            array = array_from_json(state[name], tuple(shape))
-            more = np.broadcast_to(np.array(values), (*shape[:-1], len(values)))
-            state[name] = array_to_json(np.concatenate([array, more], axis=-1))
-        new = Costs()
-        terms = ("latency_ms", "missing_funding_rate", "delisting_haircut")
-        added = "".join(f"{name}={getattr(new, name)!r}, " for name in terms)
-        costs = str(data["identity"]["costs"]).replace("fill='", f"{added}fill='", 1)
-        identity = {**data["identity"], "costs": costs}
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"the saved exchange is damaged: {error!r}; save it anew.") from error
-    return {**data, "format": SNAPSHOT_FORMAT, "state": state, "identity": identity}
+def check_format(data: Mapping[str, Any]) -> None:
+    """Raise `DataError` for a saved exchange of another format."""
+    if data.get("format") != SNAPSHOT_FORMAT:
+        raise DataError(
+            f"the saved exchange has format {data.get('format')!r}, and this program reads {SNAPSHOT_FORMAT}: continue "
+            "it with the program that saved it."
+        )
 
 
 def array_to_json(array: FloatArray) -> dict[str, Any]:

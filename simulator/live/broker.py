@@ -152,9 +152,8 @@ class SimulatedBroker:
             flows = {symbol: float(state["flows"][symbol]) for symbol in self._flows}
             filled = {symbol: float(state["filled"][symbol]) for symbol in self._filled}
             self._exchange.go_on(state["exchange"])
-            newest = state.get("newest", ())  # former versions had none
-            self._newest = deque(self._newest if not newest else (), _BARS_WITH_INSIDE)
-            for time, inside in newest:
+            self._newest = deque(maxlen=_BARS_WITH_INSIDE)
+            for time, inside in state["newest"]:
                 self._newest.append((int(time), {symbol: inside_from_json(bars) for symbol, bars in inside.items()}))
             self.start, self._flows, self._filled, self.shortened = int(state["start"]), flows, filled, True
         except (KeyError, TypeError, ValueError) as error:

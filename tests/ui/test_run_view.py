@@ -1,4 +1,4 @@
-"""One backtest on the page: the same parts as in its report, also where the data is gone or records are older."""
+"""One backtest on the page: the same parts as in its report, also where the data is gone."""
 
 from __future__ import annotations
 
@@ -125,19 +125,6 @@ def test_windows_of_an_evaluation_stand_below_each_other(here: Path) -> None:
     assert [one.value for one in app.metric][:5] == [one.value for one in app.metric][5:]
     assert len(app.get("plotly_chart")) == 2 + 2 * 5
     assert "it is made anew for each evaluation" in words(open_part(app, "Candles", "no_edge"))
-
-
-def test_an_older_record_is_shown(here: Path) -> None:
-    result = episode().result
-    kept = {key: result.metrics[key] for key in ("total_return", "max_drawdown")}
-    old = ("mae", "mfe", "holding_ms", "bars_held", "impact", "spread", "borrow", "liquidation", "closing_price")
-    trades = [{key: value for key, value in one.items() if key not in old} for one in result.to_dict()["trades"]]
-    costs = {key: result.costs[key] for key in ("fees", "spread", "funding")}
-    stored(here, metrics=kept, trades=trades, costs=costs)
-    app = opened()
-    said = words(open_part(app, "Costs")) + words(open_part(app, "Trades"))
-    assert "the run was recorded before they were told apart" in said
-    assert "the run's record does not hold them" in said
 
 
 def test_the_whole_transcript_of_a_decision_can_be_downloaded(here: Path) -> None:

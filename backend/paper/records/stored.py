@@ -152,8 +152,8 @@ def promoted_teams(store: Store, record: RunRecord) -> dict[str, str]:
 
 
 def team_of_digest(name: str, digest: str, config: Config) -> LoadedTeam:
-    """The team called `name`, whose files have that SHA-256; an empty one is of a team without files, or of a session
-    of a former version. Raises `UserError` for other files."""
+    """The team called `name`, whose files have that SHA-256; an empty one is of a team without files.
+    Raises `UserError` for other files."""
     if digest and digest_of_named(name, config) != digest:
         raise UserError(
             f"the files of {name} are not those that the session traded with: put them back, or let the new ones pass "

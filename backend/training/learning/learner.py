@@ -41,14 +41,6 @@ from cryptosentinel.team import derive_seed
 MAX_IDLE_STEPS = 10  # steps without a conversation of a role; so many in a row are no chance of the draw
 MIN_CALLS = 20  # conversations from which the share of valid ones is judged; fewer say nothing about the format
 
-# As checkpoints of former versions name the fields of `LearnerState`.
-_FORMER_NAMES = {
-    "stage2_steps": "collaborated",
-    "idle_steps": "silent",
-    "skipped_steps": "skipped",
-    "call_histograms": "histograms",
-}
-
 
 @dataclass
 class LearnerState:
@@ -74,20 +66,18 @@ class LearnerState:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`, also by way of JSON, where keys are text; former names of the fields are read too.
+        """The inverse of `to_dict`, also by way of JSON, where keys are text.
 
         Raises ValueError, TypeError, KeyError or AttributeError for anything else.
         """
-        values = {name: raw[name] if name in raw else raw[former] for name, former in _FORMER_NAMES.items()}
         histograms = [
-            {int(calls): int(rollouts) for calls, rollouts in histogram.items()}
-            for histogram in values["call_histograms"]
+            {int(calls): int(rollouts) for calls, rollouts in histogram.items()} for histogram in raw["call_histograms"]
         ]
-        weight = raw.get("entropy_weight")  # former checkpoints do not have it
+        weight = raw["entropy_weight"]
         return cls(
-            int(values["stage2_steps"]),
-            int(values["idle_steps"]),
-            int(values["skipped_steps"]),
+            int(raw["stage2_steps"]),
+            int(raw["idle_steps"]),
+            int(raw["skipped_steps"]),
             histograms,
             None if weight is None else float(weight),
         )

@@ -104,7 +104,6 @@ def read_header(folder: Path) -> Header:
         raise UserError(f"{path} is of format {found!r}, this version reads {_FORMAT}: record anew")
     del value["format"]
     types = {"engine": str, "versions": dict, "tokenizer": str, "empty_think": bool, "settings": dict, "think": bool}
-    value.setdefault("think", False)  # older ones hold no thoughts
     if set(value) != set(types) or not all(isinstance(value[name], kind) for name, kind in types.items()):
         raise UserError(f"{path} is damaged: it must hold {', '.join(types)}")
     return Header(**value)

@@ -42,7 +42,7 @@ from simulator.tables import EARLIEST
 from tests.command_line import Run, program
 from tests.cryptosentinel.test_episode import always, with_bars
 from tests.standard_limits import guard_limits
-from tests.stored_runs import add_backtest_run, add_demo_run, codec, episode, full_document, small_market
+from tests.stored_runs import add_backtest_run, add_demo_run, codec, decision_of, episode, full_document, small_market
 from tests.team_scenes import SayingEngine, analysis, ask, decide, hold, make_team, submit, synthetic
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\u2066\x00\r<script>alert(1)</script><|im_end|>&amp;[red]x[/red]"
@@ -64,9 +64,9 @@ def stored(document: DecisionDocument) -> StoredDecision:
     return StoredDecision("b", "scripted", 0, 0, document)
 
 
-def former(document: dict[str, Any]) -> DecisionTree:
-    """The tree of a document without a version."""
-    return decision_tree(DecisionDocument.from_json(document, "test"))
+def tree_of(**written: Any) -> DecisionTree:
+    """The tree of a decision of which only some fields matter."""
+    return decision_tree(decision_of(**written))
 
 
 def shown(tree: DecisionTree, width: int = 80) -> str:
@@ -179,7 +179,7 @@ def test_every_fill_belongs_to_one_decision(store: Store) -> None:
 def test_a_fill_at_the_close_of_the_next_decision_still_belongs_to_the_one_before() -> None:
     order, later = Order("A", 1.0, delay=1), Order("A", -2.0)
     own = [
-        StoredDecision("r", "t", number, EARLIEST + 100 + bar, DecisionDocument.from_json({"orders": orders}, "test"))
+        StoredDecision("r", "t", number, EARLIEST + 100 + bar, decision_of(orders=orders))
         for number, (bar, orders) in enumerate([(10, [order]), (11, []), (12, [later]), (12, [])])
     ]
     fills = [Fill(0, bar, "A", 1.0, 1.0, 0.0, 0.0, "order") for bar in (10, 11, 12, 13, 14)]
@@ -234,31 +234,16 @@ def test_the_text_is_whole_and_fits_80_columns(store: Store) -> None:
         assert getattr(tree.total, key) == sum(getattr(usage, key) for usage in usages) > 0
 
 
-def without_version(document: DecisionDocument) -> dict[str, Any]:
-    """A document as the programs before wrote it."""
-    former: dict[str, Any] = json.loads(json.dumps(document.to_json()))
-    del former["version"]
-    return former
-
-
-def test_decisions_of_older_stores_can_be_shown() -> None:
-    document = without_version(full_document())
-    del document["symbols"]
-    for conversation in document["conversations"]:
-        for key in ("usage", "truncated"):
-            del conversation[key]
-    tree = former(document)
-    words = flat(shown(tree))
-    assert "tokens and log-probabilities not available" in words and "tokens not available" in words
-    assert "Fills: not available" in words
+def test_a_decision_in_which_nothing_was_said_can_be_shown() -> None:
+    tree = tree_of()
     assert narrate(tree) and headline(tree)
-    assert "not available" in page(tree)
-    assert "nothing was said" in shown(former({})) and "nothing was said" in page(former({}))
+    assert "Fills: not available" in flat(shown(tree))
+    assert "nothing was said" in shown(tree) and "nothing was said" in page(tree)
 
 
 def hostile_tree(text: str) -> DecisionTree:
     """A decision in which every text that a model or a source wrote is `text`."""
-    document = without_version(full_document())
+    document: dict[str, Any] = json.loads(json.dumps(full_document().to_json()))
     for conversation in document["conversations"]:
         conversation["problem"], conversation["answer"] = text, None
         conversation["policy_version"] = text
@@ -268,7 +253,7 @@ def hostile_tree(text: str) -> DecisionTree:
                 message["content"] = text
         conversation["messages"].append({"role": "assistant", "content": text})
     document["clamps"] = [{"rule": text, "symbol": text, "asked": 1.0, "allowed": 0.0, "detail": text}]
-    return former(document)
+    return tree_of(**document)
 
 
 def obeyed(text: str) -> set[str]:

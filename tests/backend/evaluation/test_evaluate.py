@@ -15,7 +15,7 @@ from backend.builders.loaded_team import scripted_team
 from backend.builders.market import Account
 from backend.builders.strategies import named_strategies
 from backend.config.schema import BASELINES, EvaluationConfig, TeamConfig
-from backend.decisions.document import DecisionDocument, StoredDecision
+from backend.decisions.document import StoredDecision
 from backend.evaluation.compare import baselines, difference, mean_equity, play_windows, split_windows, table
 from backend.evaluation.evaluate import choose_example, verdict
 from backend.statistics.mean_interval import mean_interval
@@ -25,6 +25,7 @@ from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from tests.small_world import small_market
 from tests.standard_limits import guard_limits
+from tests.stored_runs import decision_of
 
 ACCOUNT = Account(10_000.0, Costs(), 1.0, Venue())
 NAMES = EvaluationConfig().baselines
@@ -163,13 +164,13 @@ def test_the_verdict_tells_what_training_did_not_score() -> None:
 
 def decision(orders: int, roles: list[str], clamps: int, earned: float) -> StoredDecision:
     clamp = {"rule": "r", "symbol": "A", "asked": 1.0, "allowed": 0.0, "detail": ""}
-    former = {
-        "orders": [{"symbol": "A", "quantity": 1.0}] * orders,
-        "conversations": [{"role": role, "messages": []} for role in roles],
-        "clamps": [clamp] * clamps,
-        "net_return": earned,
-    }
-    return StoredDecision("run", "b", 0, 0, DecisionDocument.from_json(former, "test"))
+    document = decision_of(
+        orders=[{"symbol": "A", "quantity": 1.0}] * orders,
+        conversations=[{"role": role} for role in roles],
+        clamps=[clamp] * clamps,
+        net_return=earned,
+    )
+    return StoredDecision("run", "b", 0, 0, document)
 
 
 def test_the_example_has_orders_many_roles_and_consequences() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.decisions.backtest_document import BacktestDocument
-from backend.decisions.document import DecisionDocument, StoredDecision
+from backend.decisions.document import StoredDecision
 from backend.evaluation.guard_attribution import GUARD, RISK_ANALYST, Intervention, by_rule, interventions
 from backend.reporting.backtest_sections import sections
 from backend.reporting.blocks import Missing, Table
@@ -25,7 +25,7 @@ from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order
 from simulator.market.market import Market
-from tests.stored_runs import SYMBOLS, episode, small_market
+from tests.stored_runs import SYMBOLS, decision_of, episode, small_market
 
 A, B = SYMBOLS
 FREE = Costs(0.0, 0.0, borrow_rate=0.0, missing_funding_rate=0.0)
@@ -50,8 +50,8 @@ def time_of(bar: int) -> int:
 
 
 def record(number: int, bar: int, clamps: list[Any] | None = None, rulings: list[Any] | None = None) -> StoredDecision:
-    former = {"clamps": clamps or [], "rulings": rulings or [], "equity_before": 10_000.0}
-    return StoredDecision("run", "scripted", number, time_of(bar), DecisionDocument.from_json(former, "test"))
+    document = decision_of(clamps=clamps or [], rulings=rulings or [], equity_before=10_000.0)
+    return StoredDecision("run", "scripted", number, time_of(bar), document)
 
 
 def clamp(symbol: str, asked: float | None, allowed: float, rule: str = "max_exposure") -> dict[str, Any]:

@@ -54,7 +54,6 @@ def test_what_differs_is_said(store: Store) -> None:
     assert "the windows differ" in differing(one, replace(one, result=later))[0]
     costs = differing(settled(one, costs={"taker_fee": 0.001}), settled(one, costs={"taker_fee": 0.002}))
     assert costs == ["the costs differ (costs.taker_fee 0.001 and 0.002)"]
-    assert differing(one, settled(one, venue={"finer": "1m"})) == []  # the older record does not say
     richer = one.result.model_copy(update={"equity": (np.array(one.result.equity) * 2).tolist()})
     assert "the capital differs" in differing(one, replace(one, result=richer))[0]
 

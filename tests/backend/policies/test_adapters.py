@@ -77,7 +77,7 @@ def test_peft_answers_with_the_export_as_we_do_with_merged_weights(
     alpha=st.integers(1, 32),
     targets=st.sets(st.sampled_from(LINEARS), min_size=1),
 )
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_what_is_read_is_what_was_written(
     tiny: Qwen3ForCausalLM, tmp_path: Path, rank: int, alpha: int, targets: set[str]
 ) -> None:

@@ -82,7 +82,7 @@ def test_values_and_gradients_are_those_of_the_plain_pass(
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
     @given(batches())
     def law(batch: tuple[Tensor, Tensor]) -> None:
         plain, shared = (passed(monkeypatch, share, policies, *batch) for share in (0.0, np.inf))
@@ -157,7 +157,7 @@ def test_a_pass_does_not_grow_with_the_calls_of_a_rollout(tiny: Qwen3ForCausalLM
         assert 0.35 * tokens < sum(size for learns, size in passes if not learns) <= 0.5 * tokens
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.integers(0, 2**32 - 1), st.integers(1, 200))
 def test_micro_batches_keep_to_their_budget_and_groups_together(make: Make, seed: int, budget: int) -> None:
     rng = np.random.default_rng(seed)

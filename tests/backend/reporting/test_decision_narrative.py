@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.decisions.document import DecisionDocument
 from backend.decisions.tree import DecisionTree, decision_tree
 from backend.reporting.decision_narrative import consequences, conversation_lines, headline, narrate
 from cryptosentinel.protocol.tool_calls import render_call
-from tests.stored_runs import full_document
+from tests.stored_runs import decision_of, full_document
 
 
 def tree_of(document: dict[str, Any]) -> DecisionTree:
-    return decision_tree(DecisionDocument.from_json(document, "test"))
+    return decision_tree(decision_of(**document))
 
 
 def manager_says(*messages: str, problem: str | None = None) -> DecisionTree:

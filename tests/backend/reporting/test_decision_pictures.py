@@ -112,7 +112,7 @@ def test_shapes_tell_entries_exits_stops_and_vetoes_apart() -> None:
     reasons: tuple[FillReason, ...] = ("order", "stop", "target", "liquidation")
     trades = [replace(trade, reason=reason, quantity=size) for reason in reasons for size in (1.0, -1.0)]
     first = DECISIONS[2]
-    ruling = RiskRuling(symbol="AAAUSDT", side="long", asked=0.5, allowed=0.0, verdict="veto")
+    ruling = RiskRuling(symbol="AAAUSDT", side="long", asked=0.5, allowed=0.0, verdict="veto", ordinal=0, verdicts=1)
     later = LaterClamp(rule="daily_loss", symbol="AAAUSDT", asked=1.0, allowed=0.0, detail="<b>x", time=first.time + 1)
     cut = replace(first, document=first.document.model_copy(update={"rulings": (ruling,), "later": (later,)}))
     result = BacktestDocument.of(episode().result).model_copy(update={"trades": trades})

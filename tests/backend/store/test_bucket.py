@@ -92,7 +92,7 @@ def test_tokens_lie_in_the_bucket_and_every_reader_finds_them(place: str | Path,
 
 
 @given(content=st.binary(max_size=3000), piece=st.integers(1, 1000))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_file_comes_back_as_it_was_sent_in_any_pieces(place: str | Path, content: bytes, piece: int) -> None:
     objects = BucketObjects(fresh_url(), 5.0)
     upload, checksum = secrets.token_hex(16), sha256(content).hexdigest()

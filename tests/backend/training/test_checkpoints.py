@@ -149,7 +149,7 @@ def test_wherever_the_disk_is_full_the_former_checkpoint_is_intact(
     assert again["trader"].state == learners["trader"].state
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     name=st.sampled_from(["policies/trader.safetensors", "learner-trader.json", "state.json"]), share=st.floats(0, 1)
 )

@@ -241,7 +241,7 @@ def copied(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 
 
 @given(seed=st.integers(0, 2**16), dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_tensors_are_those_of_the_loaded_model_in_one_file_or_in_shards(
     folder: Path, tokenizer: PreTrainedTokenizerFast, seed: int, dtype: torch.dtype
 ) -> None:

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import DataError
-from simulator.exchange import snapshot
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import PRICES, Cancel, Order, Replace, Target
@@ -184,20 +183,3 @@ def test_a_saved_exchange_does_not_go_on_elsewhere(saved: dict[str, Any]) -> Non
     ):
         with pytest.raises(DataError, match=said):
             Exchange.resume(saved, **other)
-
-
-def test_an_exchange_saved_in_the_former_format_goes_on(saved: dict[str, Any]) -> None:
-    """Format 1 had fewer columns, and costs without the settings that came later."""
-    former = copy.deepcopy(saved)
-    former["format"] = 1
-    for name, added in (("accounts", 1), ("positions", 3), ("orders", 1)):
-        array = snapshot.array_from_json(former["state"][name], (None,) * len(former["state"][name]["shape"]))
-        former["state"][name] = snapshot.array_to_json(np.ascontiguousarray(array[..., :-added]))
-    for setting in ("latency_ms=0, ", "missing_funding_rate=0.0001, ", "delisting_haircut=0.5, "):
-        assert setting in former["identity"]["costs"]
-        former["identity"]["costs"] = former["identity"]["costs"].replace(setting, "")
-    old, new = Exchange.resume(former, market()), Exchange.resume(saved, market())
-    for exchange in (old, new):
-        exchange.step(30)
-    assert old.equity_curve().tobytes() == new.equity_curve().tobytes()
-    assert old.ledger == new.ledger

@@ -106,13 +106,6 @@ def test_what_is_remembered_comes_back_from_json(state: LearnerState) -> None:
     assert LearnerState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
-def test_the_state_of_a_former_version_is_read() -> None:
-    former = {"collaborated": 3, "silent": 2, "skipped": 1, "histograms": [{"0": 4, "2": 1}]}
-    assert LearnerState.from_dict(former) == LearnerState(3, 2, 1, [{0: 4, 2: 1}])
-    with pytest.raises(KeyError):
-        LearnerState.from_dict({name: value for name, value in former.items() if name != "silent"})
-
-
 def test_weights_and_rate_follow_the_steps_of_stage_2(learn: Callable[..., Learner], make: Make) -> None:
     learner = learn(
         stage2_steps=3, beta=[0.2, 0.2, 0.6], beta_end=[0.2, 0.8, 0.0], schedule="linear", minibatches=1, warmup_steps=0

@@ -70,7 +70,7 @@ def shared() -> Iterator[tuple[MockVllm, VllmEngine]]:
         max_size=6,
     )
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_completions_are_what_the_model_says(shared: tuple[MockVllm, VllmEngine], requests: list[Request]) -> None:
     mock, engine = shared
     answers = engine.generate(requests)
