@@ -184,23 +184,20 @@ def _announce(start: RunStart) -> None:
 
 
 def _result_table(run: str, backtests: Sequence[StoredBacktest]) -> Table:
-    """The results, the best return first; those of too few trades for a rank come last."""
-    from backend.reporting.comparison.teams import ranking
-
+    """The results, the best return first."""
     table = narrow_table(f"run {run}")
     for heading in ("return%", "Sharpe", "loss%", "expo", "trades", "long", "costs"):
         table.add_column(heading, justify="right", no_wrap=True)
-    documents = {stored.name: stored.document for stored in backtests}
-    for name in ranking(documents):
-        metrics = documents[name].metrics
+    for stored in sorted(backtests, key=lambda stored: -stored.document.total_return):
+        metrics = stored.document.metrics
         table.add_row(
-            name,
+            stored.name,
             f"{100 * metrics['total_return']:+.2f}",
             f"{metrics['sharpe']:.2f}",
             f"{100 * metrics['max_drawdown']:.1f}",
             f"{metrics['exposure']:.2f}",
             f"{metrics['trades']:.0f}",
             f"{metrics['long_share']:.2f}",
-            f"{sum(documents[name].costs.values()):.2f}",
+            f"{sum(stored.document.costs.values()):.2f}",
         )
     return table

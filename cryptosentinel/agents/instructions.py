@@ -34,7 +34,7 @@ def instructions(role: Role, context: ToolContext) -> str:
         f"A bar is {_duration(context.view.interval)}; the horizon is {_horizon(context)}.",
     ]
     if role.speaks_of_positions:
-        whole = "the equity" if context.portfolio else "the money meant for the decision"
+        whole = "the equity" if context.portfolio else "the decision's equity, its part of the account's"
         words += [
             f"An exposure is a position as a fraction of {whole}: 1 is all, 0.5 half. Where a number alone "
             "tells of a position, short is negative.",

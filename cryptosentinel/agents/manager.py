@@ -40,7 +40,7 @@ class AskAboutPosition(Arguments):
 
     symbol: str = Field(max_length=24, description="the coin")
     side: Side
-    exposure: float = Field(ge=0, le=10, description="fraction of equity")
+    exposure: float = Field(ge=0, le=10, description="fraction of the decision's equity")
 
 
 Question = AskAnalyst | AskAboutPosition
@@ -66,7 +66,7 @@ class Position(Arguments):
     symbol: str = Field(max_length=24, description="the coin")
     reason: str = Field(default="", max_length=200, description="why")
     side: Literal["long", "short", "flat", "keep"]
-    exposure: float = Field(default=0.0, ge=0, le=10, description="fraction of equity")
+    exposure: float = Field(default=0.0, ge=0, le=10, description="fraction of the decision's equity")
     stop: float | None = Field(
         default=None, gt=0, le=50, description="loss at which it is closed, percent of the price now"
     )

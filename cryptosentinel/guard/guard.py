@@ -383,7 +383,7 @@ class _Desk:
             quantity = math.copysign(down_to(abs(quantity), lot), quantity)
             if abs(allowed) <= _ROUNDING:  # what rounding leaves of a limit is no room
                 quantity = 0.0
-        detail = f"exposure {before + asked:+.3f} asked, {before + allowed:+.3f} allowed"
+        detail = f"exposure {before + asked:+.3f} of the equity asked, {before + allowed:+.3f} allowed"
         return replace(order, quantity=quantity, reduce_only=reduces), [_clamp(binding, order, quantity, detail)]
 
     def _objection(self, order: Order) -> tuple[str, str] | None:

@@ -1,7 +1,7 @@
 """DeepTraderManager's tools on the whole book, where it decides on all coins at once: how the coins move together, and
 what a book of several positions would be.
 
-Exposures are signed fractions of the whole equity; losses and volatilities are percent of it.
+Exposures are signed fractions of the equity, all of which is the decision's; losses and volatilities are percent of it.
 """
 
 from __future__ import annotations

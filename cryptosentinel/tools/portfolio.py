@@ -1,7 +1,8 @@
 """Tools on the account: what it holds and may hold, what a proposal would make of it, what shocks would do.
 
-Exposures are fractions of what the decision may use, as the team speaks of them everywhere (`ToolContext.share`);
-losses are percent of the whole equity, because that is what a limit of the account is about.
+Exposures are fractions of the decision's equity, as in every brief and answer of the team: of the part of the account's
+equity that the decision may use (`ToolContext.share`). Losses are percent of the account's equity, because that is what
+a limit of the account is about.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ NORMAL_QUANTILE, NORMAL_SHORTFALL = 1.645, 2.063  # of a normal loss at LEVEL: i
 _GAP = 0.2
 FUNDING_SPIKE = 0.003  # a settlement, ten times a usual one
 SPREAD_TIMES = 3.0
+_OF_EQUITY = ("max_exposure", "max_gross_exposure", "max_net_exposure")  # limits that are exposures
+_LOSSES = ("max_drawdown", "daily_loss", "shutdown_drawdown", "price_band")  # limits that are given as fractions
 
 
 class WhatIf(Arguments):
@@ -208,14 +211,26 @@ def _maintenance(context: ToolContext, symbol: str, notional: float) -> float:
 
 
 def limits(context: ToolContext, _: NoArguments) -> dict[str, Any]:
-    """DeepTraderManager's: the account as `account` tells it, the guard's limits, and the room that they leave: for
+    """DeepTraderManager's: the account as `account` gives it, the guard's limits, and the room that they leave: for
     each coin of the decision the largest exposure, for all the gross exposure, and what may be lost before positions
     may only shrink, in percent of the equity's peak; also what is left to spend on thinking. A limit that is none is
-    left out."""
+    left out.
+
+    All exposures, the guard's limits of them included, are in the one unit that `unit` names; limits of losses and
+    prices are percent, as their names say.
+    """
     result = account(context, NoArguments())
     if "held" not in result:
         return result
     known = {name: value for name, value in context.limits.items() if math.isfinite(value)}
+    shown = {}
+    for name, value in known.items():
+        if name in _OF_EQUITY:
+            shown[name] = round(value / context.share, 4)
+        elif name in _LOSSES:
+            shown[f"{name}_percent"] = round(100.0 * value, 2)
+        else:
+            shown[name] = round(value, 4)
     gross = sum(map(abs, context.account.exposure.values()))
     room = max(0.0, known.get("max_gross_exposure", math.inf) - gross)
     coins = {}
@@ -227,7 +242,10 @@ def limits(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     if math.isfinite(room):
         left["gross"] = round(room / context.share, 3)
     if "max_drawdown" in known:
-        left["drawdown"] = round(100.0 * max(0.0, known["max_drawdown"] - context.account.drawdown), 2)
+        left["drawdown_percent"] = round(100.0 * max(0.0, known["max_drawdown"] - context.account.drawdown), 2)
     if context.budget:
         left["thinking"] = {name: round(value, 4) for name, value in context.budget.items()}
-    return {**result, "limits": {name: round(value, 4) for name, value in known.items()}, "left": left}
+    unit = "exposures are fractions of the decision's equity"
+    if context.share != 1.0:
+        unit += f", which is {context.share:.4g} of the account's"
+    return {"unit": unit, **result, "limits": shown, "left": left}

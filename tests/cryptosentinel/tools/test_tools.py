@@ -332,11 +332,21 @@ def test_the_account_tool_agrees_with_the_exchange() -> None:
 
 def test_the_limits_tool_gives_the_limits_and_the_room_they_leave() -> None:
     context = context_at(market_of(walk(50)), exposures={"AAAUSDT": 0.5, "BBBUSDT": -0.25}, share=0.5)
-    given_limits = {"max_exposure": 0.6, "max_gross_exposure": 1.0, "max_drawdown": 0.5, "price_band": math.inf}
+    given_limits = {
+        "max_exposure": 0.6, "max_gross_exposure": 1.0, "max_drawdown": 0.5, "max_orders": 6.0, "price_band": math.inf
+    }  # fmt: skip
     output = portfolio.limits(replace(context, limits=given_limits), NONE)
-    assert output["limits"] == {"max_exposure": 0.6, "max_gross_exposure": 1.0, "max_drawdown": 0.5}
-    assert output["left"] == {"exposure": {"C1": 1.2, "C2": 1.0}, "gross": 0.5, "drawdown": 50.0}
+    # One unit of exposure: what is held, the guard's limits and the room below them are fractions of the same money.
+    assert output["unit"] == "exposures are fractions of the decision's equity, which is 0.5 of the account's"
+    assert output["limits"] == {
+        "max_exposure": 1.2, "max_gross_exposure": 2.0, "max_drawdown_percent": 50.0, "max_orders": 6.0
+    }  # fmt: skip
+    assert output["left"] == {"exposure": {"C1": 1.2, "C2": 1.0}, "gross": 0.5, "drawdown_percent": 50.0}
+    assert output["limits"]["max_gross_exposure"] - output["gross"] == output["left"]["gross"]
     assert portfolio.limits(context, NONE)["left"] == {"exposure": "any"}
+    whole = portfolio.limits(replace(context, share=1.0, limits=given_limits), NONE)
+    assert whole["unit"] == "exposures are fractions of the decision's equity"
+    assert whole["limits"]["max_exposure"] == 0.6 and whole["left"]["gross"] == 0.25
 
 
 @given(values=st.lists(st.floats(-5.0, 5.0), min_size=1, max_size=30), value=st.floats(-6.0, 6.0))

@@ -14,6 +14,7 @@ from backend.decisions.backtest_document import read_backtests
 from backend.decisions.document import read_decisions
 from backend.reporting.blocks import Picture, Table
 from backend.reporting.comparison.teams import teams_section
+from backend.reporting.labels import title_of
 from backend.reporting.run_summary import summarise
 from backend.runs.backtest import plan_backtest
 from backend.runs.requests import BacktestRequest
@@ -53,10 +54,15 @@ def test_variants_are_played_beside_their_team_and_compared(played: Path) -> Non
         assert section is not None
         table, picture = section.blocks
         assert isinstance(table, Table) and isinstance(picture, Picture)
-        own, *others = table.rows
+        rows = {row.label: row for row in table.rows}
+        [own] = [row for row in table.rows if row.main]
+        others = [row for row in table.rows if not row.main]
         assert own.values.get("interval") is None and all(" to " in row.values["interval"] for row in others)
+        ranks = [row.values["rank"] for row in table.rows]
+        assert [rank or 0 for rank in ranks] == [*range(1, ranks.index(None) + 1), *[0] * ranks.count(None)]
         # The rules see neither names nor the future: their orders are the same, so the difference is nothing.
-        assert [row.values["difference"] for row in others[-2:]] == pytest.approx([0.0, 0.0])
+        same = [rows[title_of(f"{BASE}, {variant}")] for variant in ("unmasked", "another future")]
+        assert [row.values["difference"] for row in same] == pytest.approx([0.0, 0.0])
         assert window.results[f"{BASE}, another future"].fills == window.results[BASE].fills
         asked = {name: {c.role for d in read_decisions(store, run) if d.backtest == name
                         for c in d.document.conversations} for name in window.subjects}  # fmt: skip
