@@ -20,7 +20,6 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from backend.config.base import Section, suggestion
-from backend.config.former import REMOVED, brought_up_to_date, former_name, not_continuable
 from backend.config.schema import (
     Config,
     ConfigError,
@@ -90,16 +89,9 @@ def defaults(overrides: Sequence[str] = ()) -> Config:
     return _validated(data, "the options", {_apply(data, one): one for one in overrides})
 
 
-def config_from_dict(data: dict[str, Any], source: str = "stored config", *, to_continue: bool = False) -> Config:
-    """The config that `Config.to_dict` gave, now or when its keys had other names.
-
-    Raises `ConfigError`, naming `source`, as `load_config` does; with `to_continue` also where the run used a setting
-    that this version has no more, so that it would not be the same run.
-    """
-    problems = not_continuable(data) if to_continue else []
-    if problems:
-        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
-    return _validated(brought_up_to_date(data), source, {})
+def config_from_dict(data: dict[str, Any], source: str = "stored config") -> Config:
+    """The config that `Config.to_dict` gave. Raises `ConfigError`, naming `source`, as `load_config` does."""
+    return _validated(data, source, {})
 
 
 def override(config: Config, overrides: Sequence[str], source: str = "the run's configuration") -> Config:
@@ -213,11 +205,6 @@ def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
         location = location[:-1]
     key = _dotted(location)
     where = _blame(key, source, overridden)
-    now = former_name(key, problem["input"])
-    if now is not None:
-        return f"{where}: {key} is called otherwise now: write {now}"
-    if key in REMOVED and problem["type"] == "extra_forbidden":
-        return f"{where}: {key} was removed: leave it out ({REMOVED[key].instead})"
     if problem["type"] == "extra_forbidden":
         siblings = _siblings(location)
         kind = "section" if len(location) == 1 else "key"

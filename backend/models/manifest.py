@@ -15,7 +15,6 @@ from pydantic import Field
 
 from backend.config.artefacts import Withheld, notice, places_in, taken_from
 from backend.config.base import Section
-from backend.config.former import brought_up_to_date
 from backend.config.ownership import is_signed, sign
 from backend.config.schema import Config
 from simulator.documents import read_document
@@ -118,8 +117,6 @@ def read_manifest(folder: Path) -> TeamManifest:
     path_inside(folder, MANIFEST, str(folder))
     try:
         document: Any = read_document(path, _MOST_BYTES)
-        if isinstance(document, dict) and isinstance(document.get("config"), dict):
-            document["config"] = brought_up_to_date(document["config"])
         manifest = TeamManifest.model_validate_json(json.dumps(document))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be used: {error}. Give the folder of a finished training run") from error

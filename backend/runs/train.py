@@ -283,7 +283,7 @@ def _resumed(
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder, so nothing to go on from: give --runs as before")
     given = request.given()
-    config, withheld = stored_config(record, given, to_continue=True)
+    config, withheld = stored_config(record, given)
     if withheld:
         raise UserError(how_to_trust(record, withheld))
     if not is_own(run, record.config):

@@ -8,7 +8,6 @@ from dataclasses import asdict
 import pytest
 
 from backend.builders.market import limits_of
-from backend.config.former import brought_up_to_date
 from backend.config.load import load_config
 from backend.config.schema import ConfigError, GuardConfig
 
@@ -20,17 +19,6 @@ def test_what_is_not_set_is_no_limit() -> None:
     assert {name for name, value in limits.items() if value == math.inf} == unlimited
     given = {"price_band": 0.1, "max_order_rate": 9, "max_symbol_notional": 5e4, "shutdown_drawdown": 0.3}
     assert asdict(limits_of(GuardConfig.model_validate(given))) == {**limits, **given}
-
-
-def test_a_run_that_was_recorded_under_former_rules_keeps_them() -> None:
-    former = {name: value for name, value in GuardConfig().model_dump().items() if name not in NEW}
-    kept = GuardConfig.model_validate(brought_up_to_date({"guard": former})["guard"])
-    assert kept.on_loss == "freeze" and limits_of(kept).max_daily_turnover == math.inf
-    now = GuardConfig().model_dump()
-    assert brought_up_to_date({"guard": now})["guard"] == now and brought_up_to_date({}) == {}
-
-
-NEW = ("on_loss", "daily_loss_pause_hours", "drawdown_pause_hours", "max_daily_turnover")
 
 
 @pytest.mark.parametrize("wrong", ["max_order_rate=1", "max_order_rate=-1", "price_band=2", "rate_hours=0"])
