@@ -63,30 +63,37 @@ def presets() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
-def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The config of a preset (`demo`) or a TOML file, with overrides such as `training.seed=5` applied to it.
+def load_config(
+    source: str | Path | Config | None,
+    overrides: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    name: str = "",
+) -> Config:
+    """The settings of a preset (`demo`), a TOML file or a configuration, None for the defaults; over them overrides
+    such as `training.seed=5`, and over these the `options` of a command, by their dotted keys.
 
-    Keys that neither names keep their default. Raises `ConfigError` for a missing or malformed file, an unknown key, a
-    value of the wrong type or out of range, and for settings that contradict each other.
+    All are merged as plain tables and validated once. What none of them sets has its default. `name` is what a message
+    calls a configuration that is given. Raises `ConfigError` for a missing or malformed file, an unknown key, a value
+    of the wrong type or out of range, and for settings of which one would do nothing beside another.
     """
-    path = _find(source)
-    try:
-        data = parse_toml(read_bytes(path, _MOST_BYTES).decode("utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    overridden: dict[str, str] = {}
-    for override in overrides:
-        key = _apply(data, override)
-        overridden[key] = override
-    return _validated(data, str(path), overridden)
+    data, blamed = merged(source, overrides, options)
+    if isinstance(source, Config):
+        where = name or "the configuration"
+    else:
+        where = str(_find(source)) if source else name or "the options"
+    return _validated(data, where, blamed)
 
 
-def defaults(overrides: Sequence[str] = ()) -> Config:
-    """The defaults with overrides applied to them. Raises `ConfigError` as `load_config` does."""
-    data: dict[str, Any] = {}
-    return _validated(data, "the options", {_apply(data, one): one for one in overrides})
+def merged(
+    source: str | Path | Config | None, overrides: Sequence[str] = (), options: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What `load_config` validates, as plain tables; and which override has set a key, by key."""
+    data = source.to_dict() if isinstance(source, Config) else _read(_find(source)) if source else {}
+    blamed = {_apply(data, one): one for one in overrides}
+    for key, value in (options or {}).items():
+        _set(data, key.split("."), value, f"option {key}")
+        blamed = {known: text for known, text in blamed.items() if known != key}
+    return data, blamed
 
 
 def config_from_dict(data: dict[str, Any], source: str = "stored config") -> Config:
@@ -94,10 +101,13 @@ def config_from_dict(data: dict[str, Any], source: str = "stored config") -> Con
     return _validated(data, source, {})
 
 
-def override(config: Config, overrides: Sequence[str], source: str = "the run's configuration") -> Config:
-    """`config` with overrides such as `training.seed=5` applied to it. Raises `ConfigError` as `load_config` does."""
-    data = config.to_dict()
-    return _validated(data, source, {_apply(data, one): one for one in overrides})
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return parse_toml(read_bytes(path, _MOST_BYTES).decode("utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -142,12 +152,16 @@ def _apply(data: dict[str, Any], override: str) -> str:
         value = text.strip()  # a bare word, as in training.alignment=none
     except ValueError as error:
         raise ConfigError(f"override '{override[:80]}': {error}") from error
+    _set(data, parts, value, f"override '{override}'")
+    return key
+
+
+def _set(data: dict[str, Any], parts: Sequence[str], value: Any, where: str) -> None:
     for part in parts[:-1]:
         data = data.setdefault(part, {})
         if not isinstance(data, dict):
-            raise ConfigError(f"override '{override}': '{part}' is not a section")
+            raise ConfigError(f"{where}: '{part}' is not a section")
     data[parts[-1]] = value
-    return key
 
 
 def _parts(key: str) -> list[str]:
