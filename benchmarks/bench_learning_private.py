@@ -3,7 +3,7 @@
 
 Two more rows say what MarketAnalyst's expert score pays for: how much better it rates the teacher that reads trend,
 news and funding than the one that reads funding alone, as a Brier score and as what acting on the advice earns
-(`training.experimental.advice_weight`).
+(`training.advice_weight`).
 
 No training: the values follow from the market's law (`simulator.synthetic.information`). A row for each source says how
 much the best decision loses without it, on held-out states of several markets, in thousandths of the outcome, and a row
@@ -83,7 +83,7 @@ def _score_row(name: str, weight: float) -> Result:
     """By a score with this share of the advice, of MarketAnalyst's answers: reading all less reading funding alone."""
     gains = []
     for seed in SEEDS:
-        config = config_of(seed, f"training.experimental.advice_weight={weight}")
+        config = config_of(seed, f"training.advice_weight={weight}")
         queries, settings = held_out_states(config, STATES), rollout_settings(config, 1)
         means = []
         for teacher in _COMPARED:

@@ -345,7 +345,6 @@ def _states(config: Config, market: Market, count: int) -> tuple[list[Query], Ro
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
-        outcome_scale=training.experimental.outcome_scale,
         train_thoughts=training.train_thoughts,
     )
     return pool.draw(OTHER_SEED, 0, count, easy=False), settings

@@ -1,7 +1,7 @@
 """What older weights bring by the clock: seconds a step of `train --launch processes` whose rollouts use the weights of
 1 or 2 steps before, against none.
 
-With `training.experimental.staleness` = 0 the rollouts of a step wait for all trainers, and the trainers for the
+With `training.staleness` = 0 the rollouts of a step wait for all trainers, and the trainers for the
 rollouts. With 1 or 2 both go on side by side. Here that is one process that rolls out, and one for each of the four
 roles that learns, of one thread each: a machine with two cores can gain what the other core does not do meanwhile. All
 three do the same number of steps of equal size; what they learn differs. A step's time is from one line of
@@ -64,7 +64,7 @@ def _seconds(folder: Path, age: int, settings: list[str]) -> float:
     folder.mkdir()
     command = [sys.executable, "-m", "backend.cli", "train", "--config", "quick", "--launch", "processes"]
     command += ["--runs", str(folder / "runs"), "--store", str(folder / "store")]
-    for one in (*settings, f"training.experimental.staleness={age}"):
+    for one in (*settings, f"training.staleness={age}"):
         command += ["--set", one]
     one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     log = folder / "log"

@@ -98,7 +98,8 @@ def hostile_config(key: str, outside: str = "/etc", url: str = "http://127.0.0.1
         "paper.broker": "sandbox", "gate.better_than": ["hold"], "gate.decisions": 20, "budget.max_cost": 0.0,
         "plugins.roles": ["theirs:ROLE"], "team.tools": ["manager=theirs:TOOL"],
         "training.scores": ["trader=theirs:score"],
-        "training.reward": "theirs:reward", "engine.plugin": "theirs:engine", "market.source": "theirs:load",
+        "training.reward": "theirs:reward", "training.recipe": "theirs:Recipe", "training.credit": "theirs:Credit",
+        "engine.plugin": "theirs:engine", "market.source": "theirs:load",
     }  # fmt: skip
     default = table[name]
     table[name] = values.get(key, outside if isinstance(default, str) else 5 if isinstance(default, int) else 5.0)

@@ -13,7 +13,6 @@ import torch
 
 from backend.builders.loaded_team import team_settings
 from backend.builders.teams import model_team
-from backend.config.experimental import ExperimentalConfig
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, NanoConfig
 from backend.models.manifest import TeamManifest, write_manifest
@@ -53,8 +52,7 @@ def small_market() -> Market:
 
 
 def small_config(**training: Any) -> Config:
-    """Two queries of four rollouts a step; every gate open. `training` overrides that section
-    (`training_table`)."""
+    """Two queries of four rollouts a step; every gate open. `training` overrides that section."""
     return config_from_dict(
         {
             "team": {"horizon_bars": HORIZON},
@@ -62,7 +60,7 @@ def small_config(**training: Any) -> Config:
                 "stage1_steps": 1, "stage1_max_steps": 2, "stage2_steps": 3, "queries_per_step": 2,
                 "rollouts_per_query": 4, "scenario_paths": 4, "lora_rank": 2, "validation_every": 1,
                 "validation_queries": 2, "gate_format": 0.0, "rollback_format": 0.0, "warmup_steps": 1,
-            } | training_table(**training),
+            } | training,
         },
         "small config",
     )  # fmt: skip
@@ -71,12 +69,6 @@ def small_config(**training: Any) -> Config:
 def smaller_config(**training: Any) -> Config:
     """`small_config` with two rollouts of a query, for tests to which their number is nothing."""
     return small_config(**{"rollouts_per_query": 2, "scenario_paths": 2} | training)
-
-
-def training_table(**training: Any) -> dict[str, Any]:
-    """The table [training], the experimental settings in the table inside it."""
-    inner = {key: training.pop(key) for key in ExperimentalConfig.model_fields if key in training}
-    return {**training, "experimental": inner}
 
 
 def small_nano(folder: Path, hidden: int = 64, steps: int = 200, decisions: int = 150) -> Path:
@@ -102,7 +94,7 @@ def rollout_settings(config: Config) -> RolloutSettings:
     """Those of the config, with the exchange's defaults."""
     training = config.training
     return RolloutSettings(
-        training.rollouts_per_query, training.scenario_paths, HORIZON, Costs(), 1.0, guard_limits(), 1.0, True
+        training.rollouts_per_query, training.scenario_paths, HORIZON, Costs(), 1.0, guard_limits(), True
     )
 
 
@@ -195,10 +187,10 @@ def tree(folder: Path, hidden: str = "") -> Files:
 
 
 def disturb(policies: RolePolicies) -> RolePolicies:
-    """Other weights for every role, near the former ones; those of one model for all change but once."""
+    """Other weights for every role, near the former ones."""
     torch.manual_seed(3)
     with torch.no_grad():
-        for parameter in {id(one): one for role in policies.roles for one in policies.trainable(role)}.values():
+        for parameter in (one for role in policies.roles for one in policies.trainable(role)):
             parameter.add_(0.02 * torch.randn_like(parameter))
     return policies
 

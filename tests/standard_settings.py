@@ -3,32 +3,60 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from backend.config.training import TrainingConfig
+import numpy as np
+
+from backend.config.training import RoleRates, TrainingConfig
 from backend.policies.adapter_shapes import adapter_shape
 from backend.policies.lora import LoraSettings
-from backend.training.algorithm.credit import CreditSettings
-from backend.training.curriculum.curriculum import Curriculum, credit_settings, curriculum_of
-from backend.training.learning.learner import role_settings
-from backend.training.learning.role_trainer import RoleTrainerSettings
+from backend.training.algorithm.alignment import align
+from backend.training.algorithm.credit import RoleCredit, TeamAttempt, assign_credit, score_main, score_sub
+from backend.training.algorithm.recipes import Mgrpo, Recipe
+from backend.training.curriculum.curriculum import Curriculum
+
+ALPHA, BETA = (0.1, 0.9), (0.1, 0.4, 0.5)
 
 
-def trainer_settings(**changes: Any) -> RoleTrainerSettings:
-    """The manager's trainer, with one minibatch and a warm-up of ten steps."""
-    defaults = role_settings(TrainingConfig(minibatches=1, warmup_steps=10, seed=0), "manager")
-    return replace(defaults, **changes)
+def changed(config: TrainingConfig, **changes: Any) -> TrainingConfig:
+    """The settings with others; a `learning_rate` is that of every role."""
+    if "learning_rate" in changes:
+        changes["learning_rate"] = RoleRates.model_construct(
+            **dict.fromkeys(RoleRates.model_fields, changes["learning_rate"])
+        )
+    return config.model_copy(update=changes)
 
 
-def standard_credit(**changes: Any) -> CreditSettings:
-    """How advantages come of rewards."""
-    config = TrainingConfig()
-    return replace(credit_settings(config, curriculum_of(config).stage(2)), **changes)
+def trainer_settings(**changes: Any) -> TrainingConfig:
+    """A trainer with one minibatch and a warm-up of ten steps."""
+    return changed(TrainingConfig(minibatches=1, warmup_steps=10, seed=0), **changes)
+
+
+def main_credit(groups: Any, recipe: Recipe | None = None, alpha: tuple[float, float] = ALPHA) -> RoleCredit:
+    """The manager's credit for groups of `TeamAttempt`."""
+    rolled: list[list[TeamAttempt]] = groups
+    return assign_credit(score_main(rolled, alpha), recipe or Mgrpo(), weighted=False)
+
+
+def sub_credit(
+    groups: Any,
+    role: str,
+    recipe: Recipe | None = None,
+    method: str = "fractional",
+    target: int = 2,
+    outcomes: Any = (),
+    beta: tuple[float, float, float] = BETA,
+    seed: int = 1,
+) -> RoleCredit:
+    """A sub-agent's credit for groups of `Attempt`."""
+    weights = partial(align, method=method, target=target, rng=np.random.default_rng(seed))
+    return assign_credit(score_sub(groups, role, beta, weights, outcomes), recipe or Mgrpo())
 
 
 def standard_curriculum(**changes: Any) -> Curriculum:
     """The two stages."""
-    return replace(curriculum_of(TrainingConfig()), **changes)
+    return Curriculum(TrainingConfig().model_copy(update=changes))
 
 
 def lora_settings(**changes: Any) -> LoraSettings:

@@ -97,18 +97,18 @@ def test_a_tool_of_ones_own_is_offered_and_answers(example: Callable[[str], Modu
     assert tool.run(context, example("own_tool").Days(days=5)) == {"activity": 1.0}  # the volume is always the same
 
 
-def test_a_reward_and_a_score_of_ones_own_judge_what_a_training_learns_from(
+def test_a_reward_and_a_score_of_ones_own_functions_what_a_training_learns_from(
     example: Callable[[str], ModuleType],
 ) -> None:
     named = ["training.reward=own_reward:cautious", "training.scores=market_analyst=own_reward:likelihood"]
-    judge = rollout_settings(load_config("quick", named), 1).judge
-    plain = rollout_settings(load_config("quick"), 1).judge
+    functions = rollout_settings(load_config("quick", named), 1).functions
+    plain = rollout_settings(load_config("quick"), 1).functions
     net = np.array([[-0.02, 0.02], [0.0, 0.0], [0.01, 0.01]])
-    cautious, shipped = judge.outcomes(net, 0.02), plain.outcomes(net, 0.02)
+    cautious, shipped = functions.outcomes(net, 0.02), plain.outcomes(net, 0.02)
     assert cautious[0] < shipped[0] == 0.5 and cautious[1:].tolist() == shipped[1:].tolist()
     assert shipped.tolist() == outcome_scores(net, 0.02).tolist()
     moves = np.array([0.05, 0.05, -0.05, 0.0])
-    score = judge.scores["market_analyst"]
+    score = functions.scores["market_analyst"]
     honest = score(Forecast(up=0.5, flat=0.25, down=0.25), {}, moves, 0.02)
     assert 0.0 < score(Forecast(up=0.0, flat=0.0, down=1.0), {}, moves, 0.02) < honest < 1.0
 

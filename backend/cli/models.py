@@ -142,13 +142,13 @@ def export(
     if form not in FORMS:
         raise UserError(f"--as {form} is not known{suggestion(form, FORMS)}: use {', '.join(FORMS)}")
     from backend.builders.plugins import load_plugins
-    from backend.config.load import override
+    from backend.config.load import load_config
     from backend.models.export.team import export_team
     from backend.models.manifest import read_manifest, team_folder, team_notice
 
     folder = team_folder(team)
     manifest = read_manifest(folder)
-    load_plugins(override(manifest.config, set_ or ()))  # roles of the user's own
+    load_plugins(load_config(manifest.config, set_ or ()))  # roles of the user's own
     notice = team_notice(folder, manifest)
     print_notes([notice] if notice else [])
     for exported in export_team(team, to, cast("Form", form), base):

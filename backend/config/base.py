@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -30,23 +31,23 @@ Rate = Annotated[float, Field(gt=0.0, le=0.1)]
 
 RewardWeights = tuple[Fraction, Fraction, Fraction]
 
-ALL_LINEAR = ("all-linear",)  # the word of peft
-
-
-def _known(targets: tuple[str, ...]) -> tuple[str, ...]:
-    odd = [name for name in targets if not name.isidentifier()]
-    if odd and targets != ALL_LINEAR:
-        raise ValueError(
-            f"'{odd[0]}' is no name of a linear layer, such as q_proj; {ALL_LINEAR[0]}, alone, is all of them"
-        )
-    if len(set(targets)) != len(targets):
-        raise ValueError(f"{', '.join(targets)} names a layer twice")
-    return targets
-
-
-LoraTargets = Annotated[Names, Field(min_length=1), AfterValidator(_known)]
 LoraRank = Annotated[int, Field(ge=1, le=256)]
-LoraAlpha = Annotated[int, Field(ge=0, le=4096)]
+
+_PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:NAME
+
+
+def name_or_plugin(what: str, known: Sequence[str]) -> AfterValidator:
+    """A check of a text: one of the `known` names, or module:NAME of the user's own."""
+
+    def check(text: str) -> str:
+        if text not in known and not _PLUGIN.fullmatch(text):
+            raise ValueError(
+                f"'{text}' is not a {what}{suggestion(text, known)}; there are {', '.join(known)}, or one of your own "
+                "as module:NAME"
+            )
+        return text
+
+    return AfterValidator(check)
 
 
 class Section(BaseModel):

@@ -20,7 +20,6 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from backend.config.base import Section, suggestion
-from backend.config.former import REMOVED, brought_up_to_date, former_name, not_continuable
 from backend.config.schema import (
     Config,
     ConfigError,
@@ -64,48 +63,51 @@ def presets() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
-def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The config of a preset (`demo`) or a TOML file, with overrides such as `training.seed=5` applied to it.
+def load_config(
+    source: str | Path | Config | None,
+    overrides: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    name: str = "",
+) -> Config:
+    """The settings of a preset (`demo`), a TOML file or a configuration, None for the defaults; over them overrides
+    such as `training.seed=5`, and over these the `options` of a command, by their dotted keys.
 
-    Keys that neither names keep their default. Raises `ConfigError` for a missing or malformed file, an unknown key, a
-    value of the wrong type or out of range, and for settings that contradict each other.
+    All are merged as plain tables and validated once. What none of them sets has its default. `name` is what a message
+    calls a configuration that is given. Raises `ConfigError` for a missing or malformed file, an unknown key, a value
+    of the wrong type or out of range, and for settings of which one would do nothing beside another.
     """
-    path = _find(source)
+    data, blamed = merged(source, overrides, options)
+    if isinstance(source, Config):
+        where = name or "the configuration"
+    else:
+        where = str(_find(source)) if source else name or "the options"
+    return _validated(data, where, blamed)
+
+
+def merged(
+    source: str | Path | Config | None, overrides: Sequence[str] = (), options: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What `load_config` validates, as plain tables; and which override has set a key, by key."""
+    data = source.to_dict() if isinstance(source, Config) else _read(_find(source)) if source else {}
+    blamed = {_apply(data, one): one for one in overrides}
+    for key, value in (options or {}).items():
+        _set(data, key.split("."), value, f"option {key}")
+        blamed = {known: text for known, text in blamed.items() if known != key}
+    return data, blamed
+
+
+def config_from_dict(data: dict[str, Any], source: str = "stored config") -> Config:
+    """The config that `Config.to_dict` gave. Raises `ConfigError`, naming `source`, as `load_config` does."""
+    return _validated(data, source, {})
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        data = parse_toml(read_bytes(path, _MOST_BYTES).decode("utf-8"))
+        return parse_toml(read_bytes(path, _MOST_BYTES).decode("utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    overridden: dict[str, str] = {}
-    for override in overrides:
-        key = _apply(data, override)
-        overridden[key] = override
-    return _validated(data, str(path), overridden)
-
-
-def defaults(overrides: Sequence[str] = ()) -> Config:
-    """The defaults with overrides applied to them. Raises `ConfigError` as `load_config` does."""
-    data: dict[str, Any] = {}
-    return _validated(data, "the options", {_apply(data, one): one for one in overrides})
-
-
-def config_from_dict(data: dict[str, Any], source: str = "stored config", *, to_continue: bool = False) -> Config:
-    """The config that `Config.to_dict` gave, now or when its keys had other names.
-
-    Raises `ConfigError`, naming `source`, as `load_config` does; with `to_continue` also where the run used a setting
-    that this version has no more, so that it would not be the same run.
-    """
-    problems = not_continuable(data) if to_continue else []
-    if problems:
-        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
-    return _validated(brought_up_to_date(data), source, {})
-
-
-def override(config: Config, overrides: Sequence[str], source: str = "the run's configuration") -> Config:
-    """`config` with overrides such as `training.seed=5` applied to it. Raises `ConfigError` as `load_config` does."""
-    data = config.to_dict()
-    return _validated(data, source, {_apply(data, one): one for one in overrides})
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -150,12 +152,16 @@ def _apply(data: dict[str, Any], override: str) -> str:
         value = text.strip()  # a bare word, as in training.alignment=none
     except ValueError as error:
         raise ConfigError(f"override '{override[:80]}': {error}") from error
+    _set(data, parts, value, f"override '{override}'")
+    return key
+
+
+def _set(data: dict[str, Any], parts: Sequence[str], value: Any, where: str) -> None:
     for part in parts[:-1]:
         data = data.setdefault(part, {})
         if not isinstance(data, dict):
-            raise ConfigError(f"override '{override}': '{part}' is not a section")
+            raise ConfigError(f"{where}: '{part}' is not a section")
     data[parts[-1]] = value
-    return key
 
 
 def _parts(key: str) -> list[str]:
@@ -213,11 +219,6 @@ def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
         location = location[:-1]
     key = _dotted(location)
     where = _blame(key, source, overridden)
-    now = former_name(key, problem["input"])
-    if now is not None:
-        return f"{where}: {key} is called otherwise now: write {now}"
-    if key in REMOVED and problem["type"] == "extra_forbidden":
-        return f"{where}: {key} was removed: leave it out ({REMOVED[key].instead})"
     if problem["type"] == "extra_forbidden":
         siblings = _siblings(location)
         kind = "section" if len(location) == 1 else "key"

@@ -6,7 +6,7 @@ Like all sections of the configuration (`schema.py`), they are typed, bounded, f
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -65,6 +65,14 @@ class MarketConfig(Section):
     validation_share: float = Field(
         0.15, gt=0.0, lt=1.0, description="part after it, for validation; what remains is held out"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_resampling(cls, values: Any) -> Any:
+        """Bars that are resampled to their own timeframe stay as they are."""
+        if isinstance(values, dict) and values.get("resample") == values.get("timeframe", TIMEFRAME):
+            return {**values, "resample": ""}
+        return values
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -7,6 +7,8 @@
 | tool | `cryptosentinel.tools` | `team.tools` |
 | reward | `cryptosentinel.rewards` | `training.reward` |
 | score | `cryptosentinel.scores` | `training.scores` |
+| recipe | `cryptosentinel.recipes` | `training.recipe` |
+| credit | `cryptosentinel.credits` | `training.credit` |
 | engine | `cryptosentinel.engines` | `engine.plugin` |
 | source | `cryptosentinel.sources` | `market.source` |
 
@@ -58,7 +60,9 @@ ENGINE = PluginKind("engine", "cryptosentinel.engines", "my_module:engine", "a f
 DATA_SOURCE = PluginKind(
     "source", "cryptosentinel.sources", "my_module:load", "a function without arguments that gives a market or tables"
 )
-PLUGIN_KINDS = (ROLE, STRATEGY, TOOL, REWARD, SCORE, ENGINE, DATA_SOURCE)
+RECIPE = PluginKind("recipe", "cryptosentinel.recipes", "my_module:MyRecipe", "a subclass of recipes.Recipe")
+CREDIT = PluginKind("credit", "cryptosentinel.credits", "my_module:MyCredit", "a class with shares(value, players)")
+PLUGIN_KINDS = (ROLE, STRATEGY, TOOL, REWARD, SCORE, ENGINE, DATA_SOURCE, RECIPE, CREDIT)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from backend.distributed.files.run_files import SERVICES, VERSIONS, RunFiles
-from backend.distributed.published_weights import PublishedWeights, replaced_weights, with_replaced_weights
-from backend.policies.adapters import load_versions
-from backend.policies.tensor_files import write_tensors
+from backend.distributed.published_weights import PublishedWeights
 from backend.training.checkpoints import TrainingState, read_state
-from backend.training.components import LearningStep, TrainingParts
+from backend.training.components import LearningStep
 from backend.training.learning.step_data import StepData
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -27,14 +25,8 @@ _FORMER_STATE = Path(SERVICES, "leader.json")  # its former name, in the folders
 class RemoteLearners:
     """A `LearnerPool` whose learners are other processes. They read the rollouts in the store and publish weights."""
 
-    def __init__(self, parts: TrainingParts, weights: PublishedWeights, files: RunFiles) -> None:
-        self._policies = parts.policies
-        self._publisher = parts.publisher
-        self._store = parts.recorder.store
-        self._run = parts.recorder.run
-        self._folder = parts.folder
+    def __init__(self, weights: PublishedWeights) -> None:
         self._weights = weights
-        self._files = files
 
     def load_weights(self, step: int) -> None:
         """As `LearnerPool.load_weights`: those that were published for `step`."""
@@ -44,27 +36,12 @@ class RemoteLearners:
         """As `LearnerPool.train_step`: wait for the weights of the next step, and report what their trainers say."""
         metrics: dict[str, float] = {}
         rollbacks: list[tuple[int, str]] = []
-        for record in self._weights.load_trained(step + 1):
+        for record in self._weights.load(step + 1):
             metrics |= record.metrics["metrics"]
             if record.metrics["rolled_back"]:
                 rollbacks.append((record.step - 1, record.role))
             metrics[f"{record.role}/staleness"] = float(step + 1 - record.step)
         return LearningStep(metrics, rollbacks=rollbacks)
-
-    def replace_weights(self, step: int, version: Path) -> None:
-        """As `LearnerPool.replace_weights`. The trainers find the version in the records of their weights before they
-        learn from `step`, and the other workers before they roll it out."""
-        load_versions(self._policies, version)
-        self._publisher.publish(self._policies.roles)
-        for record in self._store.published(self._run, step):
-            if replaced_weights(record) is not None:  # by this process, before it was killed and started again
-                continue
-            path = self._folder / SERVICES / "replaced_weights" / record.role / f"step-{step:06d}.safetensors"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_tensors(path, self._policies.role_state(record.role), self._policies.header(record.role))
-            self._files.deliver(path.relative_to(self._folder).as_posix())
-            version_now = self._policies.version(record.role)
-            self._store.add_published(with_replaced_weights(record, version_now, path, self._folder))
 
 
 class CoordinatorState:

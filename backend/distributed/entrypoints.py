@@ -160,7 +160,7 @@ def coordinator_trainer(parts: TrainingParts, heartbeat: Heartbeat, files: RunFi
     return Trainer(
         parts,
         RolloutWorker(parts, heartbeat, weights),
-        RemoteLearners(parts, weights, files),
+        RemoteLearners(weights),
         CoordinatorState(parts.folder, files),
     )
 
@@ -212,28 +212,17 @@ def check_distributed(config: Config, workers: int) -> None:
     check_trainable(config)
     require_wandb(config.training.wandb_project)
     require_mlflow(config.training.mlflow_experiment)
-    experimental = config.training.experimental
-    if experimental.models == "shared":
-        raise ConfigError(
-            "training.experimental.models = 'shared' is one model that learns from all roles, and with --launch each "
-            "role learns in a process of its own: use 'separate', or leave --launch out"
-        )
     if config.training.tokens:
         raise ConfigError(
             f"training.tokens = {config.training.tokens} is counted in one process: leave it out, or leave --launch out"
         )
     if workers < 1:
         raise ConfigError(f"--workers {workers}: a training needs one rollout worker at least")
-    if 0 < config.store.keep <= experimental.staleness:
+    if 0 < config.store.keep <= config.training.staleness:
         raise ConfigError(
             f"store.keep = {config.store.keep} drops conversations that a role's trainer may still have to read with "
-            f"training.experimental.staleness = {experimental.staleness}: keep {experimental.staleness + 1} steps or "
+            f"training.staleness = {config.training.staleness}: keep {config.training.staleness + 1} steps or "
             "more, or all with 0"
-        )
-    if experimental.newest_weights and not experimental.staleness:
-        raise ConfigError(
-            "training.experimental.newest_weights needs training.experimental.staleness above 0: that is how far "
-            "rollouts may fall behind"
         )
 
 
@@ -255,7 +244,7 @@ def _join(store: Store, run: str, runs: Path, approved: str) -> JoinedRun:
 def _trusted(record: RunRecord, approved: str) -> JoinedRun:
     """The run with its configuration, if this program and this user may carry it out. Raises `UserError`."""
     _check_code(record.run, record.config.get("versions", {}))
-    config, withheld = stored_config(record, to_continue=True, approved=approved)
+    config, withheld = stored_config(record, approved=approved)
     if withheld:
         raise UserError(f"{how_to_trust(record, withheld)}; on a machine without your key, name it with --approved")
     return JoinedRun(record, config, ByHand.of(record))

@@ -110,7 +110,7 @@ def run_processes(
 def _team(address: str, run: str) -> tuple[str, ...]:
     """The roles of the run's team."""
     with Store.open(address) as store:
-        config, _ = stored_config(store.run(run), to_continue=True)
+        config, _ = stored_config(store.run(run))
     return roles_of(config.team.roles)
 
 

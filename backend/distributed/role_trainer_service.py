@@ -10,7 +10,6 @@ from typing import Any
 from backend.config.schema import Config
 from backend.distributed.files.run_files import SERVICES, RunFiles
 from backend.distributed.heartbeat import Heartbeat
-from backend.distributed.published_weights import replaced_weights
 from backend.distributed.step_records import EarlyTokens, is_complete, read_step_data
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
@@ -19,7 +18,7 @@ from backend.store.records import PublishedRecord
 from backend.store.sharing.objects import file_sha256
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState, load_newest, save_checkpoint
-from backend.training.curriculum.curriculum import curriculum_of
+from backend.training.curriculum.curriculum import Curriculum
 from backend.training.learning.learner import Learner
 from backend.training.learning.role_trainer import GradientPool
 from backend.training.learning.step_data import LearningResult, StepData
@@ -60,7 +59,7 @@ class RoleTrainerService:
         self.folder = folder
         self.heartbeat = heartbeat
         self.files = files
-        self.curriculum = curriculum_of(config.training)
+        self.curriculum = Curriculum(config.training)
         held = replace(hardware_of(config.training), shards=None if gradients is None else gradients.shards)
         start = start_of(config.training, folder)
         self.policies, _ = role_policies(base, config.training, roles=(role,), hardware=held, start=start)
@@ -91,7 +90,6 @@ class RoleTrainerService:
 
         self.heartbeat.wait(step, "for rollouts", complete)
         data = read_step_data(self.store, self.run_id, step, self.role, self.config, self.curriculum, early)
-        self._load_replaced_weights(step)
         self._check_origin(step, data)
         result = self.learner.train(step, data)
         if result.credit is not None:
@@ -103,18 +101,10 @@ class RoleTrainerService:
         save_checkpoint(self._checkpoints(), self.state, self.policies, {self.role: self.learner})
         self._publish({"metrics": dict(result.metrics), "rolled_back": result.rolled_back})
 
-    def _load_replaced_weights(self, step: int) -> None:
-        """Go to the best version, with a fresh optimizer, if the coordinator has put it in place of this role's weights
-        for the step. It does so before the step is rolled out, so it is there when the step is complete."""
-        [record] = self.store.published(self.run_id, step, self.role)
-        if replaced_weights(record) is not None:
-            self.policies.load_files({self.role: self.files.fetch(record.path, record.checksum)})
-            self.learner.restart()
-
     def _check_origin(self, step: int, data: StepData) -> None:
         """Raise `RunFailed` for conversations with weights that this role did not publish for the step."""
         calls = [call for group in data.everyone for one in group for call in one.subs]
-        oldest = max(0, step - self.config.experimental.staleness)
+        oldest = max(0, step - self.config.staleness)
         known = {
             record.version
             for number in range(oldest, step + 1)
@@ -145,7 +135,7 @@ class RoleTrainerService:
         )
         self.files.keep(f"{SERVICES}/{self.role}")
         self.store.add_published(record)
-        kept = _KEPT_FILES + self.config.experimental.staleness
+        kept = _KEPT_FILES + self.config.staleness
         for old in sorted(self._published().glob("step-*.safetensors"))[:-kept]:
             old.unlink()
 

@@ -12,25 +12,18 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 from backend.distributed.heartbeat import COORDINATOR, DEAD_AFTER, Heartbeat, StepAnnouncement
 from backend.distributed.published_weights import PublishedWeights
-from backend.distributed.step_records import closing_marker, is_complete, read_step_data
+from backend.distributed.step_records import is_complete
 from backend.store.records import ClaimRecord, ShardRecord
 from backend.store.sharing.fences import Fence, StoreFenced, claim_order
-from backend.training.algorithm.credit import TeamAttempt
 from backend.training.components import RolloutBatch, TrainingParts
-from backend.training.curriculum.curriculum import StepPlan, curriculum_of
-from backend.training.curriculum.queries import Query
+from backend.training.curriculum.curriculum import Curriculum, StepPlan
 from backend.training.learning.step_data import StepData
 from backend.training.learning.training_metrics import team_metrics
-from backend.training.rollout.dynamic_sampling import sample_further
 from backend.training.rollout.sharding import ShardQueries
-from cryptosentinel.agents.registry import MANAGER
-from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.scheduler import Throughput
 
 _log = logging.getLogger(__name__)
@@ -42,21 +35,13 @@ _NEWER_SECONDS = 1.0  # between two questions for newer weights while a shard is
 
 
 class RolloutWorker:
-    """Rolls out shards of every step, as many as it gets.
-
-    With `training.experimental.newest_weights` it takes weights that are published meanwhile in the middle of a shard,
-    and of the conversations in it: each of their tokens is of the weights that sampled it, and is recorded so
-    (`TrajectoryRecord.versions`). All of them are within the staleness, as those are with which the step began.
-    """
+    """Rolls out shards of every step, as many as it gets."""
 
     def __init__(self, parts: TrainingParts, heartbeat: Heartbeat, weights: PublishedWeights) -> None:
         self._config = parts.config
         self._weights = weights
-        self._engine = parts.engine
-        self._curriculum = curriculum_of(parts.config)
-        self._planner = parts.planner
+        self._curriculum = Curriculum(parts.config)
         self._collector = parts.collector
-        self._pool = parts.pool
         self._recorder = parts.recorder
         self._store = parts.recorder.store
         self._run = parts.recorder.run
@@ -68,15 +53,13 @@ class RolloutWorker:
         step, stage = plan.step, plan.stage
         self._heartbeat.announce(step, StepAnnouncement(stage.number, plan.stage_steps))
         throughput = Throughput()
-        sampling = self._roll_out(plan, throughput)
-        if (closing := closing_marker(self._config)) is not None:
-            self._store.add_shard(ShardRecord(self._run, step, closing, 0, 0, 0))
+        self._roll_out(plan, throughput)
         complete = partial(is_complete, self._store, self._run, step, self._config)
         self._heartbeat.wait(step, _FOR_OTHERS, complete)
         if plan.goes_on:  # what is left to do of this step is the coordinator's alone: the others need not wait for it
             self._heartbeat.announce(step + 1, StepAnnouncement(stage.number, plan.stage_steps + 1))
         records = self._store.rollouts(self._run, step)
-        metrics = {"stage": float(stage.number), **team_metrics(records), **sampling}
+        metrics = {"stage": float(stage.number), **team_metrics(records)}
         return RolloutBatch(StepData(stage, [], []), metrics, throughput.metrics())
 
     def follow(self) -> None:
@@ -86,45 +69,25 @@ class RolloutWorker:
         while True:
             plan = self._heartbeat.wait(step + 1, "for the coordinator", partial(self._announced_after, step))
             step = plan.step
-            # The coordinator has validated since the weights were loaded, and may have replaced them.
-            if loaded != step or self._weights.are_replaced(step):
+            if loaded != step:
                 self._weights.load(step)
             self._roll_out(plan, Throughput())
-            if not self._config.experimental.newest_weights:
-                # While the coordinator validates and writes. With `newest_weights` a worker loads them later.
-                loaded = step + 1
-                self._weights.load(loaded)
+            loaded = step + 1
+            self._weights.load(loaded)  # while the coordinator validates and writes
 
     def _announced_after(self, step: int) -> StepPlan | None:
         """The step that the coordinator is at, if it is later than `step`."""
         for service in self._store.services(self._run):
             announced = StepAnnouncement.parse(service.message or "")
             if service.name == COORDINATOR and service.step is not None and service.step > step and announced:
-                return self._planner.plan(service.step, announced.stage, announced.stage_steps)
+                stage = self._curriculum.stage(announced.stage)
+                return StepPlan(service.step, stage, announced.stage_steps)
         return None
 
-    def _roll_out(self, plan: StepPlan, throughput: Throughput) -> dict[str, float]:
-        """Roll out shards of a step, also of the queries that dynamic sampling adds; the metrics of the sampling. All
-        workers decide alike what is missing, each time that all shards until then are complete."""
-        self._roll_out_shards(plan, 0, self._collector.queries(plan.step, plan.stage), throughput)
-
-        def groups(rounds: int, known: int) -> list[list[TeamAttempt]]:
-            expected = set(range((rounds + 1) * self._config.shards))
-            complete = partial(self._are_complete, plan.step, expected)
-            self._heartbeat.wait(plan.step, _FOR_OTHERS, complete)
-            data = read_step_data(self._store, self._run, plan.step, MANAGER.key, self._config, self._curriculum)
-            return [list(group) for group in data.team[:known]]
-
-        def roll_out(number: int, further: list[list[Query]]) -> None:
-            queries = [ShardQueries(one) for one in further]
-            self._roll_out_shards(plan, (number + 1) * self._config.shards, queries, throughput)
-
-        return sample_further(self._pool, self._config, plan.step, plan.stage, groups, roll_out)
-
-    def _roll_out_shards(self, plan: StepPlan, first: int, queries: list[ShardQueries], throughput: Throughput) -> None:
-        """Roll out what is free of the shards from number `first` on, until all of them are complete: should another
-        worker die, this one gets what that one had."""
-        wanted = range(first, first + self._config.shards)
+    def _roll_out(self, plan: StepPlan, throughput: Throughput) -> None:
+        """Roll out what is free of the shards, until all of them are complete: should another worker die, this one
+        gets what that one had."""
+        queries, wanted = self._collector.queries(plan.step, plan.stage), range(self._config.shards)
         held_again = 0.0  # on the monotonic clock: when those of others are asked for
 
         def next_shard() -> int | None:
@@ -144,7 +107,7 @@ class RolloutWorker:
             return None if left else _ALL_COMPLETE
 
         while (shard := self._heartbeat.wait(plan.step, _FOR_OTHERS, next_shard)) != _ALL_COMPLETE:
-            self._roll_out_shard(plan, shard, queries[shard - first], throughput)
+            self._roll_out_shard(plan, shard, queries[shard], throughput)
 
     def _claim(self, step: int, shard: int) -> bool:
         claim = ClaimRecord(self._run, step, shard, self._heartbeat.name, self._heartbeat.process)
@@ -157,8 +120,7 @@ class RolloutWorker:
         store = self._store.fenced(Fence(ClaimRecord.table, (self._run, step, shard), self._heartbeat.process))
         try:
             store.clear_shard(self._run, step, shard, numbers)
-            with self._newer_weights(step):
-                rollouts = self._collector.roll_out(step, queries, throughput)
+            rollouts = self._collector.roll_out(step, queries, throughput)
             outcomes = self._collector.role_outcomes(rollouts.team, stage)
             self._heartbeat.check()
             records = self._recorder.rollouts(
@@ -174,32 +136,6 @@ class RolloutWorker:
             )
             return
         _log.info("shard %d: %d windows, %d rollouts, %d conversations", shard, len(numbers), len(records), calls)
-
-    @contextmanager
-    def _newer_weights(self, step: int) -> Iterator[None]:
-        """Let the engine take newer weights for the step, for a block, where the configuration says so."""
-        if not (self._config.experimental.newest_weights and isinstance(self._engine, LocalEngine)):
-            yield
-            return
-        last = time.monotonic()
-
-        def take() -> None:
-            nonlocal last
-            if time.monotonic() - last < _NEWER_SECONDS:
-                return
-            if self._weights.load_newer(step):
-                _log.info("newer weights in the middle of step %d", step)
-            last = time.monotonic()
-
-        self._engine.before_tokens = take
-        try:
-            yield
-        finally:
-            self._engine.before_tokens = None
-
-    def _are_complete(self, step: int, shards: set[int]) -> bool | None:
-        """True once these shards of a step are complete, None before."""
-        return shards <= self._complete_shards(step) or None
 
     def _complete_shards(self, step: int) -> set[int]:
         return {marker.shard for marker in self._store.shards(self._run, step)}

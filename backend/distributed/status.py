@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from backend.config.training import TrainingConfig
 from backend.distributed.heartbeat import COORDINATOR, DEAD_AFTER
-from backend.distributed.step_records import closing_marker
 from backend.store.records import ServiceRecord
 from backend.store.run_record import stored_config
 from backend.store.store import Store
@@ -105,6 +104,4 @@ def _complete(store: Store, run: str, coordinator: int | None, config: TrainingC
     if coordinator is None:
         return 0
     markers = {marker.shard for marker in store.shards(run, coordinator)}
-    closing = closing_marker(config)
-    expected = {*range(config.shards), *(() if closing is None else (closing,))}
-    return coordinator + (expected <= markers)
+    return coordinator + (set(range(config.shards)) <= markers)

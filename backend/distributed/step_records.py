@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.config.training import TrainingConfig
-from backend.store.records import RESAMPLED_FROM, RolloutRecord, TrajectoryRecord
+from backend.store.records import RolloutRecord, TrajectoryRecord
 from backend.store.sharing.token_files import ConversationTokens, read_token_file
 from backend.store.store import Store
 from backend.training.algorithm.rewards import Outcome
+from backend.training.algorithm.team_credit import BROADCAST
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.curriculum import Curriculum
 from backend.training.learning.step_data import StepData
@@ -27,13 +28,11 @@ _READ_SECONDS = 0.5  # of reading at a time, so that who reads notices soon that
 
 @dataclass(frozen=True)
 class StepRollout:
-    """A rollout of the team, or a practice, as one role reads it: `calls` are that role's trajectories, and
-    `resampled_from` is as `Rollout` has it."""
+    """A rollout of the team, or a practice, as one role reads it: `calls` are that role's trajectories."""
 
     valid: bool
     outcome: Outcome
     calls: tuple[Trajectory, ...]
-    resampled_from: int | None = None
 
     @property
     def main(self) -> Trajectory:
@@ -112,17 +111,14 @@ def read_step_data(
         else:
             attempts = sorted(place for place in calls if place[0] == number)
             practice.append([StepRollout(False, _NO_OUTCOME, _trajectories(calls[place])) for place in attempts])
-    is_credited_apart = (
-        config.experimental.credit != "broadcast" and stage.pays_outcome and acts_through_code(ROLES[role])
-    )
+    is_credited_apart = config.credit != BROADCAST and stage.pays_outcome and acts_through_code(ROLES[role])
     return StepData(stage, team, [*team, *practice], {role: outcomes} if is_credited_apart else {})
 
 
 def _step_rollout(rollout: RolloutRecord, calls: list[_Conversation]) -> StepRollout:
     parts = rollout.parts
     outcome = Outcome(rollout.outcome, parts["net_return"], parts["fees"], parts["spread"], parts["funding"])
-    origin = parts.get(RESAMPLED_FROM)
-    return StepRollout(rollout.valid, outcome, _trajectories(calls), None if origin is None else int(origin))
+    return StepRollout(rollout.valid, outcome, _trajectories(calls))
 
 
 def _trajectories(conversations: list[_Conversation]) -> tuple[Trajectory, ...]:
@@ -150,12 +146,6 @@ def _trajectories(conversations: list[_Conversation]) -> tuple[Trajectory, ...]:
     )
 
 
-def closing_marker(config: TrainingConfig) -> int | None:
-    """The number of the shard marker that says that a step gets no further shards, beyond those of all shards that it
-    may get; None where none is needed, as every step has the same ones. The coordinator writes it."""
-    return config.shards * (config.experimental.dynamic_rounds + 1) if config.experimental.dynamic_rounds else None
-
-
 def is_complete(store: Store, run: str, step: int, config: TrainingConfig) -> bool | None:
     """True once everything of a step is there, to the last record; None before."""
-    return store.step_complete(run, step, config.shards, closing_marker(config)) or None
+    return store.step_complete(run, step, config.shards) or None

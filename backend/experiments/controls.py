@@ -9,7 +9,6 @@ should.
 | `teacher` | the scripted team that nano's language comes from |
 | `single_agent`, `without_ROLE` | a team without its sub-agents, or without one of them, trained alike |
 | `veto_off` | a team whose RiskAnalyst only advises |
-| `label_shuffled` | a training whose rewards are shuffled among a window's rollouts: it must learn nothing |
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ CONTROLS: dict[str, ControlArm] = {
     "single_agent": _without(*STANDARD),
     **{f"without_{role}": _without(role) for role in STANDARD},
     "veto_off": ControlArm(TRAINED_HERE, ("team.veto=false",)),
-    "label_shuffled": ControlArm(TRAINED_HERE, ("training.experimental.shuffled_rewards=true",)),
 }
 
 

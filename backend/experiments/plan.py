@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from backend.builders.strategies import named_strategies
 from backend.config.artefacts import Effect, effect_of, given_keys
 from backend.config.base import Names, Section, suggestion
-from backend.config.load import load_config, override, parse_toml, presets
+from backend.config.load import load_config, parse_toml, presets
 from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import Config
 from backend.experiments.controls import CONTROLS, TEACHER, TRAINED_HERE, UNTRAINED, ControlArm
@@ -222,11 +222,11 @@ class ExperimentFile:
             changed += [f"training.freeze={','.join(frozen)}"]
         changed += arm.set
         changed += [f"training.tokens={arm.tokens}"] if arm.tokens else []
-        return override(self.config, changed, f"arm '{arm.name}' of the experiment")
+        return load_config(self.config, changed, name=f"arm '{arm.name}' of the experiment")
 
     def shared_settings(self, seed: int, market: str) -> Config:
         """What all arms have in common for one seed, by which they are measured."""
-        return override(self.config, self._of_seed(seed, market), "the experiment")
+        return load_config(self.config, self._of_seed(seed, market), name="the experiment")
 
     def _of_seed(self, seed: int, market: str) -> list[str]:
         changed = [f"{section}.seed={seed}" for section in ("training", "nano", "evaluation", "sft")]

@@ -18,7 +18,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from backend.builders.market import load_market
-from backend.config.schema import Config
 from backend.paper.background import process_of
 from backend.paper.parity import Parity
 from backend.paper.sessions import PaperOutcome, PaperRequest, paper_parity, paper_status, resume_paper, run_paper
@@ -131,7 +130,7 @@ def _traded(
 
 def _week() -> tuple[Market, int]:
     """The sample's last week with the history before it, and the number of its first bar, which is under way."""
-    config = MarketRequest(data=sample_data()).on_market(Config())
+    config = MarketRequest(data=sample_data()).on(None)
     market = load_market(config.market, config.costs)
     bars = WEEK_MS // market.interval
     first = len(market) - bars - HISTORY_BARS - 1

@@ -15,7 +15,7 @@ from typing import Any
 
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account, limits_of
-from backend.config.load import config_from_dict, override
+from backend.config.load import load_config
 from backend.config.ownership import is_own, signed
 from backend.config.schema import RECORDED, SANDBOX, Config
 from backend.decisions.backtest_document import write_backtest
@@ -58,7 +58,7 @@ from backend.paper.snapshots import JournalReplay, Snapshot, inside_of, missed_b
 from backend.paper.switch import Switch, read_order, release
 from backend.paper.thinking import Thinker
 from backend.runs.backtest import market_settings
-from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart, WindowRequest
+from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, WindowRequest
 from backend.store.errors import StoreError
 from backend.store.records import PAPER, JournalRecord, RunRecord
 from backend.store.run_record import new_run_id, store_at, versions
@@ -104,6 +104,11 @@ class PaperRequest(WindowRequest):
     url: str = ""
     broker: str = ""
     session: str = ""
+
+    def options(self) -> dict[str, Any]:
+        """As on every market; also where data comes from and who fills the orders."""
+        named = {"feed": self.exchange, "url": self.url, "broker": self.broker}
+        return super().options() | {f"paper.{key}": value for key, value in named.items() if value}
 
 
 @dataclass(frozen=True)
@@ -493,8 +498,9 @@ def _shadow_of(parts: SessionParts, start: dict[str, Any], released: bool) -> Sh
     written = entries[-1].ordinal + 1 if entries else snapshot.after + 1 if snapshot else 1
     folder = parts.folder / "shadow"
     folder.mkdir(parents=True, exist_ok=True)
+    shadowed = load_config(parts.config, _SHADOW_SETTINGS, name="the shadow")
     own = SessionParts(
-        store, record, folder, override(parts.config, _SHADOW_SETTINGS, "the shadow"), team, parts.account, parts.feed,
+        store, record, folder, shadowed, team, parts.account, parts.feed,
         Journal(store, run, written), SILENT,
     )  # fmt: skip
 
@@ -510,21 +516,16 @@ def _shadow_of(parts: SessionParts, start: dict[str, Any], released: bool) -> Sh
 
 def session_settings(request: PaperRequest) -> Config:
     """The configuration of a new session. Raises `ConfigError` as `load_config` does."""
-    named = {"feed": request.exchange, "url": request.url, "broker": request.broker}
-    more = tuple(f"paper.{key}={value}" for key, value in named.items() if value)
-    request = replace(request, overrides=(*request.overrides, *more))
-    stated = RunRequest(config=request.config or _LIVE_PRESET, overrides=request.overrides).settings()
+    chosen = request.config or _LIVE_PRESET
+    stated = request.on(chosen)
     if stated.paper.feed == RECORDED:
         if stated.paper.url or stated.paper.broker == SANDBOX:
             setting = "paper.broker = 'sandbox'" if stated.paper.broker == SANDBOX else "paper.url"
             raise UserError(f"{setting} is of an exchange's data: name one with --exchange, or leave it out")
         return market_settings(request)
-    document = request.on_market(stated).to_dict()
-    # What a preset says of recorded data is not meant.
-    document["market"] |= {"data": "", "funding_dir": "", "news": "", "start": "", "end": ""}
-    if request.data:
-        document["market"]["data"] = str(request.data)
-    return config_from_dict(document, "the options")
+    # What a preset sets for recorded data is not meant.
+    live = dict.fromkeys(("market.funding_dir", "market.news", "market.start", "market.end"), "")
+    return load_config(stated, options={**live, "market.data": str(request.data) if request.data else ""})
 
 
 def check_space(folder: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from backend.config.training import TrainingConfig
-from backend.policies.lora import LoraSettings
+from backend.policies.lora import ALL_LINEAR, LoraSettings
 from cryptosentinel.agents.registry import ROLES
 
 
 def adapter_shape(training: TrainingConfig, role: str) -> LoraSettings:
     """Rank, alpha and layers of a role's adapter."""
-    own = training.of_role(role)
-    return LoraSettings(own.lora_rank, own.lora_alpha or 2 * own.lora_rank, own.lora_targets)
+    return LoraSettings(training.lora_rank, 2 * training.lora_rank, ALL_LINEAR)
 
 
 def adapter_shapes(training: TrainingConfig) -> dict[str, LoraSettings]:

@@ -10,7 +10,6 @@ from backend.policies.adapter_shapes import adapter_shapes
 from backend.policies.adapters import load_versions
 from backend.policies.hardware import Hardware, answering_device
 from backend.policies.role_policies import RolePolicies
-from backend.policies.single_policy import SinglePolicy
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.model_files import read_tokenizer
@@ -28,9 +27,8 @@ def role_policies(
     hardware: Hardware | None = None,
     start: Path | None = None,
 ) -> tuple[RolePolicies, ChatFormat]:
-    """Base model and tokenizer in `base`, with an untrained adapter (or a copy) for each of `roles`, or one for all of
-    them as `training.experimental.models` has it. With `start` they begin with the weights in that folder, and the KL
-    is to these.
+    """Base model and tokenizer in `base`, with an untrained adapter (or a copy) for each of `roles`. With
+    `start` they begin with the weights in that folder, and the KL is to these.
 
     `empty_think` and `think` are those of `chat_format`. Who trains them gives the `hardware` that the configuration
     asks for (`hardware_of`); who only lets them answer has them in float32, on a GPU where there is one. Raises
@@ -41,16 +39,12 @@ def role_policies(
         raise UserError(f"no role '{stranger}'; there are {', '.join(ROLES)}, or add one with plugins.roles")
     held = hardware or Hardware(answering_device(training))
     shapes = adapter_shapes(training)
-    policies = (
-        SinglePolicy(base, list(roles), training.weights, shapes[roles[0]], training.seed, held)
-        if training.experimental.models == "shared"
-        else RolePolicies(base, list(roles), training.weights, shapes, training.seed, held)
-    )
+    policies = RolePolicies(base, list(roles), training.weights, shapes, training.seed, held)
     if start is not None:
         try:
             load_versions(policies, start)
         except UserError as error:
             raise UserError(f"training.start_from = {training.start_from} cannot be gone on from: {error}") from error
-        if training.anchors():
+        if training.kl > 0.0:
             policies.anchor()
     return policies, chat_format(read_tokenizer(base), base, empty_think=empty_think, think=think)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from peft import LoraConfig
 from transformers import PreTrainedConfig
 
-from backend.config.base import ALL_LINEAR
 from cryptosentinel.llm.architecture import beside_blocks, linear_names
 from simulator.errors import UserError
+
+ALL_LINEAR = ("all-linear",)  # the word of peft
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def on_model(lora: LoraSettings, config: PreTrainedConfig) -> LoraSettings:
     odd = [name for name in lora.lora_targets if name not in known]
     if odd:
         raise UserError(
-            f"training.lora_targets: '{odd[0]}' is no linear layer of a block of {config.model_type}; there are "
+            f"the adapter's target '{odd[0]}' is not a linear layer of a block of {config.model_type}; there are "
             f"{', '.join(known)}, or {ALL_LINEAR[0]} for all of them"
         )
     return lora

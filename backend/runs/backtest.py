@@ -22,7 +22,7 @@ from backend.builders.market import (
 from backend.builders.plugins import load_plugins
 from backend.builders.strategies import NamedStrategy, made_ready, named_strategies, named_strategy
 from backend.builders.variants import ALTERED_FUTURE, Variant
-from backend.config.load import defaults, load_config
+from backend.config.load import load_config, merged
 from backend.config.ownership import signed
 from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import SCRIPTED, Config, model_named
@@ -122,7 +122,7 @@ def backtest_teams(
 
 def plan_backtest(request: BacktestRequest) -> BacktestPlan:
     """Load what a backtest needs, and check it. Raises `UserError`."""
-    config = request.at_venue(market_settings(request))
+    config = market_settings(request)
     load_plugins(config)
     market = load_market(config.market, config.costs)
     if not request.teams:
@@ -200,13 +200,11 @@ def market_settings(request: WindowRequest) -> Config:
 
     Raises `ConfigError` as `load_config` does.
     """
-    if isinstance(request.config, Config):
-        config = request.settings()
-    else:
-        config = settings_for(request.config, request.overrides, request.data)
-    if request.data is None and not (config.market.data or config.market.source):
+    chosen = request.config or _preset_for(request.overrides, request.data)
+    market = merged(chosen, request.overrides, request.options())[0].get("market", {})
+    if isinstance(market, dict) and not (market.get("data") or market.get("source")):
         request = replace(request, data=sample_data())
-    return request.on_market(config)
+    return request.on(chosen)
 
 
 def settings_for(config: str, overrides: Sequence[str], data: str | Path | None) -> Config:
@@ -214,11 +212,13 @@ def settings_for(config: str, overrides: Sequence[str], data: str | Path | None)
 
     Without `data`, the folder in the configuration counts. Raises `ConfigError` as `load_config` does.
     """
-    if config:
-        return load_config(config, overrides)
-    settings = defaults(overrides)
-    folder = data or settings.market.data
-    return load_config(_RECORDED, overrides) if folder and is_historical(folder) else settings
+    return load_config(config or _preset_for(overrides, data), overrides)
+
+
+def _preset_for(overrides: Sequence[str], data: str | Path | None) -> str | None:
+    market = merged(None, overrides)[0].get("market", {})
+    folder = data or (market.get("data") if isinstance(market, dict) else "")
+    return _RECORDED if folder and is_historical(folder) else None
 
 
 def names_strategy(name: str) -> bool:

@@ -10,7 +10,6 @@ from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import account_of, load_market, other_costs, venue_record
 from backend.builders.teams import configured_team
 from backend.config.artefacts import notice
-from backend.config.load import override
 from backend.config.ownership import signed
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.evaluate import (
@@ -154,7 +153,7 @@ def _settings(request: EvaluateRequest) -> tuple[Config, tuple[str, ...]]:
         config = request.settings()
         manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
         said = "" if manifest is None else team_notice(folder, manifest)
-        return request.compared(config), (said,) if said else ()
+        return config, (said,) if said else ()
     manifest = read_manifest(folder)
     needed = [one for one in manifest.withheld(given) if one.measured]
     if needed:
@@ -163,5 +162,4 @@ def _settings(request: EvaluateRequest) -> tuple[Config, tuple[str, ...]]:
             "configuration of your own with --config"
         )
     said = team_notice(folder, manifest, given)
-    config = request.on_market(override(manifest.config, request.overrides))
-    return request.compared(config), (said,) if said else ()
+    return request.on(manifest.config), (said,) if said else ()

@@ -6,13 +6,13 @@ A field of a request that is left out changes nothing: then the configuration de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backend.config.artefacts import given_keys
 from backend.config.base import suggestion
-from backend.config.load import config_from_dict, defaults, load_config, override
+from backend.config.load import load_config
 from backend.config.places import RUNS
 from backend.config.places import STORE as STORE
 from backend.config.plugins import STRATEGY, installed
@@ -63,11 +63,17 @@ class RunRequest:
     config: Config | str = "demo"
     overrides: tuple[str, ...] = ()
 
+    def options(self) -> dict[str, Any]:
+        """The settings that other fields than the overrides set, by their dotted keys."""
+        return {}
+
     def settings(self) -> Config:
         """The configuration with the overrides and the other fields applied. Raises `ConfigError`."""
-        if isinstance(self.config, Config):
-            return override(self.config, self.overrides, "the configuration")
-        return load_config(self.config, self.overrides)
+        return self.on(self.config)
+
+    def on(self, source: Config | str | None) -> Config:
+        """`settings` over another preset, file or configuration; None: over the defaults."""
+        return load_config(source, self.overrides, self.options())
 
     def check(self) -> None:
         """Refuse at once what can be seen without reading any data and without any heavy library.
@@ -95,45 +101,41 @@ class MarketRequest(RunRequest):
     def settings(self) -> Config:
         """As for every request, with the fields of the market. An empty `config` is the preset `demo`, or
         `recorded_training` where `data` is a folder of bars."""
-        chosen = self if self.config else replace(self, config=_RECORDED_TRAINING if self.data else _GENERATED)
-        return self.on_market(super(MarketRequest, chosen).settings())
+        return self.on(self.config or (_RECORDED_TRAINING if self.data else _GENERATED))
 
     def given(self) -> frozenset[str]:
         """The keys of settings that the user sets in this request himself, outside of `config`."""
         return given_keys(self.overrides, data=self.data, funding=self.funding, news=self.news)
 
-    def on_market(self, config: Config) -> Config:
-        """`config` with the fields of the market."""
-        document = config.to_dict()
-        market = document["market"]
-        given = {
-            "data": self.data,
-            "timeframe": self.timeframe,
-            "resample": self.resample,
-            "funding_dir": self.funding,
+    def options(self) -> dict[str, Any]:
+        """As for every request, with the fields of the market."""
+        fields = {
+            "data": self.data, "timeframe": self.timeframe, "resample": self.resample, "funding_dir": self.funding,
             "news": self.news,
-        }
-        market |= {key: str(value) for key, value in given.items() if value}
-        if self.symbols:
-            market["symbols"] = list(self.symbols)
-        if market["source"] and not market["data"]:
-            self._ask_source(market)
-        if market["resample"] == market["timeframe"]:
-            market["resample"] = ""
-        return config_from_dict(document, "the options")
+        }  # fmt: skip
+        named = {f"market.{key}": str(value) for key, value in fields.items() if value}
+        return named | ({"market.symbols": list(self.symbols)} if self.symbols else {})
+
+    def on(self, source: Config | str | None) -> Config:
+        """As for every request. Where a data source of the user's own is set, what it gives is in `market.data`."""
+        config = super().on(source)
+        if not config.market.source or config.market.data:
+            return config
+        return load_config(config, options=self._from_source(config))
 
     @staticmethod
-    def _ask_source(market: dict[str, Any]) -> None:
-        """Put what the user's own source gives in the place of a folder of data."""
+    def _from_source(config: Config) -> dict[str, Any]:
+        """The folder and timeframe of what the user's own source gives, as settings."""
         from backend.builders.sources import bars_of_source  # pyarrow and numpy, for those who have a source
 
-        folder, timeframe = bars_of_source(market["source"], RUNS)
-        if timeframe and market["timeframe"] not in (timeframe, Config().market.timeframe):
+        market = config.market
+        folder, timeframe = bars_of_source(market.source, RUNS)
+        if timeframe and market.timeframe not in (timeframe, Config().market.timeframe):
             raise UserError(
-                f"market.timeframe = {market['timeframe']}, and market.source = {market['source']} gives bars of "
+                f"market.timeframe = {market.timeframe}, and market.source = {market.source} gives bars of "
                 f"{timeframe}: leave the timeframe out (market.resample makes longer bars)"
             )
-        market |= {"data": str(folder)} | ({"timeframe": timeframe} if timeframe else {})
+        return {"market.data": str(folder)} | ({"market.timeframe": timeframe} if timeframe else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +153,7 @@ class WindowRequest(MarketRequest):
 
     def check(self) -> None:
         """As for every request; also the dates, and the sample where no data is named."""
-        config = self.settings() if self.config else self.on_market(defaults(self.overrides))
+        config = self.on(self.config or None)
         data_folder(config.market.data or sample_data())
         for text in (self.start, self.end):
             if text:
@@ -193,13 +195,15 @@ class BacktestRequest(WindowRequest):
             raise UserError(f"the settings are those of run {self.like}: leave out --config, or leave out --like")
         if not self.like:
             super().check()
-        self.at_venue(Config())
+        load_config(None, options=self.options())
         for name in self.teams:
             check_subject(name)
 
-    def at_venue(self, config: Config) -> Config:
-        """`config` with the fields of the venue and the baselines."""
-        return _with_venue(config, self.finer, self.rules, self.baselines)
+    def options(self) -> dict[str, Any]:
+        """As on every market; also the venue and the baselines."""
+        venue = {"venue.finer": self.finer, "venue.rules": self.rules}
+        named = super().options() | {key: value for key, value in venue.items() if value}
+        return named | _baselines(self.baselines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,13 +231,13 @@ class EvaluateRequest(MarketRequest):
         """As for every request; also the team's folder. What its manifest says is checked later."""
         if not self.config:
             read_manifest(team_folder(self.folder))
-        self.compared(self.settings() if self.config else Config())
+        self.on(self.config or None)
         if self.data is not None:
             data_folder(self.data)
 
-    def compared(self, config: Config) -> Config:
-        """`config` with the baselines."""
-        return _with_venue(config, "", "", self.baselines)
+    def options(self) -> dict[str, Any]:
+        """As on every market; also the baselines."""
+        return super().options() | _baselines(self.baselines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,9 +302,5 @@ class Observer:
 SILENT = Observer()
 
 
-def _with_venue(config: Config, finer: str, rules: str, baselines: tuple[str, ...] | None) -> Config:
-    document: dict[str, Any] = config.to_dict()
-    document["venue"] |= {key: value for key, value in {"finer": finer, "rules": rules}.items() if value}
-    if baselines is not None:
-        document["evaluation"]["baselines"] = list(baselines)
-    return config_from_dict(document, "the options")
+def _baselines(named: tuple[str, ...] | None) -> dict[str, Any]:
+    return {} if named is None else {"evaluation.baselines": list(named)}

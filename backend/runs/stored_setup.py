@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from backend.builders.strategies import named_strategies
-from backend.config.load import override
+from backend.config.load import load_config
 from backend.config.ownership import is_own
 from backend.config.schema import SCRIPTED, Config
 from backend.decisions.backtest_document import BacktestDocument, read_backtests
@@ -74,7 +74,7 @@ def like_stored(store: Store, request: BacktestRequest, observer: Observer = SIL
     return replace(
         request,
         like="",
-        config=override(setup.config, request.overrides, "the options"),
+        config=load_config(setup.config, request.overrides, name="the options"),
         overrides=(),
         teams=request.teams or setup.teams,
         start=first,

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from backend.builders.market import account_of, load_market, split, unknown_to_training
 from backend.builders.parts import part_notes
 from backend.config.artefacts import effect_of
-from backend.config.load import override
 from backend.config.ownership import is_own, signed
 from backend.config.schema import Config
 from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
@@ -283,12 +282,12 @@ def _resumed(
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder, so nothing to go on from: give --runs as before")
     given = request.given()
-    config, withheld = stored_config(record, given, to_continue=True)
+    config, withheld = stored_config(record, given)
     if withheld:
         raise UserError(how_to_trust(record, withheld))
     if not is_own(run, record.config):
-        own = [text for text in request.overrides if effect_of(text.partition("=")[0].strip())]
-        config = request.on_market(override(config, own)) if given else config
+        own = tuple(text for text in request.overrides if effect_of(text.partition("=")[0].strip()))
+        config = replace(request, overrides=own).on(config) if given else config
     check_links(folder)
     process.check_resumed(folder)
     process.check(config)

@@ -17,7 +17,6 @@ from backend.store.encoding import FLOAT32, INT32, JSON, MASK, PAIRS, TEXT, Code
 from backend.store.errors import StoreError
 
 RunStatus = Literal["running", "finished", "failed", "interrupted", "deleting"]
-RESAMPLED_FROM = "resampled_from"  # part of a rollout that repeats the beginning of another one: the other's number
 PAPER = "paper"  # the kind of run that a paper session is
 ServiceState = Literal["starting", "waiting", "working", "stopped", "failed"]
 

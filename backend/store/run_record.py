@@ -65,18 +65,18 @@ def new_run_id(kind: str) -> str:
 
 
 def stored_config(
-    record: RunRecord, given: Collection[str] = (), *, to_continue: bool = False, approved: str = ""
+    record: RunRecord, given: Collection[str] = (), *, approved: str = ""
 ) -> tuple[Config, tuple[Withheld, ...]]:
     """The configuration of a stored run, and what was withheld of it: nothing of a run that this user made.
 
     The record of any other run is data: it may not say what is run, contacted or read. `given` are keys that the user
     sets himself; `approved` is the digest of a configuration that whoever started this process answers for. Raises
-    `ConfigError` for a configuration that cannot be read, or with `to_continue` not be continued.
+    `ConfigError` for a configuration that cannot be read.
     """
     document, where = record.config.get("config", {}), f"the configuration of run {record.run}"
     if not isinstance(document, dict):
         raise ConfigError(f"{where} is no table: the record is damaged; make the run anew")
-    stated = config_from_dict(document, where, to_continue=to_continue)
+    stated = config_from_dict(document, where)
     if is_own(record.run, record.config) or (approved and approved == digest_of(document)):
         return stated, ()
     return taken_from(stated, given)
@@ -92,7 +92,8 @@ def _plugin_names(config: Config, sources: Mapping[str, Mapping[str, str]]) -> s
     """What a configuration and the teams of a backtest may name as plug-ins, as they are named."""
     by_role = (*config.team.tools, *config.training.scores)
     names = {*config.plugins.roles, *config.team.roles, *(text.partition("=")[2].strip() for text in by_role)}
-    names |= {config.training.reward, config.engine.plugin, config.market.source}
+    names |= {config.training.reward, config.training.recipe, config.training.credit}
+    names |= {config.engine.plugin, config.market.source}
     teams = [str(one.get("team", "")) for one in sources.values()]
     # A strategy's arguments stand behind another colon.
     return names | {":".join(team.split(":")[:count]) for team in teams for count in (1, 2)}

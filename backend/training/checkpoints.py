@@ -30,8 +30,7 @@ _STATE = "state.json"
 @dataclass
 class TrainingState:
     """Where a run stands: steps done, the stage and the step it began at, the best validation, which roles were rolled
-    back when, after which steps the validation had collapsed, the tokens of all rollouts so far, and of these those of
-    stage 1."""
+    back when, the tokens of all rollouts so far, and of these those of stage 1."""
 
     step: int = 0
     stage: int = 1
@@ -39,7 +38,6 @@ class TrainingState:
     best_score: float | None = None
     best_step: int | None = None
     rollbacks: list[tuple[int, str]] = field(default_factory=list)
-    rejections: list[int] = field(default_factory=list)
     tokens: int = 0
     stage1_tokens: int = 0
 
@@ -144,9 +142,7 @@ def read_state(path: Path) -> TrainingState:
 
 
 def _learner_state(path: Path) -> LearnerState:
-    """What a learner remembers of its steps; a fresh state where the checkpoint is of a version that kept none."""
-    if not path.is_file():
-        return LearnerState()
+    """What a learner remembers of its steps."""
     try:
         return LearnerState.from_dict(read_document(path))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:

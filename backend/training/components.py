@@ -22,8 +22,7 @@ from backend.policies.weight_sync import Publisher, publisher
 from backend.processes import ALONE, Workers
 from backend.training.algorithm.credit import RoleCredit
 from backend.training.checkpoints import TrainingState
-from backend.training.curriculum.curriculum import StepPlan, StepPlanner
-from backend.training.curriculum.hard_windows import Gaps
+from backend.training.curriculum.curriculum import StepPlan
 from backend.training.curriculum.queries import QueryPool
 from backend.training.learning.step_data import StepData
 from backend.training.older_weights import OlderWeights
@@ -62,7 +61,7 @@ class TrainingParts:
     def older_weights(self) -> OlderWeights:
         """The weights of the last steps, where rollouts use those."""
         folder = self.folder / "older_weights"
-        return OlderWeights(self.policies, self.publisher, folder, self.config.experimental.staleness)
+        return OlderWeights(self.policies, self.publisher, folder, self.config.staleness)
 
     @cached_property
     def collector(self) -> ShardCollector:
@@ -73,11 +72,6 @@ class TrainingParts:
     def shards(self) -> SharedShards:
         """Rolls all shards of a step out, and of a validation, here and in helpers."""
         return SharedShards(self.collector, self.policies, self.pool, self.workers, self.place)
-
-    @cached_property
-    def planner(self) -> StepPlanner:
-        """Plans the steps."""
-        return StepPlanner(self.config, Gaps(self.recorder.store, self.recorder.run, self.pool.cell_of))
 
 
 @dataclass(frozen=True)
@@ -117,11 +111,6 @@ class LearnerPool(Protocol):
 
     def train_step(self, step: int, data: StepData) -> LearningStep:
         """Let every role learn from the rollouts of `step`; the engine then answers with the new weights."""
-        ...
-
-    def replace_weights(self, step: int, version: Path) -> None:
-        """Put the version in the folder `version` in place of every role's weights for `step`, each with a fresh
-        optimizer."""
         ...
 
 

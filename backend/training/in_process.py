@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from backend.policies.adapters import load_versions
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.checkpoints import TrainingState, load_newest, save_checkpoint
 from backend.training.components import LearningStep, RolloutBatch, TrainingParts
 from backend.training.curriculum.curriculum import StepPlan
-from backend.training.curriculum.queries import Query
 from backend.training.learning.helper_gradients import HelperGradients
 from backend.training.learning.learner import Learner
 from backend.training.learning.role_trainer import GradientPool
-from backend.training.learning.shared_model import train_jointly
 from backend.training.learning.step_data import StepData
 from backend.training.learning.training_metrics import team_metrics
-from backend.training.rollout.collect import Rollout
-from backend.training.rollout.dynamic_sampling import sample_further
-from backend.training.rollout.sharding import ShardQueries
 from backend.training.trainer import Trainer
 from cryptosentinel.scheduler import Throughput
 
@@ -35,10 +29,9 @@ def local_trainer(
 
 
 def helper_gradients(parts: TrainingParts) -> HelperGradients | None:
-    """Who computes the gradients of several roles at the same time; None where there is no helper, or one model is that
-    of all roles, or a process with a GPU is to be shared."""
-    own = parts.config.experimental.models != "shared"
-    if parts.workers.number == 1 or parts.place is None or not own or parts.policies.device.type != "cpu":
+    """Who computes the gradients of several roles at the same time; None where there is no helper, or a
+    process with a GPU is to be shared."""
+    if parts.workers.number == 1 or parts.place is None or parts.policies.device.type != "cpu":
         return None
     return HelperGradients(parts.workers, parts.place)
 
@@ -57,8 +50,6 @@ class LocalRollouts:
 
     def __init__(self, parts: TrainingParts) -> None:
         self._older = parts.older_weights
-        self._config = parts.config
-        self._pool = parts.pool
         self._collector = parts.collector
         self._shards = parts.shards
         self._recorder = parts.recorder
@@ -74,23 +65,14 @@ class LocalRollouts:
         shards = self._shards.roll_out(step, queries, throughput)
         team = [group for shard in shards for group in shard.team]
         practice = [group for shard in shards for group in shard.practice]
-
-        def groups(rounds: int, known: int) -> list[list[Rollout]]:
-            return team
-
-        def roll_out(number: int, further: list[list[Query]]) -> None:
-            for shard in self._shards.roll_out(step, [ShardQueries(one) for one in further], throughput):
-                team.extend(shard.team)
-
-        sampling = sample_further(self._pool, self._config, step, stage, groups, roll_out)
         outcomes = self._collector.role_outcomes(team, stage)
         records = self._recorder.rollouts(step, stage.number, team, practice, outcomes)
-        metrics = {"stage": float(stage.number), **team_metrics(records), **sampling}
+        metrics = {"stage": float(stage.number), **team_metrics(records)}
         return RolloutBatch(StepData(stage, team, [*team, *practice], outcomes), metrics, throughput.metrics())
 
 
 class LocalLearners:
-    """The learners of all roles, in this process. They train in turn, or together where the roles share one model."""
+    """The learners of all roles, in this process."""
 
     def __init__(
         self, parts: TrainingParts, learners: Mapping[str, Learner], side_by_side: HelperGradients | None = None
@@ -110,10 +92,7 @@ class LocalLearners:
 
     def train_step(self, step: int, data: StepData) -> LearningStep:
         """As `LearnerPool.train_step`."""
-        shared = self._config.experimental.models == "shared"
-        if shared:
-            results = train_jointly(self._learners, step, data)
-        elif self._side_by_side is not None:
+        if self._side_by_side is not None:
             # The longest first, so that no process waits for it at the end.
             roles = sorted(self._learners, key=lambda role: -_tokens(self._learners[role].conversations(data)))
             learned = self._side_by_side.side_by_side(
@@ -127,7 +106,7 @@ class LocalLearners:
         for result in results.values():
             metrics |= result.metrics
         credits = {role: result.credit for role, result in results.items() if result.credit is not None}
-        self._publisher.publish(self._policies.roles if shared else credits)
+        self._publisher.publish(credits)
         self._older.keep(step + 1)
         failures = (learner.failure() for learner in self._learners.values())
         return LearningStep(
@@ -136,13 +115,6 @@ class LocalLearners:
             rollbacks=[(step, role) for role, result in results.items() if result.rolled_back],
             failure=next((failure for failure in failures if failure is not None), None),
         )
-
-    def replace_weights(self, step: int, version: Path) -> None:
-        """As `LearnerPool.replace_weights`."""
-        load_versions(self._policies, version)
-        for learner in self._learners.values():
-            learner.restart()
-        self._publisher.publish(self._policies.roles)
 
 
 class CheckpointFolder:

@@ -1,5 +1,5 @@
 """Rollouts with the weights of some steps before, in one process, as `train --launch` has them with
-`training.experimental.staleness`: what that costs in learning can be measured without several machines.
+`training.staleness`: what that costs in learning can be measured without several machines.
 
 The age is exact: step n is rolled out with the weights that began step n - staleness, and the first steps with those of
 the start. The objective corrects for it by importance weights (AReaL, arXiv 2505.24298).

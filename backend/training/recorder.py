@@ -12,7 +12,6 @@ from pathlib import Path
 from torch.utils.tensorboard.writer import SummaryWriter
 
 from backend.store.records import (
-    RESAMPLED_FROM,
     QueryRecord,
     RewardRecord,
     RolloutRecord,
@@ -139,7 +138,7 @@ class TrainingRecorder:
                     self._trajectory(
                         step, one, call, transcript, (MANAGER.key, 0), shared.get(call.role, one.shared_outcome)
                     )
-                    for call, transcript in zip(one.subs, one.sub_transcripts, strict=True)
+                    for call, transcript in zip(one.subs, one.decision.transcripts[1:], strict=True)
                 ]
         for attempts in practice:
             for attempt in attempts:
@@ -225,8 +224,6 @@ class TrainingRecorder:
         parts = {"format": item.parts.format if item.parts.valid else 0.0, "outcome": item.parts.outcome}
         if item.parts.expert is not None:
             parts["expert"] = item.parts.expert
-        if item.parts.overlong:
-            parts["overlong"] = item.parts.overlong
         return RewardRecord(
             run=self.run,
             step=step,
@@ -243,12 +240,9 @@ class TrainingRecorder:
 def rollout_parts(rollout: Rollout, move: float) -> dict[str, float]:
     """What a rollout's outcome was made of and what the team did (`training_metrics.ROLLOUT_PARTS`): fractions of the
     equity, numbers of orders, rulings, clamps and tokens; `exposure`, signed and over all coins, that the decision led
-    to, and `move`, the coins' on the recorded path in volatilities (`market_move`). `resampled_from` is the rollout
-    whose beginning this one repeats, absent where there is none."""
+    to, and `move`, the coins' on the recorded path in volatilities (`market_move`)."""
     outcome, decision = rollout.outcome, rollout.decision
-    origin = rollout.resampled_from
     return {
-        **({} if origin is None else {RESAMPLED_FROM: float(origin)}),
         "net_return": outcome.net_return,
         "fees": outcome.fees,
         "spread": outcome.spread,

@@ -22,6 +22,7 @@ from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.components import TrainingParts
 from backend.training.in_process import helper_gradients, local_learners, local_trainer
+from backend.training.learning.chosen_recipe import credit_of, recipe_of
 from backend.training.learning.data_parallel import gradient_pool
 from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
 from backend.training.recorder import TrainingRecorder
@@ -145,11 +146,6 @@ def processes_for(config: Config) -> int:
 def check_ready(config: Config) -> None:
     """Raise `UserError` for a training that cannot be done as it is configured, or not on this machine."""
     check_trainable(config)
-    if config.training.experimental.newest_weights:
-        raise ConfigError(
-            "training.experimental.newest_weights is for several processes, and in one the weights come when they are "
-            "due: leave it out, or use --launch processes"
-        )
     require_wandb(config.training.wandb_project)
     require_mlflow(config.training.mlflow_experiment)
     hardware_of(config.training)
@@ -163,19 +159,14 @@ def check_trainable(config: Config) -> None:
     load_plugins(config)
     reward_of(config.training)
     scores_of(config)
+    recipe_of(config.training)
+    credit_of(config.training)
     for problem in _of_the_team(config):
         raise ConfigError(problem)
     if config.training.sharding == "fsdp" and config.training.data_parallel == 1:
         raise ConfigError(
             "training.sharding = 'fsdp' divides the weights among the processes of training.data_parallel, which is 1: "
             "set that to 2 or more, or leave sharding out"
-        )
-    experimental = config.training.experimental
-    if experimental.collapse_margin and experimental.staleness:
-        raise ConfigError(
-            f"training.experimental.collapse_margin = {experimental.collapse_margin:g} puts back the best version "
-            f"before the next step is rolled out, and with training.experimental.staleness = {experimental.staleness} "
-            "that step is rolled out with older weights: set one of them to 0"
         )
     if config.training.scenario_source == "beliefs" and not config.market.data and config.market.coins > MOST_COINS:
         raise ConfigError(
@@ -216,11 +207,6 @@ def _of_the_team(config: Config) -> Iterator[str]:
     """
     training, sub_agents = config.training, config.team.roles
     team_of(sub_agents, tools=config.team.tools)
-    if config.team.portfolio and training.experimental.hard_share:
-        yield (
-            f"training.experimental.hard_share = {training.experimental.hard_share:g} draws windows by the state of "
-            "one coin, and team.portfolio = true decides on all: leave one of them out"
-        )
     team = roles_of(sub_agents)
     named = f"team.roles = '{','.join(sub_agents)}'"
     for role in sub_agents:
@@ -232,28 +218,17 @@ def _of_the_team(config: Config) -> Iterator[str]:
                 f"{named}: nothing scores what {role} says, so it cannot be trained; what is trained is the manager "
                 f"with any of {', '.join(STANDARD)}, and roles with a score of their own"
             )
-    experimental = training.experimental
-    for key, roles in (("freeze", training.freeze), ("experimental.per_role", tuple(experimental.per_role))):
-        for role in roles:
-            if role not in team:
-                yield f"training.{key} names {role}, which {named} leaves out: take it out of the one or into the other"
+    for role in training.freeze:
+        if role not in team:
+            yield f"training.freeze lists {role}, which {named} leaves out: take it out of the one or into the other"
     if set(team) <= set(training.freeze):
         yield f"training.freeze names every role that {named} has: there is nothing to train"
-    if experimental.credit != "broadcast" and not {"risk_analyst", "trader"} & set(sub_agents):
+    if training.credit != "broadcast" and not {"risk_analyst", "trader"} & set(sub_agents):
         yield (
-            f"training.experimental.credit = '{experimental.credit}' is for binding answers, and {named} has neither "
+            f"training.credit = '{training.credit}' is for binding answers, and {named} has neither "
             "risk_analyst nor trader: use 'broadcast'"
         )
-    if sub_agents and experimental.resampled_answers and set(sub_agents) <= set(training.freeze):
-        yield (
-            f"training.experimental.resampled_answers = {experimental.resampled_answers} samples answers again of "
-            "sub-agents that learn, and training.freeze names them all: leave one of them out"
-        )
     if not sub_agents:
-        inner = "experimental."
-        answers = (f"{inner}group", f"{inner}single_calls", f"{inner}resampled_answers", f"{inner}beta_end")
-        for key in ("alignment", "beta", *answers):
-            section = experimental if key.startswith(inner) else training
-            name = key.removeprefix(inner)
-            if getattr(section, name) != type(section).model_fields[name].default:
+        for key in ("alignment", "beta"):
+            if getattr(training, key) != type(training).model_fields[key].default:
                 yield f"training.{key} is about sub-agents, and {named} is a single agent: leave training.{key} out"

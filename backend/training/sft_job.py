@@ -105,8 +105,6 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
             f"training.start_from = {config.training.start_from} is where a training begins, and `sft` begins with a "
             "base: leave it out, and name the folder that `sft` makes there"
         )
-    if config.training.experimental.models == "shared":
-        raise ConfigError("training.experimental.models = 'shared': sft trains each role apart; use 'separate'")
     if not sources or len(set(sources)) < len(sources):
         raise UserError(f"the sources are {', '.join(sources) or 'missing'}: name at least one team, each once")
     _claim(folder, {"config": config.to_dict(), "sources": list(sources), "data_hash": market.content_hash})

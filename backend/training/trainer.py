@@ -2,7 +2,7 @@
 
 One step: draw queries, roll the team out K times on each, score, and then for each role apart: align, group, advantage,
 objective, optimizer step. New weights go to the engine before the next step, so every rollout is on-policy unless
-`training.experimental.staleness` asks for older weights. Where the rollouts come from and who learns is not decided
+`training.staleness` asks for older weights. Where the rollouts come from and who learns is not decided
 here: see `components.py`.
 """
 
@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from backend.policies.adapters import save_versions
 from backend.store.records import AdapterRecord
 from backend.training.checkpoints import TrainingState
 from backend.training.components import LearnerPool, RolloutSource, StateStore, TrainingParts
-from backend.training.curriculum.curriculum import curriculum_of
-from backend.training.diagnostics.catalogue import should_stop
+from backend.training.curriculum.curriculum import Curriculum, StepPlan
 from backend.training.learning.learner import MAX_IDLE_STEPS
 from backend.training.learning.step_data import tokens_of
-from backend.training.validation import Validation, validate
+from backend.training.validation import validate
 from cryptosentinel.scheduler import FILLING, SPEED
 from cryptosentinel.team import derive_seed
 from simulator.errors import RunFailed
@@ -58,7 +57,7 @@ class Trainer:
         self._learners = learners
         self._states = states
         self._recorder = parts.recorder
-        self._curriculum = curriculum_of(parts.config)
+        self._curriculum = Curriculum(parts.config)
         self._validation_queries = parts.validation_pool.draw(
             derive_seed(parts.config.seed, "validation"), 0, parts.config.validation_queries, easy=False
         )
@@ -96,14 +95,12 @@ class Trainer:
     def step(self) -> dict[str, float]:
         """One step of training; its metrics. Raises `RunFailed` where the run cannot go on."""
         state, step = self.state, self.state.step
-        plan = self._parts.planner.plan(step, state.stage, step - state.stage_began, self._spent_of_stage2())
-        plan = replace(plan, goes_on=not (self.config.tokens or self._validates_after(step + 1)))
-        rollouts = self._rollouts.collect(plan)
+        stage = self._curriculum.stage(state.stage, self._spent_of_stage2())
+        goes_on = not (self.config.tokens or self._validates_after(step + 1))
+        rollouts = self._rollouts.collect(StepPlan(step, stage, step - state.stage_began, goes_on))
         learning = self._learners.train_step(step, rollouts.data)
         self._recorder.rewards(step, learning.credits)
         metrics = {**rollouts.metrics, **learning.metrics}
-        if plan.stage.hard is not None:
-            metrics |= plan.stage.hard.metrics()
         state.rollbacks += learning.rollbacks
         state.step += 1
         state.tokens += tokens_of(rollouts.data)
@@ -112,44 +109,23 @@ class Trainer:
         self._record(metrics, rollouts.engine)
         self._states.save(state)
         self._recorder.drop_old_conversations(state.step)
-        self._stop_if_hopeless(metrics, learning.failure)
+        warn_of_silent_roles(self._parts.policies.roles, metrics, self._recorder.run)
+        if learning.failure is not None:  # the state of the step is kept by then
+            raise RunFailed(learning.failure)
         return metrics
 
     def _record(self, metrics: dict[str, float], engine: Mapping[str, float]) -> None:
         """Write the metrics of the step that was just done."""
         state = self.state
         metrics["rollbacks"] = float(len(state.rollbacks))
-        if self.config.experimental.collapse_margin:
-            metrics["rejections"] = float(len(state.rejections))
         metrics |= {f"engine/{name}": engine[name] for name in FILLING if name in engine}
         self._recorder.metrics(state.step, metrics)
         self._recorder.speed(state.step, {f"engine/{name}": engine[name] for name in SPEED if name in engine})
 
-    def _stop_if_hopeless(self, metrics: Mapping[str, float], failure: str | None) -> None:
-        """Raise `RunFailed` for a `failure` of learning or where the run cannot recover from what its metrics show; the
-        state of the step is kept by then."""
-        run = self._recorder.run
-        silent = silent_roles(self._parts.policies.roles, metrics, run)
-        if failure is not None:
-            raise RunFailed(failure)
-        if not self.config.experimental.auto_stop:
-            return
-        if silent:
-            raise RunFailed(
-                f"stopped by training.experimental.auto_stop: {', '.join(silent)} had no conversation in "
-                f"{MAX_IDLE_STEPS} steps; train with a higher training.experimental.per_role.manager.entropy or a "
-                "longer stage 1, or without auto_stop"
-            )
-        records = self._recorder.store.metrics(run)
-        finding = should_stop([(record.step, record.values) for record in records])
-        if finding is not None:
-            raise RunFailed(f"stopped by training.experimental.auto_stop: {finding.sentence()}")
-
     # -- stages and validation --------------------------------------------------------------------------------------
 
     def _validate(self, metrics: dict[str, float]) -> None:
-        """Measure the team, keep it if it is the best so far, put the best back if it has collapsed, and open the gate
-        when stage 1 has done its work."""
+        """Measure the team, keep it if it is the best so far, and open the gate when stage 1 has done its work."""
         state, parts, curriculum = self.state, self._parts, self._curriculum
         result = validate(parts.shards, self._validation_queries, self.config.shards, self.config.seed)
         metrics |= result.metrics()
@@ -158,33 +134,14 @@ class Trainer:
         if curriculum.gate_passed(result.valid) and (state.best_score is None or result.outcome > state.best_score):
             state.best_score, state.best_step = result.outcome, state.step
             self._keep_version()
-        elif self._collapsed(result):
-            self._restore_best()
-        if state.stage == 1 and state.step >= curriculum.stage1_steps:
+        if state.stage == 1 and state.step >= self.config.stage1_steps:
             if curriculum.gate_passed(result.valid):
                 state.stage, state.stage_began, state.stage1_tokens = 2, state.step, state.tokens
-            elif state.step >= curriculum.stage1_max_steps:
+            elif state.step >= self.config.stage1_max_steps:
                 raise RunFailed(
-                    f"stage 1 did not reach {curriculum.gate_format:.0%} valid answers in {state.step} steps "
+                    f"stage 1 did not reach {self.config.gate_format:.0%} valid answers in {state.step} steps "
                     f"({curriculum.failed_roles(result.valid)}): give the warm start more steps, or lower the rates"
                 )
-
-    def _collapsed(self, result: Validation) -> bool:
-        """Whether the outcome is `collapse_margin` or more below the best, or a role lost its format.
-
-        The format is lost below `rollback_format`, not below the gate: a few malformed answers are no collapse.
-        """
-        margin, best = self.config.experimental.collapse_margin, self.state.best_score
-        if not margin or best is None:
-            return False
-        lost = any(share < self.config.rollback_format for share in result.valid.values())
-        return lost or result.outcome <= best - margin
-
-    def _restore_best(self) -> None:
-        """Put the best version of every role in place of the present one; later steps draw other states."""
-        assert self.state.best_step is not None  # there is a best score
-        self._learners.replace_weights(self.state.step, self.adapters(self.state.best_step))
-        self.state.rejections.append(self.state.step)
 
     def _keep_version(self) -> None:
         """Write the policies as a version of their own and record it."""
@@ -227,19 +184,17 @@ class Trainer:
     def _total(self, done: int | None = None) -> int:
         """Steps of the whole run, as far as is known once `done` of them are (as many as now): stage 1 may take longer
         than its least."""
-        state, curriculum = self.state, self._curriculum
+        state, config = self.state, self.config
         done = state.step if done is None else done
-        began = state.stage_began if state.stage == 2 else max(curriculum.stage1_steps, done + 1)
-        return began + curriculum.stage2_steps
+        began = state.stage_began if state.stage == 2 else max(config.stage1_steps, done + 1)
+        return began + config.stage2_steps
 
 
-def silent_roles(roles: Sequence[str], metrics: Mapping[str, float], run: str) -> list[str]:
-    """The roles without a conversation in `MAX_IDLE_STEPS` steps or more; the log names each of them once."""
-    silent = [role for role in roles if metrics.get(f"{role}/silent_steps", 0.0) >= MAX_IDLE_STEPS]
-    for role in silent:
-        if metrics[f"{role}/silent_steps"] == MAX_IDLE_STEPS:
+def warn_of_silent_roles(roles: Sequence[str], metrics: Mapping[str, float], run: str) -> None:
+    """Log, once, each role that has had no conversation in `MAX_IDLE_STEPS` steps."""
+    for role in roles:
+        if metrics.get(f"{role}/silent_steps") == MAX_IDLE_STEPS:
             _log.warning(
                 "run %s: %s had no conversation in %d steps, so it learns nothing; see whether the manager asks it",
                 run, role, MAX_IDLE_STEPS,
             )  # fmt: skip
-    return silent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,13 +63,3 @@ class PricePaths:
         """``(paths, bars, symbols)``."""
         paths, bars, symbols = self.open.shape
         return paths, bars, symbols
-
-    def without_drift(self, drift: float | NDArray[np.float64]) -> PricePaths:
-        """The same scenarios, whose prices grow by `drift` less a bar (a fraction), the first bar's included; by one of
-        each symbol, (S,), or one of all.
-
-        All prices of a bar move together, so that highs stay the highest; funding and spreads stay as they are.
-        """
-        less = (1.0 + np.asarray(drift)) ** -np.arange(1.0, self.open.shape[1] + 1.0)[None, :, None]
-        prices = {name: getattr(self, name) * less for name in ("open", "high", "low", "close")}
-        return replace(self, **prices)

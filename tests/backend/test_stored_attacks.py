@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from backend.config.load import config_from_dict, load_config, override, presets
+from backend.config.load import config_from_dict, load_config, presets
 from backend.config.ownership import signed, unsigned
 from backend.config.schema import Config
 from backend.paper.records.stored import own_config, session_team
@@ -128,7 +128,7 @@ def test_a_run_of_this_user_that_comes_back_changed_loads_nothing_that_it_names(
         mine = config_from_dict(run.config["config"])
         document = {
             **unsigned(run.config),
-            "config": override(mine, ("engine.kind=local", "plugins.roles=[]")).to_dict(),
+            "config": load_config(mine, ("engine.kind=local", "plugins.roles=[]")).to_dict(),
         }
         document["config"]["engine"]["python"] = ""
         was = {**document, "sources": {"scripted": {"team": "scripted", "variant": ""}}}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from backend.config.load import defaults, load_config
+from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.jobs.queue import JobQueue
 from backend.runs.backtest import settings_for
@@ -32,7 +32,7 @@ def test_a_backtest_is_handed_over_as_the_form_says(here: Path, queue: JobQueue)
     assert not app.exception and not app.error
     [job] = queue.jobs()
     request = asked_of(job)
-    settings = defaults(request.overrides)
+    settings = load_config(None, request.overrides)
     assert (settings.costs.taker_fee, settings.evaluation.baselines) == (0.00075, ("hold", "ema_cross"))
     assert settings.team.portfolio
     assert request == BacktestRequest(
@@ -55,7 +55,7 @@ def test_bars_engine_and_limits_of_the_form_reach_the_job(here: Path, queue: Job
     field(app.button, "Run").click().run()
     assert not app.exception and not app.error
     request = asked_of(queue.jobs()[0])
-    settings = request.on_market(defaults(request.overrides))
+    settings = request.on(None)
     assert (request.timeframe, request.resample, settings.market.resample) == ("4h", "8h", "8h")
     assert request.teams == ("scripted", "model")
     engine = settings.engine

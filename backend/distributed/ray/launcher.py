@@ -62,7 +62,7 @@ def run_ray(
     folder = (runs / run).absolute()
     (folder / SERVICES).mkdir(parents=True, exist_ok=True)
     with Store.open(address) as store, cluster(ray_address):
-        config, _ = stored_config(store.run(run), to_continue=True, approved=approved)
+        config, _ = stored_config(store.run(run), approved=approved)
         processes = RayProcesses(config, folder, address, workers, approved, more_workers)
         try:
             processes.start(on_start)

@@ -49,7 +49,7 @@ def stored_session(store: Store, run: str) -> tuple[RunRecord, Config, dict[str,
 def own_config(record: RunRecord) -> Config:
     """The configuration of a session. Raises `UserError` for one that is not this user's own and names what only the
     user may: a setting, or a team that is loaded from elsewhere."""
-    config, withheld = stored_config(record, to_continue=True)
+    config, withheld = stored_config(record)
     named = [one.key for one in withheld]
     if not is_own(record.run, record.config):
         teams = {role: str(record.config.get(role) or SCRIPTED) for role in ("team", "shadow")}

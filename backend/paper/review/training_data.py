@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from backend.config.load import config_from_dict, override
+from backend.config.load import config_from_dict, load_config
 from backend.config.schema import Config
 from backend.paper.feeds import rules_from_json
 from backend.paper.journal import bar_from_json, entries_of, history_from_json
@@ -77,7 +77,7 @@ def train_request_of(session: str, request: TrainRequest, store: Store, runs: Pa
             f"session {session} still runs, so that its record grows: stop it first with `cryptosentinel paper stop "
             f"{session}`, or wait for its end"
         )
-    traded, _ = stored_config(record, to_continue=False)
+    traded, _ = stored_config(record)
     data = session_data(session, entries_of(store, session))
     stated = request.settings()
     folder = runs / session / FOLDER / data.market.content_hash[:_DIGITS]
@@ -160,8 +160,8 @@ def _on(stated: Config, request: TrainRequest, data: SessionData, traded: Config
     }  # fmt: skip
     document["costs"] = traded.to_dict()["costs"]
     document["training"]["states"] = str(folder / STATES_FILE)
-    config = config_from_dict(document, "the options")
-    return override(config, [one for one in request.overrides if one.strip().startswith("costs.")], "the options")
+    costs = [one for one in request.overrides if one.strip().startswith("costs.")]
+    return load_config(config_from_dict(document, "the options"), costs, name="the options")
 
 
 def _check_enough(config: Config, data: SessionData) -> None:

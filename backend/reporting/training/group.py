@@ -11,7 +11,7 @@ from backend.reporting.blocks import Picture, Table, TableRow
 from backend.reporting.charts import GREY, ROLE_COLOURS, blank_figure
 from backend.reporting.drawing.figure import trace
 from backend.reporting.labels import Column
-from backend.store.records import RESAMPLED_FROM, QueryRecord, RewardRecord, RolloutRecord
+from backend.store.records import QueryRecord, RewardRecord, RolloutRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES, role_title
 from simulator.market.timeframes import format_time
@@ -62,7 +62,7 @@ class RolloutGroup:
         ]
         rows = tuple(
             TableRow(
-                _name(rollout),
+                f"rollout {rollout.rollout + 1}",
                 {
                     "outcome": rollout.outcome,
                     **{key: rollout.parts.get(key) for key in ("net_return", "exposure", "orders")},
@@ -77,11 +77,6 @@ class RolloutGroup:
             "brackets says how far it lies from those it is compared with, in deviations: above 0 is said more often "
             "after the step, below 0 less."
         )
-        if any(RESAMPLED_FROM in rollout.parts for rollout in self.rollouts):
-            caption += (
-                " A rollout that goes on from another one repeats what that one said up to a question. From its answer "
-                "on they are compared with each other; nothing repeated is paid twice."
-            )
         return Table("Rollouts side by side", caption, tuple(columns), rows, first="Rollout")
 
     def conversations(self) -> Table:
@@ -162,12 +157,6 @@ class RolloutGroup:
         return "; ".join(
             f"{one.total:.2f}" + ("" if one.advantage is None else f" ({one.advantage:+.2f})") for one in of_role
         )
-
-
-def _name(rollout: RolloutRecord) -> str:
-    """The number of a rollout, and of the one that it goes on from."""
-    origin = rollout.parts.get(RESAMPLED_FROM)
-    return f"rollout {rollout.rollout + 1}" + ("" if origin is None else f", goes on from {int(origin) + 1}")
 
 
 _ALIGNMENT = {

@@ -17,11 +17,10 @@ engine). `learning.learner.Learner.train` then goes through this page from top t
     expert of the risk analyst: its loss quantile, and what its           pinball_score,
         reductions and vetoes were worth                                  intervention_value
     expert of the trader: implementation shortfall                        shortfall_score
-    soft penalty for an overlong conversation, in [-1, 0]                 overlong_penalty
 
    All parts lie in [0, 1]. The outcome is the team's; it is 0 for S where the format of M is invalid. The broadcast of
    the outcome can be replaced by what a role changed of it, D_a = v(N) - v(N without a) or its Shapley value:
-   `counterfactual.py`, difference_rewards and shapley_values. What the rollouts are scored with is in
+   `team_credit.py`, Counterfactual and Shapley. What the rollouts are scored with is in
    `training.rollout.scoring`; the replay without a role's effect is in `training.rollout.role_outcomes`.
 
 2. Alignment: `alignment.py`
@@ -38,38 +37,25 @@ engine). `learning.learner.Learner.train` then goes through this page from top t
 
     A = (R - mean) / sigma, within (q, a), weighted by w,    group_advantages
         population sigma; 0 in a group without spread
-    A = sum over the parts p of c_p (R_p - mean_p) / sigma_p,   decoupled_advantages, batch_scaled
-        divided by the batch's sigma (the GDPO variant)
-    A among valid calls, -penalty for an invalid one       advantages_of_valid
-
-   What a sub-agent's call is compared with: `grouping.py`
-
-    all of (q, a), its ordinal, or its question           comparisons, which backs off where there are few
-    answers that were given again: each other             comparisons, and continuations of the manager
-    a call without peers: the other queries of the step   single_call_advantage (leave-one-out)
+    A among valid calls, -penalty for an invalid one         advantages_of_valid
 
 4. Credit: `credit.py` puts 1 to 3 together for one role
 
     rewards and weights of the role's calls               score_main, score_sub
     their advantages; roles never share a statistic       assign_credit, which calls group_advantages
 
-5. Objective: `objective.py`, maximised for each role apart
+5. Objective: `recipes.py` over `objective.py`, maximised for each role apart
 
-    r = pi_proximal / pi_behaviour, truncated or masked   importance_weights
+    r = pi_proximal / pi_behaviour, truncated             importance_weights
     rho = pi_new / pi_proximal: token, sequence           policy_ratio
         or trajectory
-    min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)  clipped_objective, policy_loss = "clip"
-    sg(clip(rho, ...)) A log pi_new                       clipped_objective, policy_loss = "cispo"
-    J = sum w (value) / normalizer                        aggregate, normalizer: rollouts count, never calls
+    min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)  clipped_values
+    sg(clip(rho, ...)) A log pi_new                       weighted_logps (CISPO)
+    J = sum w (value) / total                             Recipe.objective; total: rollouts count, never calls
     KL(pi_new || pi_ref), k3 with an unbiased gradient    kl_tokens
-
-   Exploration that lasts: `exploration.py`
-
-    log beta <- log beta + rate (1 - H / target)          next_entropy_weight, the weight of H in the next step
-    tokens with the largest (log pi - mean) (A - mean)    held_tokens: they have no gradient (Clip-Cov)
 
    The loss -(J - kl KL + beta H) of a micro-batch and the optimizer step are in `learning.role_trainer`
    (`PolicyGradient`, `RoleTrainer.optimizer_step`). No gradient crosses roles.
 
-From a step to an advantage: Trainer.step, LearnerPool.train_step, Learner.train, assign_credit, group_advantages.
+From a step to an advantage: Trainer.step, LearnerPool.train_step, Learner.train, assign_credit, Recipe.advantages.
 """

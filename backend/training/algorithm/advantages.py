@@ -3,14 +3,10 @@
 group      A = (R - mean) / sigma of the summed reward, both within the group
 no sigma   A = R - mean (Dr. GRPO, arXiv 2503.20783): sigma gives queries whose rewards hardly differ the largest
            steps
-decoupled  A = sum_p c_p (R_p - mean_p) / sigma_p over the parts p of the reward, each in its group, and then divided
-           by the sigma of the whole batch (GDPO, arXiv 2601.05242): no part is drowned by another with more spread
 apart      valid answers are compared with valid ones alone, and an invalid one has a penalty of fixed size
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -80,37 +76,3 @@ def advantages_of_valid(
     wrong = ~right & (weight > 0.0)
     advantages[wrong] = -penalty
     return advantages, degenerate and not wrong.any()
-
-
-def decoupled_advantages(
-    parts: npt.ArrayLike, coefficients: npt.ArrayLike, weights: npt.ArrayLike | None = None
-) -> tuple[npt.NDArray[np.float64], bool]:
-    """sum_p c_p (R_p - mean_p) / sigma_p within one group, and whether all its parts are degenerate.
-
-    parts (n, P), coefficients (P,), weights (n,) as in `group_advantages`, which does each part. A part that is equal
-    throughout adds nothing. GDPO divides by the batch's sigma afterwards: `batch_scaled`.
-    """
-    part = np.asarray(parts, np.float64)
-    coefficient = np.asarray(coefficients, np.float64)
-    if part.ndim != 2 or coefficient.shape != part.shape[1:]:
-        raise ValueError(f"parts {part.shape} and coefficients {coefficient.shape} must be (n, P) and (P,)")
-    advantages, degenerate = np.zeros(len(part)), True
-    for column, factor in zip(part.T, coefficient, strict=True):
-        if factor != 0.0:
-            own, equal = group_advantages(column, weights)
-            advantages += factor * own
-            degenerate &= equal
-    return advantages, degenerate
-
-
-def batch_scaled(
-    advantages: Sequence[npt.NDArray[np.float64]], weights: Sequence[npt.NDArray[np.float64]]
-) -> list[npt.NDArray[np.float64]]:
-    """The advantages of all groups of a batch, centred and divided by their common sigma (GDPO, arXiv 2601.05242).
-
-    advantages and weights: one (n,) a group. A batch in which all are equal gives zeros.
-    """
-    if not advantages:
-        return []
-    scaled, _ = group_advantages(np.concatenate(advantages), np.concatenate(weights))
-    return np.split(scaled, np.cumsum([len(one) for one in advantages])[:-1])

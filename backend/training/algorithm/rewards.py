@@ -3,9 +3,9 @@
     main agent:  R = a1 format + a2 outcome              0 when its format is invalid
     sub-agent:   R = b1 format + b2 outcome + b3 expert  0 when its format is invalid
 
-`outcome` is the team's, one per rollout, or what a role changed of it (`counterfactual`). An overlong conversation may
-cost up to 1 more (`overlong_penalty`). The expert scores are verifiable: each compares what an agent said with what
-happened on the market. No model judges. All scores are proper or monotone, so honesty is the best answer.
+`outcome` is the team's, one per rollout, or what a role changed of it (`team_credit`). The expert scores are
+verifiable: each compares what an agent said with what happened on the market. No model judges. All scores are proper
+or monotone, so honesty is the best answer.
 """
 
 from __future__ import annotations
@@ -27,31 +27,27 @@ class RewardParts:
     """The parts of one trajectory's reward, kept apart so that a record can be re-weighed later.
 
     `outcome` is the team's outcome of the rollout, 0 when the main agent's format was invalid, or the part of it that
-    `counterfactual` credits the role with. `expert` is None where no score exists, always so for the main agent.
-    `overlong` is `overlong_penalty`. Raises ValueError for a part outside [0, 1], an `overlong` outside [-1, 0], or
-    NaN.
+    `team_credit` gives the role. `expert` is None where no score exists, always so for the main agent. Raises
+    ValueError for a part outside [0, 1], or NaN.
     """
 
     valid: bool
     format: float
     outcome: float
     expert: float | None = None
-    overlong: float = 0.0
 
     def __post_init__(self) -> None:
         _check("format", self.format)
         _check("outcome", self.outcome)
         if self.expert is not None:
             _check("expert", self.expert)
-        if not -1.0 <= self.overlong <= 0.0:
-            raise ValueError(f"reward part overlong = {self.overlong} is outside [-1, 0]")
 
-    def terms(self) -> tuple[float, float, float, float]:
-        """Format, outcome, expert and overlong as they count: the former three are 0 when the format is invalid, and
-        so is a missing expert score. The reward is their sum weighted with (b1, b2, b3, 1)."""
+    def terms(self) -> tuple[float, float, float]:
+        """Format, outcome and expert score as they count: all 0 when the format is invalid, and so is a missing expert
+        score. The reward is their sum weighted with (b1, b2, b3)."""
         if not self.valid:
-            return 0.0, 0.0, 0.0, self.overlong
-        return self.format, self.outcome, self.expert or 0.0, self.overlong
+            return 0.0, 0.0, 0.0
+        return self.format, self.outcome, self.expert or 0.0
 
 
 def main_reward(valid: bool, format_score: float, outcome: float, alpha: tuple[float, float] = ALPHA) -> float:
@@ -76,17 +72,6 @@ def sub_reward(
     if beta[2] == 0.0:
         return reward
     return None if parts.expert is None else reward + beta[2] * parts.expert
-
-
-def overlong_penalty(tokens: int, length: int, buffer: int) -> float:
-    """The soft overlong punishment of DAPO (arXiv 2503.14476, eq. 13), in [-1, 0]; it is added to the reward.
-
-    0 up to `length - buffer` sampled tokens, then linearly down to -1 at `length`, and -1 beyond. Raises ValueError
-    unless 1 <= buffer <= length.
-    """
-    if not 1 <= buffer <= length:
-        raise ValueError(f"an overlong penalty needs a buffer from 1 to its length {length}, not {buffer}")
-    return -min(1.0, max(0.0, (tokens - (length - buffer)) / buffer))
 
 
 def squash(x: float) -> float:

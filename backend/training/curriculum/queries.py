@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ import numpy.typing as npt
 
 from backend.config.schema import Config
 from backend.config.training import TrainingConfig
-from backend.training.curriculum.hard_windows import Hard, cells_of
 from backend.training.curriculum.recorded_states import read_states
 from cryptosentinel.scripted_team import coin_size
 from cryptosentinel.team import derive_seed
@@ -39,9 +37,8 @@ CASH_SHARE = 0.25  # of the queries on a portfolio that start from cash alone
 @dataclass(frozen=True)
 class Query:
     """One state. `market` holds the one coin that is decided on, and `around` all coins of the market: a team sees the
-    others too, as it does in a backtest. `volatility` is that of the horizon, known at `bar`; `drift` is what the
-    scenarios grow less by, a bar; `belief`, if there is one, the chances of bear, range and bull that they begin with
-    in place of the hidden regime."""
+    others too, as it does in a backtest. `volatility` is that of the horizon, known at `bar`; `belief`,
+    if there is one, the chances of bear, range and bull that scenarios begin with in place of the hidden regime."""
 
     key: str
     market: Market
@@ -51,7 +48,6 @@ class Query:
     volatility: float
     seed: int
     around: Market
-    drift: float = 0.0
     belief: tuple[float, ...] | None = None
 
     @property
@@ -86,18 +82,12 @@ class Query:
     def _beliefs(self) -> list[tuple[float, ...]] | None:
         return None if self.belief is None else [self.belief]
 
-    def _drifts(self) -> float | npt.NDArray[np.float64]:
-        return self.drift
-
     def scenarios(self, paths: int, bars: int, costs: Costs | None = None) -> PricePaths:
         """Simulated scenarios of the state where the market's truth is known, the recorded one (a single path)
         otherwise, in which `costs` have the rate of funding that the data lacks."""
         if self.market.truth is None:
-            scenarios = recorded_path(self.market, self.bar, bars, costs)
-        else:
-            scenarios = truth_of(self.market).scenarios(self.market, self.bar, paths, bars, self.seed, self._beliefs())
-        drifts = self._drifts()
-        return scenarios.without_drift(drifts) if np.any(drifts) else scenarios
+            return recorded_path(self.market, self.bar, bars, costs)
+        return truth_of(self.market).scenarios(self.market, self.bar, paths, bars, self.seed, self._beliefs())
 
 
 @dataclass(frozen=True)
@@ -112,7 +102,6 @@ class PortfolioQuery(Query):
 
     held: tuple[float, ...] = ()  # (S,) in the order of the market
     volatilities: tuple[float | None, ...] = ()  # (S,) of each coin alone
-    drifts: tuple[float, ...] = ()  # (S,)
     beliefs: tuple[tuple[float, ...], ...] | None = None  # (S, 3)
 
     def exposures(self) -> dict[str, float]:
@@ -127,18 +116,12 @@ class PortfolioQuery(Query):
     def _beliefs(self) -> list[tuple[float, ...]] | None:
         return None if self.beliefs is None else list(self.beliefs)
 
-    def _drifts(self) -> float | npt.NDArray[np.float64]:
-        return np.array(self.drifts)
-
 
 class QueryPool:
     """All states in the bars [start, stop) of a market, and the draws from them.
 
     With `gross_limit` a state is that of all coins, with exposures whose absolute values sum to that at most. A coin
     that is not listed at a bar, or no more at the horizon's end, is there with its name and nothing held.
-
-    With `detrend` each coin's scenarios lose what the coin drifts by on average over these bars, so that to be always
-    long or short earns nothing and only timing does (Aronson 2006, Evidence-Based Technical Analysis, chapter 1).
 
     With `beliefs` (T, S, 3) the scenarios of a state begin with the regimes that could be believed in, where they else
     begin with the hidden one. What an agent sees is a part of the public data D, so by the tower property
@@ -156,7 +139,6 @@ class QueryPool:
         start: int,
         stop: int,
         horizon: int,
-        detrend: bool = False,
         beliefs: npt.NDArray[np.float64] | None = None,
         gross_limit: float | None = None,
         states: Mapping[int, Mapping[str, float]] | None = None,
@@ -176,25 +158,11 @@ class QueryPool:
         self._among = np.array([states is None or bar in states for bar in range(first, last)])  # (bars,)
         self._clarity = np.stack([_clarity(one, self._bars, horizon) for one in self._markets])  # (S, bars)
         self._beliefs = beliefs
-        self._drifts = [_drift(one, self._bars, horizon) if detrend else 0.0 for one in self._markets]
 
-    def cell_of(self, symbol: str, bar: int) -> int:
-        """The cell of `hard_windows` that a coin's bar is in, -1 for none."""
-        [row] = [row for row, market in enumerate(self._markets) if market.symbols == (symbol,)]
-        return int(self._cells[row, bar - self._bars[0]])
-
-    @cached_property
-    def _cells(self) -> npt.NDArray[np.int64]:
-        """(S, bars); computed only for those who draw by it."""
-        return cells_of(self._markets, self._bars)
-
-    def draw(self, seed: int, step: int, count: int, easy: bool, hard: Hard | None = None) -> list[Query]:
-        """`count` queries for a step. Easy ones are drawn from the half of the states whose trend is clearest; with
-        `hard` some are drawn by what the team leaves lying in states like them."""
+    def draw(self, seed: int, step: int, count: int, easy: bool) -> list[Query]:
+        """`count` queries for a step. Easy ones are drawn from the half of the states whose trend is clearest."""
         rng = np.random.default_rng(derive_seed(seed, "queries", step))
         if self._gross_limit is not None:
-            if hard is not None:
-                raise ValueError("hard windows are those of one coin")
             return self._draw_portfolios(rng, seed, step, count, easy, self._gross_limit)
         usable = ~np.isnan(self._clarity) & self._among
         if easy and usable.any():
@@ -202,10 +170,7 @@ class QueryPool:
         states = np.argwhere(usable)
         if len(states) == 0:
             raise self._nothing()
-        if hard is None:
-            chosen = states[rng.integers(len(states), size=count)]
-        else:
-            chosen = states[rng.choice(len(states), size=count, p=hard.chances(self._cells[usable]))]
+        chosen = states[rng.integers(len(states), size=count)]
         exposures = rng.choice(HELD, size=count)
         queries: list[Query] = []
         for number, ((column, row), exposure) in enumerate(zip(chosen, exposures, strict=True)):
@@ -224,7 +189,6 @@ class QueryPool:
                     volatility=volatility,
                     seed=derive_seed(seed, "futures", step, number),
                     around=self.market,
-                    drift=self._drifts[column],
                     belief=None if self._beliefs is None else tuple(map(float, self._beliefs[bar, column])),
                 )
             )
@@ -269,7 +233,6 @@ class QueryPool:
                         horizon_volatility(view, symbol, self.horizon) if known[place, row] else None
                         for place, symbol in enumerate(symbols)
                     ),
-                    drifts=tuple(self._drifts),
                     beliefs=None
                     if self._beliefs is None
                     else tuple(tuple(map(float, coin)) for coin in self._beliefs[bar]),
@@ -317,7 +280,7 @@ def pools_of(
     `gross` is the `gross_limit` of queries on a portfolio. Raises `DataError` for `training.states` of other bars."""
     beliefs = regime_beliefs(market) if training.scenario_source == "beliefs" and market.truth is not None else None
     states = read_states(Path(training.states)).bars_in(market) if training.states else None
-    return [QueryPool(market, *part, horizon, training.experimental.detrend, beliefs, gross, states) for part in parts]
+    return [QueryPool(market, *part, horizon, beliefs, gross, states) for part in parts]
 
 
 def account_holding(view: MarketView, exposures: Mapping[str, float], cash: float = CASH) -> AccountView:
@@ -360,13 +323,3 @@ def _clarity(market: Market, bars: npt.NDArray[np.int64], horizon: int) -> npt.N
     with np.errstate(divide="ignore", invalid="ignore"):
         clarity = np.abs(move) / (sigma[bars] * np.sqrt(horizon))
     return np.where(np.isfinite(clarity) & (sigma[bars] > 0), clarity, np.nan)
-
-
-def _drift(market: Market, bars: npt.NDArray[np.int64], horizon: int) -> float:
-    """Mean simple return of a bar over the scenarios of `bars`: by the law where it is known, otherwise as recorded."""
-    if market.truth is not None:
-        return float(np.mean(truth_of(market).drift[bars, 0]))
-    close = market.close[bars[0] : bars[-1] + horizon + 1, 0]
-    returns = close[1:] / close[:-1] - 1.0
-    known = returns[~np.isnan(returns)]
-    return float(np.mean(known)) if len(known) else 0.0  # not listed yet

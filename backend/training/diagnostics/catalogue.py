@@ -5,10 +5,8 @@ The functions and thresholds are in `rules.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from backend.training.diagnostics import rules as of
-from backend.training.diagnostics.rules import DiagnosticFinding, History, Rule, Values, diagnose
+from backend.training.diagnostics.rules import Rule
 
 RULES = (
     Rule(
@@ -77,7 +75,7 @@ RULES = (
         ("team/net_exposure", "team/exposure", "team/market_move", "team/timing"),
         f"over {of.LONG_RUN} steps |net| is {of.ONE_SIDED:.0%} of gross exposure, on the side of the market's drift, "
         f"and exposure and move correlate below {of.TIMING}: it earns what holding earns",
-        "set training.experimental.detrend; compare with `hold` and with the twin without edge in `evaluate`; train on "
+        "compare with `hold` and with the twin without edge in `evaluate`; train on "
         "more coins and on windows of other regimes",
         of.copies_drift,
         points=of.LONG_RUN,
@@ -149,7 +147,7 @@ RULES = (
         "warning",
         ("{role}/degenerate_share",),
         f"{of.FEW_DIFFER:.0%} of the groups have equal rewards, for {of.RUN} steps: they cost tokens and teach nothing",
-        "training.experimental.dynamic_rounds above 0, more training.rollouts_per_query, a higher training.temperature",
+        "more training.rollouts_per_query, a higher training.temperature",
         of.zero_spread,
         points=of.RUN,
     ),
@@ -160,7 +158,7 @@ RULES = (
         ("{role}/calls/efficiency",),
         f"the effective number of calls, (Σw)² / Σw² by the alignment's weights, is below {of.EVEN_CALLS:.0%} of the "
         f"calls made, for {of.RUN} steps: few rollouts with few calls bear the step",
-        "training.alignment fractional rather than duplicate_drop, training.experimental.group ordinal, fewer turns of "
+        "training.alignment fractional rather than duplicate_drop, fewer turns of "
         "the manager, more training.queries_per_step",
         of.uneven_calls,
         points=of.RUN,
@@ -216,7 +214,7 @@ RULES = (
         ("{role}/ratio/max",),
         f"a token's probability changes by more than {of.LONG_TAIL:g} times within a step, {of.SHORT_RUN} steps in a "
         "row",
-        "a lower training.learning_rate, fewer training.minibatches; training.experimental.ratio sequence",
+        "a lower training.learning_rate, fewer training.minibatches; training.recipe gspo",
         of.ratio_tail,
         points=of.SHORT_RUN,
     ),
@@ -246,7 +244,7 @@ RULES = (
         "warning",
         ("{role}/skipped_updates",),
         "a loss or gradient that was not finite; the update was left out",
-        "if it comes again: a lower training.learning_rate, training.experimental.importance mask",
+        "if it comes again: a lower training.learning_rate",
         of.skipped_update,
         points=1,
     ),
@@ -257,7 +255,7 @@ RULES = (
         ("{role}/engine_gap",),
         f"log-probs of engine and trainer differ by more than {of._GAP} nats at some token, {of.SHORT_RUN} steps in a "
         "row; float32 on both sides gives some 1e-5",
-        "see that both compute in the same type; with a bfloat16 server keep training.experimental.importance truncate",
+        "see that both compute in the same type; a bfloat16 server is corrected by training.importance_cap",
         of.engine_gap,
         points=of.SHORT_RUN,
     ),
@@ -267,7 +265,7 @@ RULES = (
         "warning",
         ("{role}/stale",),
         f"more than {of.STALE:.0%} of a step's conversations come from older weights, for {of.RUN} steps",
-        "publish new weights more often; keep training.experimental.importance on",
+        "publish new weights more often; lower training.staleness",
         of.stale_rollouts,
         points=of.RUN,
     ),
@@ -277,8 +275,7 @@ RULES = (
         "warning",
         ("{role}/truncated",),
         f"more than {of.CUT_OFF:.0%} of the conversations end at the token limit, for {of.RUN} steps",
-        "a higher team.max_tokens, training.experimental.overlong_length with its buffer, or "
-        "training.experimental.mask_truncated",
+        "a higher team.max_tokens, or a lower team.thinking_tokens",
         of.cut_off,
         points=of.RUN,
     ),
@@ -294,15 +291,3 @@ RULES = (
         points=of.LONG_RUN,
     ),
 )
-FATAL = tuple(rule for rule in RULES if rule.severity == "fatal")
-
-
-def should_stop(metrics_history: Sequence[tuple[int, Values]]) -> DiagnosticFinding | None:
-    """The fatal finding that holds at the newest step, or None: for a trainer to ask after each step.
-
-    metrics_history: (step, metrics) of the steps so far, ascending. What has healed since, as by a rollback, is none.
-    """
-    if not metrics_history:
-        return None
-    newest = metrics_history[-1][0]
-    return next((one for one in diagnose(History(metrics_history), FATAL) if one.until == newest), None)

@@ -35,7 +35,7 @@ from backend.store.records import RewardRecord, RolloutRecord, TrajectoryRecord
 from backend.store.run_record import stored_config
 from backend.store.store import Store
 from backend.training.algorithm.alignment import align
-from backend.training.curriculum.curriculum import curriculum_of
+from backend.training.curriculum.curriculum import Curriculum
 from backend.training.diagnostics.catalogue import RULES
 from backend.training.diagnostics.rules import DiagnosticFinding, History, can_judge, diagnose, missing_points
 from cryptosentinel.agents.registry import MANAGER, ROLES
@@ -89,7 +89,6 @@ TEAM_ROWS = (
     ("team/timing", "exposure with move"),
     ("team/clamps", "guard's clamps"),
     ("rollbacks", "rollbacks so far"),
-    ("rejections", "collapses put back"),
 )
 
 
@@ -244,7 +243,7 @@ def reward_metrics(
 ) -> Steps:
     """The shares of format, outcome and validity by step and role. The weights of the parts are those of the step's
     stage; where the run's settings are not known, there is the last one only."""
-    stages = None if training is None else curriculum_of(training)
+    stages = None if training is None else Curriculum(training)
     by_role: dict[tuple[int, str], list[RewardRecord]] = defaultdict(list)
     for one in rewards:
         by_role[one.step + 1, one.role].append(one)

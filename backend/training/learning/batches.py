@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,8 +22,7 @@ class TrainingRow:
     first branch.
 
     `proximal` (length,) are its log-probs under the policy before the first of several updates. It is None in the first
-    update: there the forward pass of the update itself gives them. `held` (length of ids,)
-    marks sampled tokens without a gradient of the objective (`exploration.held_tokens`); None where there is none.
+    update: there the forward pass of the update itself gives them.
     """
 
     trajectory: Trajectory
@@ -32,7 +30,6 @@ class TrainingRow:
     weight: float
     proximal: Tensor | None = None
     first: bool = True
-    held: npt.NDArray[np.bool_] | None = None
 
     @property
     def length(self) -> int:

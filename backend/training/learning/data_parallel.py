@@ -51,7 +51,6 @@ from backend.training.learning.role_trainer import (
     GradientPool,
     LocalGradients,
     PolicyGradient,
-    RoleTrainerSettings,
     local_optimizer,
 )
 from simulator.errors import RunFailed
@@ -74,7 +73,7 @@ class _Task:
     """What a follower computes for a role: a gradient, or log-probs alone where `total` is None."""
 
     role: str
-    settings: RoleTrainerSettings
+    config: TrainingConfig
     part: _Part
     total: float | None
     temperature: float
@@ -95,7 +94,7 @@ class _NewOptimizer:
     """A follower makes an optimizer of its part of the role's weights, in place of the former one."""
 
     role: str
-    settings: RoleTrainerSettings
+    config: TrainingConfig
 
 
 class DataParallelGradients:
@@ -183,9 +182,9 @@ class DataParallelGradients:
             computed += zip(part.batches, here, strict=True)
         return computed
 
-    def optimizer(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> RoleOptimizer:
+    def optimizer(self, policies: RolePolicies, role: str, config: TrainingConfig) -> RoleOptimizer:
         """As `GradientPool.optimizer`: this process alone makes the steps."""
-        return local_optimizer(policies, role, settings)
+        return local_optimizer(policies, role, config)
 
     def _load(self) -> None:
         """Let the followers load their models, all at once."""
@@ -202,7 +201,7 @@ class DataParallelGradients:
         """Send the followers their part of the batches, and the parameters; the leader's part, and the followers'."""
         own, *others = self._parts(batches)
         for (_, pipe), part in zip(self._followers, others, strict=True):
-            task = _Task(policy.role, policy.settings, part, total, temperature)
+            task = _Task(policy.role, policy.config, part, total, temperature)
             with self._death_explained():
                 pipe.send_bytes(_packed(task))
         if not policy.policies.divided:
@@ -271,12 +270,12 @@ class ShardedGradients(DataParallelGradients):
         with self._death_explained():
             yield
 
-    def optimizer(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> RoleOptimizer:
+    def optimizer(self, policies: RolePolicies, role: str, config: TrainingConfig) -> RoleOptimizer:
         """As `GradientPool.optimizer`: where whole models are trained, every process makes the step of its part."""
-        local = local_optimizer(policies, role, settings)
+        local = local_optimizer(policies, role, config)
         if not policies.divided:
             return local
-        self._tell(_NewOptimizer(role, settings))
+        self._tell(_NewOptimizer(role, config))
         return _ShardedOptimizer(self, role, local)
 
     def _load(self) -> None:
@@ -412,7 +411,7 @@ def _follow(
                 case _Task():
                     _work(policies, message, pipe)
                 case _NewOptimizer():
-                    optimizers[message.role] = local_optimizer(policies, message.role, message.settings)
+                    optimizers[message.role] = local_optimizer(policies, message.role, message.config)
                 case _Call():
                     target = policies if message.target == "policies" else optimizers[message.role]
                     getattr(target, message.method)(*message.arguments)
@@ -433,11 +432,11 @@ def _work(policies: RolePolicies, task: _Task, pipe: Connection) -> None:
             for parameter, value in zip(parameters, _split(flat, parameters), strict=True):
                 parameter.copy_(value)
                 parameter.grad = None
-    policy = PolicyGradient(policies, task.role, task.settings)
+    policy = PolicyGradient(policies, task.role, task.config)
     if task.total is None:
         pipe.send_bytes(_packed((False, _logps(policy, task.part, task.temperature))))
         return
-    stats = StepStats(task.settings.importance_cap)
+    stats = StepStats(task.config.importance_cap)
     loss = _accumulate(policy, task.part, task.total, task.temperature, stats)
     if policies.divided:
         pipe.send_bytes(_packed((False, (loss, stats))))

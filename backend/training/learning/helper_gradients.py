@@ -17,12 +17,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from backend.config.training import TrainingConfig
 from backend.policies.role_policies import RolePolicies
 from backend.policies.sharding import ShardGroup
 from backend.processes import Helper, Workers, WorkReport, silent
 from backend.training.learning.batches import MicroBatch, StepStats
 from backend.training.learning.optimizers import RoleOptimizer
-from backend.training.learning.role_trainer import LocalGradients, PolicyGradient, RoleTrainerSettings
+from backend.training.learning.role_trainer import LocalGradients, PolicyGradient
 from backend.training.rollout.shared_shards import TrainingPlace, helpers_parts
 
 _Answer = TypeVar("_Answer")
@@ -34,7 +35,7 @@ class _GradientTask:
 
     place: TrainingPlace
     role: str
-    settings: RoleTrainerSettings
+    config: TrainingConfig
     parameters: list[Tensor]
     batches: Sequence[MicroBatch]
     total: float | None
@@ -99,7 +100,7 @@ class HelperGradients:
         parameters = policy.policies.trainable(policy.role)
 
         def alone(helper: Helper | None, batch: MicroBatch) -> tuple[float, list[Tensor | None], StepStats]:
-            task = self._task(policy, [batch], total, temperature, StepStats(policy.settings.importance_cap))
+            task = self._task(policy, [batch], total, temperature, StepStats(policy.config.importance_cap))
             if helper is not None:
                 return helper.do(_gradients_here, task, silent)
             return _gradients(policy, task)
@@ -141,9 +142,9 @@ class HelperGradients:
 
         return list(zip(batches, self._workers.share(alone, batches), strict=True))
 
-    def optimizer(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> RoleOptimizer:
+    def optimizer(self, policies: RolePolicies, role: str, config: TrainingConfig) -> RoleOptimizer:
         """As `GradientPool.optimizer`: the step itself is taken in this process."""
-        return self._here.optimizer(policies, role, settings)
+        return self._here.optimizer(policies, role, config)
 
     def _task(
         self,
@@ -154,7 +155,7 @@ class HelperGradients:
         stats: StepStats | None = None,
     ) -> _GradientTask:
         parameters = [parameter.detach() for parameter in policy.policies.trainable(policy.role)]
-        return _GradientTask(self._place, policy.role, policy.settings, parameters, batches, total, temperature, stats)
+        return _GradientTask(self._place, policy.role, policy.config, parameters, batches, total, temperature, stats)
 
     def _helper(self) -> Helper | None:
         helper: Helper | None = getattr(self._thread, "helper", None)
@@ -180,7 +181,7 @@ def _policy_here(task: _GradientTask) -> PolicyGradient:
         for parameter, value in zip(policies.trainable(task.role), task.parameters, strict=True):
             parameter.copy_(value)
             parameter.grad = None
-    return PolicyGradient(policies, task.role, task.settings)
+    return PolicyGradient(policies, task.role, task.config)
 
 
 def _gradients_here(task: _GradientTask, report: WorkReport) -> tuple[float, list[Tensor | None], StepStats]:

@@ -1,12 +1,14 @@
 """The optimizers that a role may be trained with, and their states as tensors and plain numbers for a checkpoint.
 
-adamw      AdamW (arXiv 1711.05101): two moments a parameter, its decay apart from the gradient
+adamw      AdamW (arXiv 1711.05101): two moments a parameter
 adafactor  Adafactor (arXiv 1804.04235) as transformers has it, with the rate that is given and no momentum: a row
            and a column of second moments a matrix instead of the whole, which is next to nothing for a whole model
 adamw8bit  AdamW whose moments are eight-bit numbers with a scale for each 256 of them (arXiv 2110.02861), by
            bitsandbytes on a GPU; parameters of fewer than 4,096 numbers keep whole moments
-sgd        stochastic gradient descent with a momentum of 0.9; its decay is added to the gradient. Rates that suit
-           AdamW, whose steps do not shrink with the gradient, are far too small for it
+sgd        stochastic gradient descent with a momentum of 0.9. Rates that suit AdamW, whose steps do not shrink with
+           the gradient, are far too small for it
+
+None of them decays weights: an adapter begins at 0 and is small.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from backend.policies.sharding import ShardGroup, spread, whole
 
 OptimizerName = Literal["adamw", "adamw8bit", "adafactor", "sgd"]
 MOMENTUM = 0.9
+BETAS = (0.9, 0.95)  # AdamW's decay rates of the two moments
 
 
 class RoleOptimizer(Protocol):
@@ -57,12 +60,10 @@ class LocalOptimizer:
         parameters: Sequence[nn.Parameter],
         name: OptimizerName,
         lr: float,
-        betas: tuple[float, float],
-        weight_decay: float,
         group: ShardGroup | None = None,
     ) -> None:
         self._parameters = parameters
-        self._optimizer = make_optimizer(parameters, name, lr, betas, weight_decay)
+        self._optimizer = make_optimizer(parameters, name, lr)
         self._group = group
 
     def clip(self, most: float) -> float:
@@ -95,22 +96,18 @@ class LocalOptimizer:
         restore_optimizer(self._optimizer, self._parameters, tensors, numbers, self._group)
 
 
-def make_optimizer(
-    parameters: Sequence[nn.Parameter], name: OptimizerName, lr: float, betas: tuple[float, float], weight_decay: float
-) -> torch.optim.Optimizer:
-    """An optimizer over `parameters` in their order; `betas` are AdamW's."""
+def make_optimizer(parameters: Sequence[nn.Parameter], name: OptimizerName, lr: float) -> torch.optim.Optimizer:
+    """An optimizer over `parameters` in their order."""
     if name == "adamw":
-        return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
+        return torch.optim.AdamW(parameters, lr=lr, betas=BETAS, weight_decay=0.0, fused=True)
     if name == "adamw8bit":
         from bitsandbytes.optim import AdamW8bit
 
-        made: torch.optim.Optimizer = AdamW8bit(parameters, lr=lr, betas=betas, weight_decay=weight_decay)
+        made: torch.optim.Optimizer = AdamW8bit(parameters, lr=lr, betas=BETAS, weight_decay=0.0)
         return made
     if name == "sgd":
-        return torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, weight_decay=weight_decay)
-    return Adafactor(
-        parameters, lr=lr, weight_decay=weight_decay, scale_parameter=False, relative_step=False, warmup_init=False
-    )
+        return torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM)
+    return Adafactor(parameters, lr=lr, scale_parameter=False, relative_step=False, warmup_init=False)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, float]]:

@@ -19,56 +19,17 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from backend.config.training import TrainingConfig
 from backend.policies.role_policies import RolePolicies
 from backend.policies.sharding import ShardGroup
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.processes import keep_freed_memory
-from backend.training.algorithm.exploration import held_tokens
-from backend.training.algorithm.objective import (
-    Aggregation,
-    ImportanceKind,
-    PolicyLoss,
-    RatioKind,
-    aggregate,
-    clipped_objective,
-    importance_weights,
-    kl_tokens,
-    masked_mean,
-    normalizer,
-)
+from backend.training.algorithm.objective import importance_weights, kl_tokens, masked_mean
 from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
 from backend.training.learning.batches import MicroBatch, StepStats, TrainingRow, micro_batches
-from backend.training.learning.optimizers import LocalOptimizer, OptimizerName, RoleOptimizer
+from backend.training.learning.chosen_recipe import recipe_of
+from backend.training.learning.optimizers import LocalOptimizer, RoleOptimizer
 from simulator.errors import UserError
-
-
-@dataclass(frozen=True)
-class RoleTrainerSettings:
-    """How one role is trained. One call of `step` makes `epochs * minibatches` optimizer steps."""
-
-    learning_rate: float
-    warmup_steps: int  # optimizer steps until the learning rate is reached, linearly; `step` has what comes then
-    optimizer: OptimizerName
-    weight_decay: float
-    adam_betas: tuple[float, float]  # of AdamW
-    clip_low: float
-    clip_high: float
-    ratio: RatioKind
-    policy_loss: PolicyLoss
-    aggregation: Aggregation  # of the policy loss, the KL and the entropy alike
-    constant_length: int  # of the aggregation dr_grpo
-    kl: float  # anchor to the base model; costs one more forward pass
-    entropy: float
-    clip_cov: float  # share of the sampled tokens that have no gradient, since the entropy falls most with them
-    importance: ImportanceKind
-    importance_cap: float  # on pi_trainer / pi_engine of each sampled token
-    mask_truncated: bool  # conversations cut off at the token limit have no token that is learnt from
-    max_grad_norm: float
-    minibatches: int
-    micro_batch_tokens: int  # padded; memory only, no gradient depends on it
-    seed: int  # of the minibatches
-    epochs: int = 1
-
 
 # Largest difference of log-probs at which the engine's stand for the trainer's. In float32 both are within 1e-4; an
 # engine of lower precision, of older weights or with another law of sampling is far above it.
@@ -83,7 +44,6 @@ class Batch:
     updates: list[tuple[Sequence[TrainingRow], float]]
     rows: Sequence[TrainingRow]
     temperature: float
-    truncated: int
     stats: StepStats
 
 
@@ -94,18 +54,18 @@ class RoleTrainer:
         self,
         policies: RolePolicies,
         role: str,
-        settings: RoleTrainerSettings,
+        config: TrainingConfig,
         gradients: GradientPool | None = None,
     ) -> None:
         """`gradients` computes the gradients of this trainer's batches; None computes them in this process."""
         self.policies = policies
         self.role = role
-        self.settings = settings
+        self.config = config
         self._gradients = gradients or LocalGradients()
-        self._policy = PolicyGradient(policies, role, settings)
+        self._policy = PolicyGradient(policies, role, config)
         self.updates = 0  # optimizer steps taken
         self.batches = 0  # calls of `step`
-        self._optimizer = self._gradients.optimizer(policies, role, settings)
+        self._optimizer = self._gradients.optimizer(policies, role, config)
 
     def step(
         self,
@@ -118,25 +78,25 @@ class RoleTrainer:
         """Learn from one batch; advantages and weights (B,) belong to the trajectories in their order.
 
         The weights of each group sum to 1 (`alignment.align`), so their total is the batch's number of groups and, with
-        the aggregation grpo, its denominator (`objective.normalizer` has the others'). Calls without a gradient are in
-        it. One of several updates a batch has its share of the batch's denominator; with bnpo it has that of its own
-        calls. `temperature` is the one the engine sampled at, `rate` the factor of a schedule on the learning rate. A
-        batch without any signal (all advantages 0, no KL and no entropy term) takes no optimizer step: momentum alone
-        is no reason to move. An update whose loss or gradient is not finite is skipped and counted. Raises ValueError
-        for another role's trajectory or bad lengths.
-
-        With `mask_truncated` a conversation that was cut off is in the denominator as a call without a token (overlong
-        filtering, DAPO, arXiv 2503.14476): grpo and dr_grpo count its weight, the means over tokens do not see it.
+        the recipe mgrpo, its denominator (`recipes.Recipe.total`). Calls without a gradient are in it. One of several
+        updates a batch has its share of the batch's denominator. `temperature` is the one the engine sampled at, `rate`
+        the factor of a schedule on the learning rate. A batch without any signal (all advantages 0, no KL and no
+        entropy term) takes no optimizer step: momentum alone is no reason to move. An update whose loss or gradient is
+        not finite is skipped and counted. Raises ValueError for another role's trajectory or bad lengths.
 
         Metrics, named `{role}/...`: loss, grad_norm, kl (when it has a coefficient), entropy, clip_share, ratio/mean,
         ratio/max, ratio/p01 and ratio/p99 (quantiles of the entries of `objective.ClipStats`), importance/mean,
-        importance/cut_share (sampled tokens whose importance weight was truncated or masked), engine_gap (largest
+        importance/cut_share (sampled tokens whose importance weight was truncated), engine_gap (largest
         |log pi_trainer - log pi_engine| of a sampled token; of the first update alone where it is so small that the
-        others take the engine's), lr (of the last update), updates, skipped_updates, masked
-        (conversations that `mask_truncated` left out), trained (trajectories that carried a gradient), tokens (sampled
-        ones among theirs). What nothing was seen of is left out.
+        others take the engine's), lr (of the last update), updates, skipped_updates, trained (trajectories that carried
+        a gradient), tokens (sampled ones among theirs). What nothing was seen of is left out.
         """
-        return self.train(self.split_batch(trajectories, advantages, weights, temperature), rate)
+        batch = self.split_batch(trajectories, advantages, weights, temperature)
+        for number in range(len(batch.updates)):
+            loss = self.accumulate_gradients(batch, number)
+            if loss is not None:
+                self.optimizer_step(loss, batch.stats, rate)
+        return {f"{self.role}/{name}": value for name, value in batch.stats.metrics(batch.rows).items()}
 
     def split_batch(
         self,
@@ -148,63 +108,24 @@ class RoleTrainer:
         """Divide a batch into its updates, as `step` says, and change nothing yet."""
         advantage, weight = np.asarray(advantages, np.float64), np.asarray(weights, np.float64)
         self._check(trajectories, advantage, weight)
-        settings = self.settings
-        regularised = settings.kl != 0.0 or settings.entropy != 0.0
-        tokens = np.array([self._tokens(one) for one in trajectories], np.int64)
-        learns = (tokens > 0) & (weight > 0.0) & (regularised | (advantage != 0.0))
-        # A call without a gradient stands in the denominator of its own update only where updates have one each.
-        by_update = settings.aggregation == "bnpo"
-        chosen = np.flatnonzero((tokens > 0) & (weight > 0.0)) if by_update else np.flatnonzero(learns)
-        rows = {
-            i: self._rows(trajectories[i], float(advantage[i]), float(weight[i]))
-            for i in np.flatnonzero(learns).tolist()
-        }
-        if settings.clip_cov:
-            rows = self._held_back(rows)
-        plan = self._plan(len(chosen))
-        updates: list[tuple[Sequence[TrainingRow], float]] = []
-        how, length = settings.aggregation, settings.constant_length
-        total = normalizer(weight, tokens, how, length) / settings.minibatches
-        for part in plan:
-            members = chosen[part]
-            if by_update:
-                total = normalizer(weight[members], tokens[members], how)
-            updates.append(([row for i in members.tolist() for row in rows.get(i, ())], total))
+        config = self.config
+        regularised = config.kl != 0.0 or config.entropy != 0.0
+        tokens = np.array([int(one.mask.sum()) for one in trajectories], np.int64)
+        learns = np.flatnonzero((tokens > 0) & (weight > 0.0) & (regularised | (advantage != 0.0)))
+        rows = {i: self._rows(trajectories[i], float(advantage[i]), float(weight[i])) for i in learns.tolist()}
+        total = self._policy.recipe.total(weight, tokens) / config.minibatches
+        updates: list[tuple[Sequence[TrainingRow], float]] = [
+            ([row for i in learns[part].tolist() for row in rows[i]], total) for part in self._plan(len(learns))
+        ]
         self.batches += 1
-        truncated = sum(one.truncated for one in trajectories)
-        return Batch(
-            updates,
-            [row for own in rows.values() for row in own],
-            temperature,
-            truncated,
-            StepStats(self.settings.importance_cap),
-        )
-
-    def weigh_entropy(self, weight: float) -> None:
-        """Give the entropy bonus of the batches to come this weight."""
-        self.settings = replace(self.settings, entropy=weight)
-        self._policy.settings = self.settings
-
-    def train(self, batch: Batch, rate: float = 1.0) -> dict[str, float]:
-        """Make the updates of a batch; its metrics."""
-        for number in range(len(batch.updates)):
-            loss = self.accumulate_gradients(batch, number)
-            if loss is not None:
-                self.optimizer_step([(loss, batch.stats)], rate)
-        return self.metrics(batch)
-
-    def metrics(self, batch: Batch) -> dict[str, float]:
-        """The metrics of a batch whose updates are made, as `step` names them."""
-        metrics = batch.stats.metrics(batch.rows)
-        if self.settings.mask_truncated:
-            metrics["masked"] = float(batch.truncated)
-        return {f"{self.role}/{name}": value for name, value in metrics.items()}
+        every = [row for own in rows.values() for row in own]
+        return Batch(updates, every, temperature, StepStats(config.importance_cap))
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors of the optimizer and a JSON-safe header with the counters (which are also the scheduler's state)."""
         tensors, numbers = self._optimizer.state()
         header = {"kind": "trainer", "role": self.role, "updates": self.updates, "batches": self.batches}
-        return tensors, {**header, "optimiser": self.settings.optimizer, "numbers": numbers}
+        return tensors, {**header, "optimizer": self.config.optimizer, "numbers": numbers}
 
     def load_state_dict(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
         """Continue from `state_dict`. Raises UserError for the state of another role, optimizer or model."""
@@ -212,12 +133,11 @@ class RoleTrainer:
             raise UserError(
                 f"this is the state of {header.get('role')}'s {header.get('kind')}, not {self.role}'s trainer"
             )
-        # Written before there was a choice, it is AdamW's.
-        kind, numbers = header.get("optimiser", "adamw"), header.get("numbers", {})
-        if kind != self.settings.optimizer:
+        kind, numbers = header["optimizer"], header["numbers"]
+        if kind != self.config.optimizer:
             raise UserError(
                 f"the trainer state of {self.role} is that of {kind}: resume with training.optimizer = {kind}, not "
-                f"{self.settings.optimizer}"
+                f"{self.config.optimizer}"
             )
         try:
             self._optimizer.restore(tensors, numbers)
@@ -248,43 +168,21 @@ class RoleTrainer:
 
     def _rows(self, one: Trajectory, advantage: float, weight: float) -> list[TrainingRow]:
         """The branches of a call, each a row. Their weights make a mean over the call's tokens of the means over each
-        branch's (grpo), or leave the sum over its tokens what it is (the other aggregations)."""
-        branches = one.branches()
-        total = int(one.mask.sum())
-        shares = [
-            int(branch.mask.sum()) / total if self.settings.aggregation == "grpo" and len(branches) > 1 else 1.0
-            for branch in branches
-        ]
+        branch's, or leave the sum over its tokens what it is (`Recipe.sums_tokens`)."""
+        branches, total = one.branches(), int(one.mask.sum())
+        whole = self._policy.recipe.sums_tokens or len(branches) == 1
+        shares = [1.0 if whole else int(branch.mask.sum()) / total for branch in branches]
         return [
             TrainingRow(branch, advantage, weight * share, first=number == 0)
             for number, (branch, share) in enumerate(zip(branches, shares, strict=True))
         ]
 
-    def _held_back(self, rows: dict[int, list[TrainingRow]]) -> dict[int, list[TrainingRow]]:
-        """The rows with those tokens marked that `clip_cov` takes from the objective, by the log-probs of the engine:
-        they are known before any pass, and the same whoever computes the gradient."""
-        in_order = [row for branches in rows.values() for row in branches]
-        logps = [row.trajectory.sampled_logps[row.trajectory.mask] for row in in_order]
-        marks = iter(held_tokens(logps, [row.advantage for row in in_order], self.settings.clip_cov))
-
-        def marked(row: TrainingRow) -> TrainingRow:
-            held = np.zeros(len(row.trajectory.ids), np.bool_)
-            held[row.trajectory.mask] = next(marks)
-            return replace(row, held=held) if held.any() else row
-
-        return {number: [marked(row) for row in branches] for number, branches in rows.items()}
-
-    def _tokens(self, one: Trajectory) -> int:
-        """Sampled tokens of a conversation that are learnt from."""
-        return 0 if self.settings.mask_truncated and one.truncated else int(one.mask.sum())
-
     def _plan(self, rows: int) -> list[npt.NDArray[np.int64]]:
         """Which rows each update learns from; decided by seed and batch number alone, so a resumed run agrees."""
-        parts, epochs = self.settings.minibatches, self.settings.epochs
-        if parts == 1:
-            return [np.arange(rows)] * epochs
-        rng = np.random.default_rng([self.settings.seed, self.batches])
-        return [part for _ in range(epochs) for part in np.array_split(rng.permutation(rows), parts)]
+        if self.config.minibatches == 1:
+            return [np.arange(rows)]
+        rng = np.random.default_rng([self.config.seed, self.batches])
+        return list(np.array_split(rng.permutation(rows), self.config.minibatches))
 
     def _remember_proximal(self, batch: Batch, loss: float | None) -> None:
         """Give the rows of all updates but the first their log-probs under the policy as it is now, before it moves.
@@ -319,7 +217,7 @@ class RoleTrainer:
 
     def _batches(self, rows: Sequence[TrainingRow]) -> list[MicroBatch]:
         """The rows in micro-batches, as many as there are processes to compute them, where that can be."""
-        budget = self._gradients.token_budget(self.settings.micro_batch_tokens, sum(row.length for row in rows))
+        budget = self._gradients.token_budget(self.config.micro_batch_tokens, sum(row.length for row in rows))
         return list(micro_batches(rows, budget))
 
     def accumulate_gradients(self, batch: Batch, number: int) -> float | None:
@@ -334,31 +232,31 @@ class RoleTrainer:
             self._remember_proximal(batch, loss)
         return loss
 
-    def optimizer_step(self, losses: Sequence[tuple[float, StepStats]], rate: float = 1.0) -> None:
-        """One optimizer step along the gradients that were added, by `gradient` of this trainer or of others over the
-        same parameters; `losses` are theirs. Nothing moves where one of them, or the gradient, is not finite."""
-        norm = self._optimizer.clip(self.settings.max_grad_norm)
-        finite = math.isfinite(norm) and all(math.isfinite(loss) for loss, _ in losses)
-        lr = self.settings.learning_rate * min(1.0, (self.updates + 1) / max(1, self.settings.warmup_steps)) * rate
-        if finite:
+    def optimizer_step(self, loss: float, stats: StepStats, rate: float = 1.0) -> None:
+        """One optimizer step along the gradients that `accumulate_gradients` added, whose loss and statistics these
+        are. Nothing moves where the loss or the gradient is not finite; the gradient is forgotten either way."""
+        config = self.config
+        norm = self._optimizer.clip(config.max_grad_norm)
+        if math.isfinite(norm) and math.isfinite(loss):
+            warm_up = min(1.0, (self.updates + 1) / max(1, config.warmup_steps))
+            lr = config.learning_rate.of(self.role) * warm_up * rate
             self._optimizer.step(lr)
             self.updates += 1
-        for loss, stats in losses:
-            if finite:
-                stats.add_update(loss, norm, lr)
-            else:
-                stats.add_skipped_update()
+            stats.add_update(loss, norm, lr)
+        else:
+            stats.add_skipped_update()
         self._optimizer.zero_grad()
 
 
 class PolicyGradient:
-    """The loss of one role's policy under the role's settings, and its gradient. There is no optimizer here: several
-    processes compute gradients of the same policy, and one of them makes the step."""
+    """The loss of one role's policy by the recipe of the settings, and its gradient. There is no optimizer here:
+    several processes compute gradients of the same policy, and one of them makes the step."""
 
-    def __init__(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> None:
+    def __init__(self, policies: RolePolicies, role: str, config: TrainingConfig) -> None:
         self.policies = policies
         self.role = role
-        self.settings = settings
+        self.config = config
+        self.recipe = recipe_of(config)
         if policies.device.type == "cpu":
             keep_freed_memory()
 
@@ -374,7 +272,7 @@ class PolicyGradient:
     def accompany(self, members: MicroBatch, total: float, temperature: float) -> None:
         """Compute a micro-batch of another process, and add nothing of it. Where a model is divided among processes,
         each must make as many passes as the others."""
-        (self._loss(members, total, temperature, StepStats(self.settings.importance_cap)) * 0.0).backward()
+        (self._loss(members, total, temperature, StepStats(self.config.importance_cap)) * 0.0).backward()
 
     def logps(self, batches: Sequence[MicroBatch], temperature: float) -> list[list[Tensor]]:
         """Log-probs (length,) of each row of each micro-batch, without gradient."""
@@ -388,56 +286,28 @@ class PolicyGradient:
 
     def _loss(self, members: Sequence[TrainingRow], total: float, temperature: float, stats: StepStats) -> Tensor:
         """-(J - kl KL + entropy H) of a micro-batch, a scalar with gradient."""
-        settings, device = self.settings, self.policies.device
+        config, recipe, device = self.config, self.recipe, self.policies.device
         batch = pad_trajectories([row.trajectory for row in members]).to(device)
         advantages = torch.tensor([row.advantage for row in members], device=device)
         weights = torch.tensor([row.weight for row in members], device=device)
-        with_entropy = settings.entropy != 0.0
+        with_entropy = config.entropy != 0.0
         reference = None
-        if settings.kl != 0.0:  # before the pass that is learnt from: it changes what answers for a while
+        if config.kl != 0.0:  # before the pass that is learnt from: it changes what answers for a while
             reference = self.policies.reference_logps(self.role, batch.ids, batch.mask, temperature)
         new, entropy = self.policies.logps(self.role, batch.ids, batch.mask, temperature, with_entropy)
         remembered = [row.proximal for row in members if row.proximal is not None]
         old = pad_sequence(remembered, batch_first=True) if remembered else new.detach()
-        importance = importance_weights(
-            old, batch.sampled_logps, batch.mask, settings.importance_cap, settings.importance
-        )
-        objective, clip_stats = clipped_objective(
-            without_gradient(new, members),
-            old,
-            batch.mask,
-            advantages,
-            weights,
-            settings.clip_low,
-            settings.clip_high,
-            settings.ratio,
-            importance,
-            total,
-            policy_loss=settings.policy_loss,
-            aggregation=settings.aggregation,
-            constant_length=settings.constant_length,
-        )
+        importance = importance_weights(old, batch.sampled_logps, batch.mask, config.importance_cap)
+        objective, clip_stats = recipe.objective(new, old, batch.mask, advantages, weights, importance, total)
         loss = -objective
         if reference is not None:
             kl = kl_tokens(new, old, reference, batch.mask, importance)
-            loss = loss + settings.kl * aggregate(kl, batch.mask, weights, settings.aggregation, total)
+            loss = loss + config.kl * recipe.aggregate(kl, batch.mask, weights, total)
             stats.add_kl(masked_mean(kl.detach(), batch.mask), weights)
         if with_entropy:
-            mean = aggregate(entropy, batch.mask, weights, settings.aggregation, total)
-            loss = loss - settings.entropy * mean
+            loss = loss - config.entropy * recipe.aggregate(entropy, batch.mask, weights, total)
         stats.add_tokens(clip_stats, entropy.detach()[batch.mask], importance[batch.mask], old.detach(), batch)
         return loss
-
-
-def without_gradient(logps: Tensor, members: Sequence[TrainingRow]) -> Tensor:
-    """Log-probs (B, T) of some rows, those of the held tokens as constants: they keep their place in every mean."""
-    if all(row.held is None for row in members):
-        return logps
-    held = np.zeros(tuple(logps.shape), np.bool_)
-    for line, row in zip(held, members, strict=True):
-        if row.held is not None:
-            line[: row.length] = row.held[: row.length]
-    return torch.where(torch.from_numpy(held).to(logps.device), logps.detach(), logps)
 
 
 class GradientPool(Protocol):
@@ -467,7 +337,7 @@ class GradientPool(Protocol):
         """Each batch, in any order, with the log-probs of its rows, as `PolicyGradient.logps`."""
         ...
 
-    def optimizer(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> RoleOptimizer:
+    def optimizer(self, policies: RolePolicies, role: str, config: TrainingConfig) -> RoleOptimizer:
         """A new optimizer over the role's parameters."""
         ...
 
@@ -493,18 +363,16 @@ class LocalGradients:
         """As `GradientPool.logps`, in the order of `batches`."""
         return list(zip(batches, policy.logps(batches, temperature), strict=True))
 
-    def optimizer(self, policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> LocalOptimizer:
+    def optimizer(self, policies: RolePolicies, role: str, config: TrainingConfig) -> LocalOptimizer:
         """As `GradientPool.optimizer`."""
-        return local_optimizer(policies, role, settings)
+        return local_optimizer(policies, role, config)
 
 
-def local_optimizer(policies: RolePolicies, role: str, settings: RoleTrainerSettings) -> LocalOptimizer:
+def local_optimizer(policies: RolePolicies, role: str, config: TrainingConfig) -> LocalOptimizer:
     """The optimizer of this process over what it holds of the role's parameters."""
     return LocalOptimizer(
         policies.trainable(role),
-        settings.optimizer,
-        settings.learning_rate,
-        settings.adam_betas,
-        settings.weight_decay,
+        config.optimizer,
+        config.learning_rate.of(role),
         policies.hardware.shards,
     )

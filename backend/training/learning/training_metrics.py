@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from backend.store.records import RESAMPLED_FROM, RolloutRecord
+from backend.store.records import RolloutRecord
 from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.queries import Query
@@ -22,13 +22,11 @@ ROLLOUT_PARTS = (
 
 
 def team_metrics(rollouts: Sequence[RolloutRecord]) -> dict[str, float]:
-    """The team's behaviour over all rollouts of a step, from their records alone. Those that repeat the beginning of
-    another one are left out: they are drawn from what asks most. Empty where there is none.
+    """The team's behaviour over all rollouts of a step, from their records alone. Empty where there is none.
 
     `team/timing` is the correlation of the net exposure that was decided with the coins' move over the horizon on the
     recorded path, absent where one of them does not vary: whether the team reads its states, or copies the drift.
     """
-    rollouts = [one for one in rollouts if RESAMPLED_FROM not in one.parts]
     if not rollouts:
         return {}
     parts = {name: np.array([one.parts[name] for one in rollouts]) for name in ROLLOUT_PARTS}
@@ -109,7 +107,7 @@ def credit_metrics(role: str, credit: RoleCredit, coefficients: Sequence[float])
         metrics[f"{role}/expert/mean"] = float(np.mean(experts))
     valid = [item.parts.terms() for item in paid if item.parts.valid]
     if valid:
-        means = np.mean(valid, axis=0)[: len(coefficients)]  # the penalty for length is no part that is paid
+        means = np.mean(valid, axis=0)[: len(coefficients)]
         parts = means * np.asarray(coefficients)
         metrics |= {
             f"{role}/{name}/mean": float(value) for name, value in zip(("format", "outcome"), means, strict=False)
@@ -128,8 +126,7 @@ def _efficiency(paid: Sequence[TrajectoryCredit]) -> float:
     effective = 0.0
     for group in weights.values():
         row = np.array(group)
-        if row.any():  # dynamic sampling leaves degenerate groups out
-            effective += float(row.sum() ** 2 / (row**2).sum())
+        effective += float(row.sum() ** 2 / (row**2).sum())
     return effective / len(paid)
 
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +34,12 @@ from backend.models.shape import Shape
 from backend.policies.adapter_shapes import adapter_shapes, largest_rank
 from backend.policies.hardware import Hardware, hardware_of
 from backend.policies.role_policies import RolePolicies
+from backend.training.algorithm.alignment import align
 from backend.training.algorithm.credit import assign_credit, score_main, score_sub
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.curriculum.curriculum import credit_settings, curriculum_of
+from backend.training.curriculum.curriculum import Curriculum
 from backend.training.curriculum.queries import Query, QueryPool, gross_limit
-from backend.training.learning.learner import role_settings
+from backend.training.learning.chosen_recipe import recipe_of
 from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.planning.memory_estimate import (
     PROMPT_TOKENS,
@@ -193,13 +195,12 @@ def dry_run(config: Config, *, sampled: int = SAMPLED, memory: int | None = None
     spoken = [call for group in groups for one in group for call in (one.main, *one.subs)]
     spoken += [call for alone in practice for one in alone for call in one.subs]
     with watch.part("credit"):
-        stage = curriculum_of(config.training).stage(2)
-        credit = credit_settings(config.training, stage)
-        assign_credit(score_main(groups, stage.alpha, credit), credit)
+        stage, recipe = Curriculum(config.training).stage(2), recipe_of(config.training)
+        assign_credit(score_main(groups, stage.alpha), recipe, weighted=False)
+        weights = partial(align, method=config.training.alignment, target=1, rng=np.random.default_rng(0))
         for role in roles:
             if role != MANAGER.key:
-                alignment, rng = config.training.alignment, np.random.default_rng(0)
-                assign_credit(score_sub(practice, role, stage.beta, alignment, 1, rng, credit), credit)
+                assign_credit(score_sub(practice, role, stage.beta, weights), recipe)
     first = [call.ids[: int(np.flatnonzero(call.mask)[0])].tolist() for call in spoken if call.role == MANAGER.key]
     engine.forget()
     with watch.part("read prompts again"):
@@ -288,10 +289,9 @@ def _request(ids: list[int], tokens: int, seed: int) -> Request:
 
 def _update(policies: RolePolicies, role: str, spoken: Sequence[Trajectory], config: Config) -> None:
     """One optimizer step of a role on its conversations, one in a micro-batch, with advantages that are made up."""
-    training = config.training.of_role(role)
-    settings = replace(role_settings(training, role), minibatches=1, micro_batch_tokens=1)
+    training = config.training.model_copy(update={"minibatches": 1, "micro_batch_tokens": 1})
     signs = [(-1.0) ** number for number in range(len(spoken))]
-    RoleTrainer(policies, role, settings).step(spoken, signs, [1.0 / len(spoken)] * len(spoken))
+    RoleTrainer(policies, role, training).step(spoken, signs, [1.0 / len(spoken)] * len(spoken))
 
 
 # -- projection -----------------------------------------------------------------------------------------------------
@@ -322,8 +322,7 @@ def project(run: DryRun, config: Config) -> Projection:
     has `TOKEN_BYTES` bytes.
     """
     training = config.training
-    rollouts = training.rollouts_per_query + training.experimental.resampled_answers
-    conversations = training.queries_per_step * rollouts * len(roles_of(config.team.roles))
+    conversations = training.queries_per_step * training.rollouts_per_query * len(roles_of(config.team.roles))
     bytes_each = run.trained / run.conversations
     full = bool(training.base_model)
     prompt = PROMPT_TOKENS if full else bytes_each / TOKEN_BYTES

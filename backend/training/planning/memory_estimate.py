@@ -164,7 +164,6 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
     served = config.engine.kind == "vllm"
     side_by_side = config.engine.concurrency if served else DECODE_ROWS
     micro = max(training.micro_batch_tokens, context)
-    rollouts = max(training.rollouts_per_query, training.experimental.resampled_answers)  # one after the other
     return MemoryPlan(
         roles=len(roles_of(config.team.roles)),
         weights=training.weights,
@@ -176,11 +175,11 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
         answering="bfloat16" if config.engine.precision == "bfloat16" else "float32",
         micro_tokens=micro,
         micro_sampled=round(micro * TURNS * answer / (PROMPT_TOKENS + TURNS * turn)),
-        rows=min(side_by_side, training.queries_per_step * rollouts),
+        rows=min(side_by_side, training.queries_per_step * training.rollouts_per_query),
         context=context,
-        entropy=any(training.of_role(role).entropy > 0.0 for role in ROLES),
+        entropy=training.entropy > 0.0,
         moments=MOMENTS[training.optimizer],
-        anchored=bool(training.start_from) and training.anchors(),
+        anchored=bool(training.start_from) and training.kl > 0.0,
         device=device,
         processes=training.data_parallel if training.sharding == "fsdp" else 1,
         shared=device == "cuda" or not torch.cuda.is_available(),

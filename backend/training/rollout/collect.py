@@ -15,14 +15,13 @@ from backend.config.training import TrainingConfig
 from backend.training.algorithm.rewards import NO_TAIL, Outcome, Tail
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.queries import Query
-from backend.training.rollout.scoring import SHIPPED, Judge, RolloutScorer, tail_of
+from backend.training.rollout.scoring import SHIPPED, RewardFunctions, RolloutScorer, tail_of
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, Question, Side
 from cryptosentinel.agents.registry import SUB_AGENTS
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.engine import Engine
-from cryptosentinel.resampling import AnsweredRequests, noted
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import Team, TeamDecision, derive_seed
 from simulator.exchange.costs import Costs
@@ -33,10 +32,7 @@ from simulator.exchange.orders import Order
 class Rollout:
     """One decision on a query: the main trajectory, the sub-trajectories in the order of the calls, the outcome.
     `later` is what the guard held back of a decision on a portfolio and would send at the next close.
-
-    `resampled_from` is the number of the rollout of the query whose beginning this one repeats, None where it repeats
-    none (`rollout.resampling`). What is repeated is not learnt from again: the first `repeated` sub-agents'
-    conversations of the decision have no trajectory, and repeated tokens of the manager are not marked as sampled."""
+    """
 
     query: Query
     number: int
@@ -46,13 +42,6 @@ class Rollout:
     main: Trajectory
     subs: tuple[Trajectory, ...]
     later: tuple[Order, ...] = ()
-    resampled_from: int | None = None
-    repeated: int = 0
-
-    @property
-    def sub_transcripts(self) -> list[Transcript]:
-        """The conversations of `subs`."""
-        return self.decision.transcripts[1 + self.repeated :]
 
     @property
     def shared_outcome(self) -> float:
@@ -69,13 +58,12 @@ class Practice:
     transcripts: tuple[Transcript, ...]
     subs: tuple[Trajectory, ...]
     shared_outcome: float = 0.0
-    resampled_from: None = None
 
 
 @dataclass(frozen=True)
 class RolloutSettings:
-    """Named as in the configuration: K, the simulated scenarios of a query, their length in bars. `outcome_scale`,
-    `tail`, `question_cost` and `judge` are those of `RolloutScorer`, `limits` the guard's, `practice_sizes` the
+    """Named as in the configuration: K, the simulated scenarios of a query, their length in bars. `tail`,
+    `question_cost` and `functions` are those of `RolloutScorer`, `limits` the guard's, `practice_sizes` the
     positions of which one is asked about in practice. Without `train_thoughts` no token of a thought is one that is
     learnt."""
 
@@ -85,11 +73,10 @@ class RolloutSettings:
     costs: Costs
     max_leverage: float
     limits: GuardLimits
-    outcome_scale: float
     train_thoughts: bool
     tail: Tail = NO_TAIL
     question_cost: float = 0.0
-    judge: Judge = SHIPPED
+    functions: RewardFunctions = SHIPPED
     practice_sizes: tuple[float, ...] = TrainingConfig.model_fields["practice_sizes"].default
 
     def scorer(self, query: Query) -> RolloutScorer:
@@ -100,10 +87,9 @@ class RolloutSettings:
             self.horizon_bars,
             self.costs,
             self.max_leverage,
-            self.outcome_scale,
             self.tail,
             self.question_cost,
-            self.judge,
+            self.functions,
         )
 
 
@@ -117,20 +103,19 @@ def rollout_settings(config: Config, rollouts: int) -> RolloutSettings:
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
-        outcome_scale=config.training.experimental.outcome_scale,
         train_thoughts=config.training.train_thoughts,
         tail=tail_of(config.training),
         question_cost=config.team.question_price / 1e4,
-        judge=judge_of(config),
+        functions=reward_functions_of(config),
         practice_sizes=config.training.practice_sizes,
     )
 
 
-def judge_of(config: Config) -> Judge:
+def reward_functions_of(config: Config) -> RewardFunctions:
     """What a configuration puts in the place of formulas, and what scores are made of. Raises `UserError` as
     `rollout_settings` does."""
-    experimental = config.training.experimental
-    return Judge(reward_of(config.training), scores_of(config), experimental.advice_weight, experimental.verdict_weight)
+    training = config.training
+    return RewardFunctions(reward_of(training), scores_of(config), training.advice_weight, training.verdict_weight)
 
 
 def collect(
@@ -142,11 +127,9 @@ def collect(
     on_finished: Callable[[int], None] | None = None,
     throughput: Throughput | None = None,
     scorers: Sequence[RolloutScorer] | None = None,
-    notes: list[list[list[AnsweredRequests]]] | None = None,
 ) -> list[list[Rollout]]:
     """K rollouts of each query, as one list a query. `seed` and the query's key fix all sampling. `scorers` are those
-    of the queries where they are there already. `notes` gets the exchanges of each rollout with the engine, as one list
-    a query."""
+    of the queries where they are there already."""
     seeds = [
         [derive_seed(seed, "rollout", query.key, number) for number in range(settings.rollouts_per_query)]
         for query in queries
@@ -157,10 +140,6 @@ def collect(
         for query, row, watched in zip(queries, seeds, guards, strict=True)
         for rollout_seed, guard in zip(row, watched, strict=True)
     ]
-    if notes is not None:
-        notes[:] = [[[] for _ in row] for row in seeds]
-        exchanges = [one for row in notes for one in row]
-        tasks = [noted(task, exchange) for task, exchange in zip(tasks, exchanges, strict=True)]
     decisions = iter(run_all(tasks, engine, on_finished=on_finished, throughput=throughput))
     groups: list[list[Rollout]] = []
     for number_of_query, (query, row, watched) in enumerate(zip(queries, seeds, guards, strict=True)):
@@ -245,16 +224,6 @@ def _chance_of_long(query: Query) -> float:
     return bull / (bull + bear) if bull + bear else 0.5
 
 
-@dataclass(frozen=True)
-class Repeated:
-    """What a rollout repeats of another one: `rollout` is the other's number, `conversations` how many of its
-    sub-agents' are repeated as a whole, and `manager_tokens` how many of the manager's tokens were sampled anew."""
-
-    rollout: int
-    conversations: int
-    manager_tokens: int
-
-
 def scored(
     scorer: RolloutScorer,
     number: int,
@@ -262,26 +231,22 @@ def scored(
     decision: TeamDecision,
     guard: Guard,
     settings: RolloutSettings,
-    past: Repeated | None = None,
 ) -> Rollout:
     """A decision as rollout `number` of the scorer's query; `guard` has just let its orders through."""
     query = scorer.query
     later = sent_later(query, guard, decision.orders)
-    repeated, anew = (0, None) if past is None else (past.conversations, past.manager_tokens)
     return Rollout(
         query=query,
         number=number,
         seed=seed,
         decision=decision,
         outcome=scorer.outcome([*decision.orders, *later], len(decision.transcripts) - 1),
-        main=_trajectory(query, number, decision.manager, None, settings, anew),
+        main=_trajectory(query, number, decision.manager, None, settings),
         subs=tuple(
             _trajectory(query, number, transcript, scorer.expert_score(transcript), settings)
-            for transcript in decision.transcripts[1 + repeated :]
+            for transcript in decision.transcripts[1:]
         ),
         later=tuple(later),
-        resampled_from=None if past is None else past.rollout,
-        repeated=repeated,
     )
 
 
@@ -291,18 +256,13 @@ def _trajectory(
     transcript: Transcript,
     expert: float | None,
     settings: RolloutSettings,
-    anew: int | None = None,
 ) -> Trajectory:
-    """A conversation as it is learnt from; with `anew` from so many of its last sampled tokens alone."""
+    """A conversation as it is learnt from."""
     branches = transcript.branches
     ids = [token for branch in branches for token in branch.ids]
     mask = np.array([own for branch in branches for own in branch.mask], np.bool_)
     logps = np.array([logp for branch in branches for logp in branch.logps], np.float32)
     starts = tuple(accumulate((len(branch.ids) for branch in branches[:-1]), initial=0))
-    if anew is not None:
-        sampled = np.flatnonzero(mask)
-        earlier = sampled[: max(0, len(sampled) - anew)]
-        mask[earlier], logps[earlier] = False, 0.0
     if not settings.train_thoughts:
         for start, branch in zip(starts, branches, strict=True):
             for first, last in branch.thoughts:

@@ -39,10 +39,9 @@ def _values(query: Query, settings: RolloutSettings) -> DecisionValues:
             f"{query.market.source}: what the evidence allows is known of one coin's states with beliefs; set "
             "training.scenario_source=beliefs and team.portfolio=false"
         )
-    scale = settings.outcome_scale * query.volatility
 
     def utility(net: FloatArray) -> FloatArray:
-        return settings.judge.outcomes(net, scale, settings.tail)
+        return settings.functions.outcomes(net, query.volatility, settings.tail)
 
     return decision_values(
         query,

@@ -1,6 +1,6 @@
 """The part of the team's outcome that each role is credited with, by replaying the decision without the role's effect.
 
-The formulas are those of `algorithm.counterfactual`. Players are the sub-agents that answered and whose answers act
+The formulas are those of `algorithm.team_credit`. Players are the sub-agents that answered and whose answers act
 through code (`cryptosentinel.replay`); v(S) is the outcome score of the orders in which only the effects of S count, on
 the same scenarios. The market analyst's advice cannot be taken back without a model, so it is paid the whole outcome
 (broadcast) under every method; the metric `{role}/credit/replayed` says so.
@@ -12,37 +12,29 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from backend.training.algorithm.counterfactual import (
-    CoalitionValue,
-    CreditMethod,
-    difference_rewards,
-    outcome_credit,
-    shapley_values,
-)
 from backend.training.algorithm.credit import RoleCredit
+from backend.training.algorithm.team_credit import CoalitionValue, TeamCredit, outcome_credit
 from backend.training.rollout.collect import Rollout, RolloutSettings, sent_later
 from backend.training.rollout.scoring import RolloutScorer
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.replay import has_effect, replay, replayable_roles
 from cryptosentinel.team import Team
+from simulator.errors import UserError
 
 
 def role_outcomes(
-    team: Team, groups: Sequence[Sequence[Rollout]], settings: RolloutSettings, method: CreditMethod
+    team: Team, groups: Sequence[Sequence[Rollout]], settings: RolloutSettings, credit: TeamCredit
 ) -> dict[str, list[list[float]]]:
     """By role, the outcome in [0, 1] that each rollout of each group credits it with, for `credit.score_sub`.
 
-    Roles that are paid the team's whole outcome are absent: all of them with the method broadcast.
+    Roles that are paid the team's whole outcome are absent. Raises `UserError` for a share outside [-1, 1].
     """
-    if method == "broadcast":
-        return {}
-    values_of = difference_rewards if method == "counterfactual" else shapley_values
     roles = replayable_roles(team)
     outcomes: dict[str, list[list[float]]] = {role: [] for role in roles}
     for group in groups:
         scorer = settings.scorer(group[0].query)
         values = [
-            values_of(_value(team, scorer, rollout, settings), _players(team, rollout, roles))
+            _checked(credit.shares(_value(team, scorer, rollout, settings), _players(team, rollout, roles)))
             if rollout.main.valid
             else {}
             for rollout in group
@@ -60,6 +52,13 @@ def role_outcome_metrics(outcomes: Mapping[str, object], credits: Mapping[str, R
             metrics[f"{role}/credit/replayed"] = float(role in outcomes)
             metrics[f"{role}/credit/mean"] = float(np.mean([item.parts.outcome for item in credit.items]))
     return metrics
+
+
+def _checked(shares: dict[str, float]) -> dict[str, float]:
+    for role, share in shares.items():
+        if not -1.0 <= share <= 1.0:  # True for NaN as well
+            raise UserError(f"training.credit gave {role} a share of {share}: it must lie between -1 and 1")
+    return shares
 
 
 def _players(team: Team, rollout: Rollout, roles: Sequence[str]) -> list[str]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from backend.config.experimental import ExperimentalConfig
 from backend.config.training import TrainingConfig
 from backend.training.algorithm.rewards import (
     NO_TAIL,
@@ -48,11 +47,11 @@ SHORTFALL_SCALE = 0.003  # an execution 30 basis points worse than the arrival p
 
 def tail_of(config: TrainingConfig) -> Tail:
     """How much large losses count, as a configuration has it."""
-    return Tail(config.experimental.tail_weight, config.experimental.tail_loss)
+    return Tail(config.tail_weight, config.tail_loss)
 
 
 @dataclass(frozen=True)
-class Judge:
+class RewardFunctions:
     """The user's own reward of a decision (net returns (n,), volatility: a score), in place of the squashed return, and
     own expert scores by role, in place of the roles'.
 
@@ -65,7 +64,7 @@ class Judge:
     reward: Callable[[FloatArray, float], float] | None = None
     scores: Mapping[str, ExpertScore] = field(default_factory=dict)
     advice_weight: float = 0.0
-    verdict_weight: float = ExperimentalConfig.model_fields["verdict_weight"].default
+    verdict_weight: float = TrainingConfig.model_fields["verdict_weight"].default
 
     def outcomes(self, net_returns: FloatArray, volatility: float, tail: Tail = NO_TAIL) -> FloatArray:
         """The score of each row of `net_returns` (K, n): (K,)."""
@@ -74,23 +73,21 @@ class Judge:
         return np.array([self.reward(row, volatility) for row in net_returns])
 
 
-SHIPPED = Judge()
+SHIPPED = RewardFunctions()
 
 
 class RolloutScorer:
     """Scores everything that was said and done about one query. Holds the query's scenarios; equal orders are simulated
     once.
 
-    A net return of `outcome_scale` volatilities is squashed to (1 + tanh 1) / 2. With 1 a decision is judged as if the
-    account held this coin alone and a large gain were worth little more than a fair one, so that the last half of an
-    exposure must earn several times its costs. Where several coins share an account their noise cancels in part, and a
-    larger scale, which is nearer to the return itself, is nearer to what the account earns. Of a decision on the whole
-    portfolio the volatility is that of a book of equal parts, see `PortfolioQuery`.
+    A net return of one volatility is squashed to (1 + tanh 1) / 2: a decision is judged as if the account held this
+    coin alone. Of a decision on the whole portfolio the volatility is that of a book of equal parts, see
+    `PortfolioQuery`.
 
     With a `tail` large losses count besides (`rewards.outcome_score`). Each question that the manager puts to a
     sub-agent costs `question_cost`, a fraction of equity, which is taken off the net return.
 
-    A sub-agent's answer is scored on the coin of its call, or as the mean over its coins. `judge` has what the user
+    A sub-agent's answer is scored on the coin of its call, or as the mean over its coins. `functions` has what the user
     puts in the place of the outcome's formula and of expert scores.
     """
 
@@ -101,16 +98,14 @@ class RolloutScorer:
         horizon: int,
         costs: Costs,
         max_leverage: float,
-        outcome_scale: float,
         tail: Tail = NO_TAIL,
         question_cost: float = 0.0,
-        judge: Judge = SHIPPED,
+        functions: RewardFunctions = SHIPPED,
     ) -> None:
         self.query = query
-        self._judge = judge
+        self._functions = functions
         self._tail = tail
         self._question_cost = question_cost
-        self._outcome_scale = outcome_scale
         self._scenarios = query.scenarios(paths, horizon, costs)
         self._costs = costs
         self._max_leverage = max_leverage
@@ -126,7 +121,7 @@ class RolloutScorer:
         result = self._simulate(orders, self._account)
         net = result.net_return - questions * self._question_cost
         return Outcome(
-            score=float(self._judge.outcomes(net[None], self._outcome_scale * self.query.volatility, self._tail)[0]),
+            score=float(self._functions.outcomes(net[None], self.query.volatility, self._tail)[0]),
             net_return=float(np.mean(net)),
             fees=float(np.mean(result.fees)),
             spread=float(np.mean(result.spread)),
@@ -149,7 +144,7 @@ class RolloutScorer:
         return float(np.mean(known)) if known else None
 
     def _score(self, role: Role, asked: Mapping[str, Any], answer: Arguments) -> float | None:
-        users_score = self._judge.scores.get(role.key) or (role.score if isinstance(role, SubAgent) else None)
+        users_score = self._functions.scores.get(role.key) or (role.score if isinstance(role, SubAgent) else None)
         if users_score is not None:
             return self._by_own_score(role, users_score, asked, answer)
         if isinstance(answer, Analysis):
@@ -188,11 +183,11 @@ class RolloutScorer:
             float(np.mean(moves > band)),
         ]
         calibrated = brier_score(analysis.distribution(), frequencies)
-        share = self._judge.advice_weight
+        share = self._functions.advice_weight
         if not share:
             return calibrated
-        scale = self._outcome_scale * self._volatility_of(symbol)
-        [earned] = self._judge.outcomes(advised_exposure(analysis) * moves[None], scale, self._tail)
+        exposed = advised_exposure(analysis) * moves
+        [earned] = self._functions.outcomes(exposed[None], self._volatility_of(symbol), self._tail)
         return (1.0 - share) * calibrated + share * float(earned)
 
     def _verdict(self, verdict: Verdict, asked: Mapping[str, Any]) -> float:
@@ -206,12 +201,11 @@ class RolloutScorer:
         cap = verdict.cap(proposed)
         free, capped = held * proposed * gains, held * cap * gains
         if self._tail.weight:  # what a cap is for does not show in a mean
-            scale = self._outcome_scale * volatility
-            saved = outcome_score(capped, scale, self._tail) - outcome_score(free, scale, self._tail)
+            saved = outcome_score(capped, volatility, self._tail) - outcome_score(free, volatility, self._tail)
             value = 0.5 * (1.0 + saved)
         else:
             value = intervention_value(capped, free, volatility)
-        share = self._judge.verdict_weight
+        share = self._functions.verdict_weight
         return (1.0 - share) * quantile + share * value
 
     def _execution(self, execution: Execution, asked: Mapping[str, Any]) -> float | None:

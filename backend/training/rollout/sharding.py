@@ -15,11 +15,10 @@ from backend.config.training import TrainingConfig
 from backend.policies.weight_sync import Publisher
 from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool
+from backend.training.learning.chosen_recipe import credit_of
 from backend.training.rollout.collect import Practice, Rollout, RolloutSettings, collect, practise
-from backend.training.rollout.resampling import answer_again
 from backend.training.rollout.role_outcomes import role_outcomes
 from cryptosentinel.llm.engine import Engine
-from cryptosentinel.resampling import AnsweredRequests
 from cryptosentinel.scheduler import Throughput
 from cryptosentinel.team import Team, derive_seed
 
@@ -28,12 +27,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ShardQueries:
-    """The queries of a shard: those that the team decides on, and those that its sub-agents practise on. Of each of the
-    former there are `resampled` further rollouts that repeat the beginning of one."""
+    """The queries of a shard: those that the team decides on, and those that its sub-agents practise on."""
 
     team: list[Query]
     practice: list[Query] = field(default_factory=list)
-    resampled: int = 0
 
     def numbers(self) -> list[int]:
         """The numbers of all of them in the step."""
@@ -66,15 +63,13 @@ class ShardCollector:
         self._pool = pool
         self._settings = settings
         self._config = config
+        self._credit = credit_of(config)
 
     def queries(self, step: int, stage: Stage) -> list[ShardQueries]:
         """The queries of each of the `training.shards` shards of a step."""
         asked, practised = step_queries(self._pool, self._config, step, stage, self._team)
         shards = self._config.shards
-        resampled = self._config.experimental.resampled_answers if stage.number == 2 else 0
-        return [
-            ShardQueries(part(asked, one, shards), part(practised, one, shards), resampled) for one in range(shards)
-        ]
+        return [ShardQueries(part(asked, one, shards), part(practised, one, shards)) for one in range(shards)]
 
     def roll_out(self, step: int, queries: ShardQueries, throughput: Throughput) -> Shard:
         """Roll a shard out with the weights that the engine has.
@@ -86,12 +81,7 @@ class ShardCollector:
         seed = derive_seed(self._config.seed, "step", step)
         team, engine, settings = self._team, self._engine, self._settings
         roles = partial(_practising, self._config, team)
-        notes: list[list[list[AnsweredRequests]]] | None = [] if queries.resampled else None
-        groups = collect(team, engine, queries.team, settings, seed, throughput=throughput, notes=notes)
-        if notes is not None:
-            learning = {one.key for one in team.sub_agents.values()}.difference(self._config.freeze)
-            further = answer_again(team, engine, groups, notes, learning, queries.resampled, settings, seed, throughput)
-            groups = [[*group, *more] for group, more in zip(groups, further, strict=True)]
+        groups = collect(team, engine, queries.team, settings, seed, throughput=throughput)
         return Shard(groups, practise(team, engine, queries.practice, settings, seed, throughput, roles))
 
     def validate(self, queries: Sequence[Query], seed: int) -> list[list[Rollout]]:
@@ -103,8 +93,9 @@ class ShardCollector:
     def role_outcomes(self, groups: Sequence[Sequence[Rollout]], stage: Stage) -> dict[str, list[list[float]]]:
         """By role, the part of the outcome that each rollout credits it with (`rollout.role_outcomes`); empty in a
         stage that pays for no outcome."""
-        method = self._config.experimental.credit if stage.pays_outcome else "broadcast"
-        return role_outcomes(self._team, groups, self._settings, method)
+        if self._credit is None or not stage.pays_outcome:
+            return {}
+        return role_outcomes(self._team, groups, self._settings, self._credit)
 
 
 def step_queries(
@@ -117,12 +108,12 @@ def step_queries(
     they come: a forecast that was learnt where the trend is clearest is too sure of itself. Who is frozen does not
     practise, and a single agent has nobody who could.
     """
-    queries = pool.draw(config.seed, step, config.queries_per_step, stage.easy, stage.hard)
+    queries = pool.draw(config.seed, step, config.queries_per_step, stage.easy)
     if not team.sub_agents:
         return queries, []
     teams = -(-len(queries) // 4) if stage.number == 1 else len(queries)
     more = pool.draw(derive_seed(config.seed, "practice"), step, config.practice_queries, easy=False)
-    further = [replace(query, key=f"{step}-{_first_further(config) + place}") for place, query in enumerate(more)]
+    further = [replace(query, key=f"{step}-{config.queries_per_step + place}") for place, query in enumerate(more)]
     practised = [query for query in (*queries[teams:], *further) if _practising(config, team, query)]
     return queries[:teams], practised
 
@@ -130,13 +121,8 @@ def step_queries(
 def _practising(config: TrainingConfig, team: Team, query: Query) -> set[str]:
     """The sub-agents that practise on a query."""
     everybody = {one.key for one in team.sub_agents.values()}
-    chosen = set(config.practice_roles) if query.number >= _first_further(config) else set()
+    chosen = set(config.practice_roles) if query.number >= config.queries_per_step else set()
     return (everybody & chosen if chosen else everybody) - set(config.freeze)
-
-
-def _first_further(config: TrainingConfig) -> int:
-    """The number of a step's first query of `practice_queries`, behind those that dynamic sampling may give."""
-    return config.queries_per_step * (1 + config.experimental.dynamic_rounds)
 
 
 def part(items: Sequence[_T], number: int, parts: int) -> list[_T]:

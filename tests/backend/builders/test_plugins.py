@@ -18,7 +18,7 @@ from backend.builders.sources import bars_of_source
 from backend.builders.strategies import named_strategy
 from backend.builders.teams import load_team
 from backend.config.artefacts import effect_of
-from backend.config.load import load_config, override
+from backend.config.load import load_config
 from backend.config.plugins import PLUGIN_KINDS, PluginKind, plugin, records_of
 from backend.config.schema import Config, TeamConfig
 from backend.models.manifest import MANIFEST, sample_team
@@ -99,7 +99,7 @@ def test_an_installed_strategy_is_imported_anew_for_the_look_ahead_check(package
     [
         (lambda: named_strategy("nothing"), "is a int and makes no strategy"),
         (lambda: named_strategy("gone"), "the installed plug-in 'gone' .* cannot be imported"),
-        (lambda: load_plugins(override(load_config("quick"), ["team.roles=nobody"])), "is a int and no role"),
+        (lambda: load_plugins(load_config(load_config("quick"), ["team.roles=nobody"])), "is a int and no role"),
     ],
 )
 def test_what_an_entry_point_names_must_be_of_its_kind(package: Path, load: Callable[[], object], message: str) -> None:
@@ -108,7 +108,7 @@ def test_what_an_entry_point_names_must_be_of_its_kind(package: Path, load: Call
 
 
 def test_what_is_installed_is_named_with_its_package_and_version(package: Path) -> None:
-    reward = reward_of(override(Config(), ["training.reward=cautious"]).training)
+    reward = reward_of(load_config(Config(), ["training.reward=cautious"]).training)
     assert reward is not None and reward(np.zeros(3), 1.0) == 0.25
     [record] = records_of(["cautious", "something else"])
     assert (record["kind"], record["package"], record["version"]) == ("reward", "installed-plugin", "1.0")
@@ -121,7 +121,7 @@ def test_two_packages_with_one_name_are_refused(package: Path) -> None:
     (other / "METADATA").write_text("Name: other-plugin\nVersion: 2.0\n")
     (other / "entry_points.txt").write_text("[cryptosentinel.rewards]\ncautious = elsewhere:cautious\n")
     with pytest.raises(UserError, match=r"'cautious' in cryptosentinel\.rewards is of several installed packages"):
-        reward_of(override(Config(), ["training.reward=cautious"]).training)
+        reward_of(load_config(Config(), ["training.reward=cautious"]).training)
 
 
 USERS = """
@@ -180,13 +180,13 @@ def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _team(tools: str) -> object:
-    config = override(Config(), [f"team.tools={tools}"])
+    config = load_config(Config(), [f"team.tools={tools}"])
     load_plugins(config)
     return team_of(config.team.roles, tools=config.team.tools)
 
 
 def _judged(setting: str) -> object:
-    config = override(Config(), [f"training.{setting}"])
+    config = load_config(Config(), [f"training.{setting}"])
     reward, scores = reward_of(config.training), scores_of(config)
     if reward is not None:
         return reward(np.zeros(2), 1.0)
@@ -194,7 +194,7 @@ def _judged(setting: str) -> object:
 
 
 def _engine(name: str) -> object:
-    config = override(Config(), ["engine.kind=own", f"engine.plugin={name}"])
+    config = load_config(Config(), ["engine.kind=own", f"engine.plugin={name}"])
     return load_engine(config.engine, config.budget).engine.generate([None])  # type: ignore[list-item]  # never looked at
 
 
@@ -218,8 +218,8 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: _engine("users:fails"), "the engine users:fails failed: ZeroDivisionError"),
     (lambda: bars_of_source("users:fails", Path("runs")), "the source users:fails failed: ZeroDivisionError"),
     (lambda: bars_of_source("users:two", Path("runs")), "the source users:two gave a float"),
-    (lambda: override(Config(), ["engine.kind=own"]), "kind = own needs plugin"),
-    (lambda: override(Config(), ["engine.plugin=users:half"]), "is of kind = own"),
+    (lambda: load_config(Config(), ["engine.kind=own"]), "kind = own needs plugin"),
+    (lambda: load_config(Config(), ["engine.plugin=users:half"]), "is of kind = own"),
 ]
 
 
@@ -250,7 +250,7 @@ def test_what_is_not_there_is_said_the_same_way_of_every_kind(
 
 def test_a_tool_that_fails_is_named_when_it_is_called(users: None) -> None:
     for name, message in (("FAILS", "ZeroDivisionError.*users.py"), ("GIVES", "gave a int: it must give a dict")):
-        config = override(Config(), [f"team.tools=trader=users:{name}"])
+        config = load_config(Config(), [f"team.tools=trader=users:{name}"])
         load_plugins(config)
         [trader] = [
             one for one in team_of(config.team.roles, tools=config.team.tools)[1].values() if one.key == "trader"
@@ -336,5 +336,5 @@ def recorded(folder: Path) -> Iterator[None]:
 def test_the_users_own_configuration_does(trap: Path) -> None:
     """The opposite: the trap of the test above is one."""
     with pytest.raises(UserError, match="trap:ROLE is a NoneType and no role"):
-        load_plugins(override(Config(), ["plugins.roles=trap:ROLE"]))
+        load_plugins(load_config(Config(), ["plugins.roles=trap:ROLE"]))
     assert trap.exists()

@@ -13,7 +13,7 @@ import typer
 
 from backend.cli import main as cli
 from backend.cli.parts.lazy import commands_below
-from backend.config.load import load_config, override
+from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.runs.backtest import backtest_teams, notes_on, settings_for, subject_of
@@ -392,7 +392,7 @@ def test_a_team_tested_at_other_costs_than_it_was_trained_at_is_noted(command: R
     names = ["scripted", "hold", "team"]
     window = Window(10, 20)
     assert notes_on(names, load_config("demo"), FINE, window) == []
-    [note] = notes_on(names, override(load_config("demo"), ["costs.taker_fee=0.001"]), FINE, window)
+    [note] = notes_on(names, load_config(load_config("demo"), ["costs.taker_fee=0.001"]), FINE, window)
     assert note == "team was trained with other costs than it is tested with: taker_fee 0.001 instead of 0.0005"
 
 

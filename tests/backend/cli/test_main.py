@@ -292,22 +292,7 @@ def test_runs_in_place_of_a_folder_is_a_clear_message(command: Run, tmp_path: Pa
         (["training.device=cuda"], "training.device = cuda, but torch"),  # apart, other machines may have one
         (["team.roles=nobody"], "no role 'nobody'"),
         (["team.roles=nobody", "--launch", "processes"], "no role 'nobody'"),
-        (
-            ["training.experimental.collapse_margin=0.1", "--set", "training.experimental.staleness=1"],
-            "set one of them to 0",
-        ),
-        (["training.experimental.newest_weights=true"], "newest_weights is for several processes"),
         (["engine.constrained=true"], "engine.constrained = true samples from another distribution"),
-        (
-            [
-                "training.experimental.collapse_margin=0.1",
-                "--set",
-                "training.experimental.staleness=1",
-                "--launch",
-                "processes",
-            ],
-            "set one of them to 0",
-        ),
     ],
 )
 def test_what_cannot_be_trained_is_told_before_anything_is_stored(

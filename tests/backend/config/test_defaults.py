@@ -11,14 +11,9 @@ import pytest
 
 from backend.config.base import Section
 from backend.config.engine import SpendingConfig
-from backend.config.experimental import ExperimentalConfig
 from backend.config.market import CostsConfig, MarketConfig
 from backend.config.schema import GuardConfig, TeamConfig
 from backend.config.training import TrainingConfig
-from backend.policies.lora import LoraSettings
-from backend.training.algorithm.credit import CreditSettings
-from backend.training.curriculum.curriculum import Curriculum
-from backend.training.learning.role_trainer import RoleTrainerSettings
 from backend.training.rollout.collect import RolloutSettings
 from cryptosentinel.conversation.budget import SpendingLimits
 from cryptosentinel.guard.limits import GuardLimits
@@ -26,13 +21,8 @@ from cryptosentinel.team_settings import TeamSettings
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
 
-TRAINING = (TrainingConfig, ExperimentalConfig)
 PAIRS: list[tuple[type, tuple[type[Section], ...]]] = [
-    (RoleTrainerSettings, TRAINING),
-    (CreditSettings, TRAINING),
-    (Curriculum, TRAINING),
-    (LoraSettings, TRAINING),
-    (RolloutSettings, (*TRAINING, TeamConfig, CostsConfig)),
+    (RolloutSettings, (TrainingConfig, TeamConfig, CostsConfig)),
     (SpendingLimits, (SpendingConfig,)),
     (TeamSettings, (TeamConfig,)),
     (GuardLimits, (GuardConfig,)),
@@ -85,6 +75,6 @@ def test_a_default_is_written_once(settings: type, sections: tuple[type[Section]
 
 
 def test_a_literal_is_recognised() -> None:
-    assert {"clip_low", "alpha", "lr_schedule", "lora_alpha"} <= written(TrainingConfig)
-    assert not {"lora_targets", "learning_rate"} & written(TrainingConfig)
+    assert {"clip_low", "alpha", "lr_schedule", "lora_rank"} <= written(TrainingConfig)
+    assert "learning_rate" not in written(TrainingConfig)
     assert "taker_fee" in written(Costs) and "taker_fee" not in written(CostsConfig)

@@ -14,10 +14,9 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from backend.config.schema import Config, ConfigError
+from backend.config.schema import Config
 from backend.distributed import heartbeat, rollout_worker
 from backend.distributed.coordinator import coordinator_state
-from backend.distributed.entrypoints import check_distributed
 from backend.errors import message_and_code
 from backend.policies import tensor_files
 from backend.store.records import TrajectoryRecord
@@ -114,20 +113,14 @@ def test_five_processes_end_where_one_does(
 def test_a_role_whose_updates_are_never_finite_ends_the_run(
     nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(nano, max_skipped=1)
+    config = config_of(nano)
     begin_run(store, config)
+    monkeypatch.setattr("backend.training.learning.learner.MAX_SKIPPED", 1)
     nothing = torch.tensor(float("nan"))
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, norm: nothing)
     with pytest.raises(RunFailed, match=r"every update of \w+ was skipped in 1 steps in a row"):
         run_in_threads(store, processes(config, nano, tmp_path))
     assert store.run(RUN).status == "failed"
-
-
-def test_no_collapse_is_put_back_while_later_steps_are_under_way(nano: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"training\.experimental\.collapse_margin = 0\.1 .* training\.experimental\.staleness = 2"
-    ):
-        check_distributed(config_of(nano, collapse_margin=0.1, staleness=2), 1)
 
 
 def test_older_weights_are_the_same_ones_in_one_process(nano: Path, tmp_path: Path, store: Store) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from backend.builders.loaded_team import scripted_team
 from backend.builders.strategies import named_strategy
-from backend.config.load import override
+from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.evaluation.trials import count_trials, digest_of_trial, export_trials, import_trials, record_trial
 from backend.store.errors import StoreError
@@ -63,9 +63,9 @@ def test_the_count_never_falls(rows: list[tuple[int, int, str]]) -> None:
 def test_what_changes_the_trading_is_another_trial() -> None:
     team = scripted_team(CONFIG.team)
     plain = digest_of_trial(team, CONFIG, 6, 1)
-    assert plain == digest_of_trial(scripted_team(CONFIG.team), override(CONFIG, ["evaluation.windows=7"]), 6, 1)
-    dearer = override(CONFIG, ["costs.taker_fee=0.002"])
-    asked = override(CONFIG, ["team.horizon_bars=12"])
+    assert plain == digest_of_trial(scripted_team(CONFIG.team), load_config(CONFIG, ["evaluation.windows=7"]), 6, 1)
+    dearer = load_config(CONFIG, ["costs.taker_fee=0.002"])
+    asked = load_config(CONFIG, ["team.horizon_bars=12"])
     others = [
         digest_of_trial(team, CONFIG, 6, 2),
         digest_of_trial(team, CONFIG, 12, 1),

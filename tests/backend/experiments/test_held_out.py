@@ -60,7 +60,7 @@ team = "scripted"
 [[arms]]
 name = "another_yardstick"
 team = "scripted"
-set = ["training.experimental.tail_weight=0.0", "training.experimental.outcome_scale=3.0"]
+set = ["training.tail_weight=0.0", "training.scale_rewards=true"]
 """
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from backend.builders.market import load_market
-from backend.config.load import override
+from backend.config.load import load_config
 from backend.evaluation.in_sample import IN_SAMPLE, spans_trained_on
 from backend.evaluation.paired_runs import compared_result
 from backend.experiments.run import ExperimentRequest, run_experiment
@@ -29,7 +29,7 @@ def bars(tmp_path: Path) -> Path:
 @pytest.fixture
 def team(tmp_path: Path, bars: Path, nano: Path) -> Path:
     """A team that was trained on the first part of these bars."""
-    config = override(small_config(), [f"market.data={bars}"])
+    config = load_config(small_config(), [f"market.data={bars}"])
     spans = spans_trained_on(config, load_market(config.market, config.costs))
     folder = tmp_path / "team"
     folder.mkdir()

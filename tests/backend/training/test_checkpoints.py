@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from backend.policies import tensor_files
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, load_newest, save_checkpoint
-from backend.training.learning.learner import Learner, LearnerState
+from backend.training.learning.learner import Learner
 from simulator.errors import RunFailed, UserError
 from tests.small_world import tree
 
@@ -161,17 +160,3 @@ def test_a_file_cut_short_anywhere_is_refused(name: str, share: float, policies:
     with pytest.raises(UserError, match=r"(damaged|cannot be read)"):
         load_checkpoint(path, policies, learners_of(policies))
     assert {role: policies.version(role) for role in policies.roles} == before
-
-
-def test_a_checkpoint_from_before_learners_remembered_anything_loads(policies: RolePolicies, tmp_path: Path) -> None:
-    learners = learners_of(policies)
-    for learner in learners.values():
-        learner.restore(LearnerState(3, 2, 1, [{0: 1}]), None)
-    path = save_checkpoint(tmp_path, TrainingState(1), policies, learners)
-    for file in path.glob("learner-*.json"):
-        file.unlink()
-    state = json.loads((path / "state.json").read_text())
-    del state["rejections"]
-    (path / "state.json").write_text(json.dumps(state))
-    assert load_checkpoint(path, policies, learners) == TrainingState(1)
-    assert all(learner.state == LearnerState() for learner in learners.values())

@@ -12,7 +12,7 @@ import pytest
 
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from backend.training.algorithm.credit import RoleCredit, assign_credit, score_main, score_sub
+from backend.training.algorithm.credit import RoleCredit
 from backend.training.curriculum.queries import QueryPool
 from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.collect import Rollout, RolloutSettings, collect
@@ -23,7 +23,7 @@ from cryptosentinel.team import Team
 from simulator.exchange.costs import Costs
 from tests.small_world import HORIZON, RUN, TRAIN, small_market
 from tests.standard_limits import guard_limits
-from tests.standard_settings import standard_credit
+from tests.standard_settings import main_credit, sub_credit
 from tests.team_scenes import standard_team
 
 
@@ -46,15 +46,12 @@ def groups() -> list[list[Rollout]]:
     engine = ScriptedEngine(make_byte_codec(), novice_policies())
     team = Team(make_byte_codec(), engine.policy_version, standard_team(horizon_bars=HORIZON))
     queries = QueryPool(small_market(), *TRAIN, HORIZON).draw(1, 0, 4, easy=False)
-    return collect(team, engine, queries, RolloutSettings(4, 4, HORIZON, Costs(), 1.0, guard_limits(), 1.0, True), 1)
+    return collect(team, engine, queries, RolloutSettings(4, 4, HORIZON, Costs(), 1.0, guard_limits(), True), 1)
 
 
 def credits_of(groups: list[list[Rollout]]) -> dict[str, RoleCredit]:
-    beta, rng, credit = (0.1, 0.4, 0.5), np.random.default_rng(1), standard_credit()
     subs = ("market_analyst", "risk_analyst", "trader")
-    return {"manager": assign_credit(score_main(groups, (0.1, 0.9), credit), credit)} | {
-        role: assign_credit(score_sub(groups, role, beta, "fractional", 2, rng, credit), credit) for role in subs
-    }
+    return {"manager": main_credit(groups)} | {role: sub_credit(groups, role) for role in subs}
 
 
 def test_a_step_is_stored_whole_and_twice_is_once(

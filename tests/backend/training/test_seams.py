@@ -20,12 +20,11 @@ from backend.policies.weight_sync import InProcess
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
-from backend.training.algorithm.credit import RoleCredit
+from backend.training.algorithm.trajectory import Trajectory
 from backend.training.components import TrainingParts
 from backend.training.curriculum.queries import Query
 from backend.training.learning.batches import MicroBatch
-from backend.training.learning.learner import Learner
-from backend.training.learning.role_trainer import Batch, PolicyGradient
+from backend.training.learning.role_trainer import Batch, PolicyGradient, RoleTrainer
 from backend.training.rollout import rollout_parts
 from backend.training.rollout.shared_shards import SharedShards
 from backend.training.trainer import Trainer
@@ -86,22 +85,20 @@ def test_every_role_of_a_bandit_learns_its_arm(tmp_path: Path, store: Store) -> 
 
 
 def _traders_sign(patch: pytest.MonkeyPatch) -> None:
-    whole = Learner.split_batch
+    whole = RoleTrainer.split_batch
 
-    def split(self: Learner, credit: RoleCredit) -> Batch | None:
+    def split(self: RoleTrainer, calls: Sequence[Trajectory], advantages: Sequence[float], *others: Any) -> Batch:
         sign = -1.0 if self.role == "trader" else 1.0
-        return whole(
-            self, replace(credit, items=[replace(one, advantage=sign * one.advantage) for one in credit.items])
-        )
+        return whole(self, calls, [sign * one for one in advantages], *others)
 
-    patch.setattr(Learner, "split_batch", split)
+    patch.setattr(RoleTrainer, "split_batch", split)
 
 
 def _anothers_old_logps(patch: pytest.MonkeyPatch) -> None:
     whole = PolicyGradient.logps
 
     def logps(self: PolicyGradient, batches: Sequence[MicroBatch], temperature: float) -> list[list[Tensor]]:
-        return whole(PolicyGradient(self.policies, self.policies.roles[0], self.settings), batches, temperature)
+        return whole(PolicyGradient(self.policies, self.policies.roles[0], self.config), batches, temperature)
 
     patch.setattr(PolicyGradient, "logps", logps)
 

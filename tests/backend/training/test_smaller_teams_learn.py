@@ -126,19 +126,11 @@ def test_memory_is_estimated_for_who_is_there(nano: Path) -> None:
     [
         (("oracle",), {}, "no role 'oracle'"),
         (("trader", "trader"), {}, "named twice"),
-        (("market_analyst",), {"freeze": "trader"}, r"training\.freeze names trader, which team\.roles"),
-        (
-            ("trader",),
-            {"per_role": {"risk_analyst": {"kl": 0.1}}},
-            r"training\.experimental\.per_role names risk_analyst",
-        ),
+        (("market_analyst",), {"freeze": "trader"}, r"training\.freeze lists trader, which team\.roles"),
         (("trader",), {"freeze": "manager,trader"}, "training.freeze names every role that team.roles"),
-        (("market_analyst",), {"credit": "shapley"}, r"training\.experimental\.credit = 'shapley'.*team\.roles"),
-        (("trader",), {"resampled_answers": 1, "freeze": "trader"}, r"resampled_answers = 1 .*training\.freeze"),
-        ((), {"resampled_answers": 1}, r"resampled_answers is about sub-agents.*team\.roles"),
+        (("market_analyst",), {"credit": "shapley"}, r"training\.credit = 'shapley'.*team\.roles"),
         ((), {"alignment": "none"}, r"training\.alignment is about sub-agents.*team\.roles"),
         ((), {"beta": [0.2, 0.4, 0.4]}, r"training\.beta is about sub-agents.*team\.roles"),
-        ((), {"group": "ordinal"}, r"training\.experimental\.group is about sub-agents.*team\.roles"),
     ],
 )
 def test_settings_about_who_is_not_there_are_refused(

@@ -101,7 +101,7 @@ def test_the_kl_is_to_the_start_and_the_reference_leaves_no_trace(
 
 def test_without_a_kl_no_second_copy_is_kept(team: Path) -> None:
     config = small_config(start_from=str(team))
-    held = small_config(start_from=str(team), per_role={"trader": {"kl": KL}})
+    held = small_config(start_from=str(team), kl=KL)
     start = team / "adapters" / "step-000007"
     assert not role_policies(team / "nano", config.training, start=start)[0]._anchors
     assert role_policies(team / "nano", held.training, start=start)[0]._anchors.keys() == set(ROLES)
@@ -245,5 +245,3 @@ def test_other_shapes_and_roles_are_refused_by_name(team: Path, nano: Path, tmp_
         match=r"training\.start_from = .*first cannot be gone on from: .* its lora is .*'r': 2.*, here it is .*'r': 4",
     ):
         role_policies(nano, small_config(start_from=str(team), lora_rank=4).training, start=start)
-    with pytest.raises(UserError, match=r"training\.experimental\.models = 'shared' has one model"):
-        role_policies(nano, small_config(start_from=str(team), models="shared").training, start=start)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -15,13 +16,15 @@ from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
 from backend.policies.role_policies import RolePolicies
+from backend.training.algorithm.alignment import align
+from backend.training.algorithm.recipes import Mgrpo
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import Rollout
 from cryptosentinel.team import TeamDecision
 from tests.small_world import HORIZON, TRAIN, small_market
-from tests.standard_settings import standard_credit, trainer_settings
+from tests.standard_settings import trainer_settings
 
 SEEDS = range(12)
 
@@ -31,6 +34,7 @@ class Code:
     """The modules that a law is asked of, and what a trainer needs to run: a tiny model, a maker of trajectories."""
 
     objective: ModuleType
+    recipes: ModuleType
     advantages: ModuleType
     alignment: ModuleType
     credit: ModuleType
@@ -53,8 +57,10 @@ def _batch(seed: int, rows: int = 4, length: int = 6) -> tuple[Tensor, Tensor, T
     return new.requires_grad_(), 0.8 * new.detach() + 0.2 * other, mask, advantages, weights
 
 
-def _value(code: Code, batch: tuple[Tensor, ...], eps: tuple[float, float] = (0.2, 0.28), **options: Any) -> Tensor:
-    value: Tensor = code.objective.clipped_objective(*batch, *eps, **options)[0]
+def _value(
+    code: Code, batch: tuple[Tensor, ...], eps: tuple[float, float] = (0.2, 0.28), recipe: str = "mgrpo"
+) -> Tensor:
+    value: Tensor = code.recipes.RECIPES[recipe](*eps).objective(*batch)[0]
     return value
 
 
@@ -74,10 +80,9 @@ def padding_changes_nothing(code: Code) -> None:
     for seed in SEEDS:
         new, old, mask, advantages, weights = _batch(seed)
         wide = [torch.nn.functional.pad(one, (0, 3)) for one in (new, old, mask)]
-        for aggregation in ("grpo", "dapo", "bnpo", "dr_grpo"):
-            options: dict[str, Any] = {"aggregation": aggregation, "constant_length": 5}
-            narrow = _value(code, (new, old, mask, advantages, weights), **options)
-            _equal(_value(code, (*wide, advantages, weights), **options), narrow)
+        for recipe in code.recipes.RECIPES:
+            narrow = _value(code, (new, old, mask, advantages, weights), recipe=recipe)
+            _equal(_value(code, (*wide, advantages, weights), recipe=recipe), narrow)
 
 
 def a_long_answer_weighs_as_much_as_a_short_one(code: Code) -> None:
@@ -91,7 +96,7 @@ def a_long_answer_weighs_as_much_as_a_short_one(code: Code) -> None:
 def tokens_weigh_alike_in_the_mean_over_tokens(code: Code) -> None:
     for seed in SEEDS:
         new, _, mask, advantages, weights = _batch(seed)
-        value = _value(code, (new, new.detach(), mask, advantages, weights), aggregation="dapo")
+        value = _value(code, (new, new.detach(), mask, advantages, weights), recipe="dapo")
         tokens = weights * mask.sum(-1)
         _equal(value, (tokens * advantages).sum() / tokens.sum())
 
@@ -168,11 +173,9 @@ def _rollouts(with_others: bool) -> list[list[Rollout]]:
 def roles_share_no_statistic(code: Code) -> None:
     found = []
     for with_others in (False, True):
-        rng, settings = np.random.default_rng(0), standard_credit()
-        groups = code.credit.score_sub(
-            _rollouts(with_others), "trader", (0.1, 0.4, 0.5), "fractional", 2, rng, settings
-        )
-        credit = code.credit.assign_credit(groups, settings)
+        weights = partial(align, method="fractional", target=2, rng=np.random.default_rng(0))
+        groups = code.credit.score_sub(_rollouts(with_others), "trader", (0.1, 0.4, 0.5), weights)
+        credit = code.credit.assign_credit(groups, Mgrpo())
         found.append([(one.advantage, one.weight) for one in credit.items if one.trajectory.role == "trader"])
     assert found[0] == found[1]
 
@@ -204,15 +207,15 @@ def the_ratio_begins_at_one_and_is_to_where_the_step_began(code: Code) -> None:
     stale = [replace(one, sampled_logps=(one.sampled_logps - np.float32(0.5)) * one.mask) for one in batch]
     first = _step(code, stale, policies, minibatches=1)
     assert abs(first["manager/ratio/max"] - 1.0) < 1e-5 and first["manager/clip_share"] == 0.0
-    later = _step(code, batch, policies, minibatches=2, epochs=3)
+    later = _step(code, batch, policies, minibatches=3)
     assert later["manager/ratio/max"] > 1.05 and later["manager/clip_share"] > 0.0
 
 
 def accumulation_changes_nothing(code: Code) -> None:
     policies = RolePolicies(code.tiny, ("manager",))
     batch = _sampled(policies, code)
-    for aggregation in ("grpo", "dapo", "bnpo", "dr_grpo"):
-        options = {"aggregation": aggregation, "constant_length": 4, "kl": 0.1}
+    for recipe in code.recipes.RECIPES:
+        options = {"recipe": recipe, "kl": 0.1}
         losses = [
             _step(code, batch, policies, micro_batch_tokens=tokens, **options)["manager/loss"] for tokens in (10_000, 1)
         ]

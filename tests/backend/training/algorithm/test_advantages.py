@@ -9,12 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from backend.training.algorithm.advantages import (
-    advantages_of_valid,
-    batch_scaled,
-    decoupled_advantages,
-    group_advantages,
-)
+from backend.training.algorithm.advantages import advantages_of_valid, group_advantages
 
 # Rewards have few decimals here, so that two of them are either equal or clearly different.
 grid = st.integers(0, 1000).map(lambda n: n / 1000)
@@ -142,60 +137,6 @@ def test_without_sigma_it_is_what_a_reward_is_above_the_mean(group: tuple[np.nda
     assert degenerate == same
     assert advantages == pytest.approx(rewards - mean, abs=1e-9)
     assert advantages == pytest.approx(sigma * scaled, abs=1e-9)
-
-
-parts_of = st.integers(1, 8).flatmap(
-    lambda n: st.tuples(
-        st.lists(st.tuples(grid, grid, grid), min_size=n, max_size=n).map(np.array),
-        st.lists(st.integers(1, 9), min_size=n, max_size=n).map(np.array),
-    )
-)
-COEFFICIENTS = (0.1, 0.4, 0.5)
-
-
-@given(parts_of, st.floats(0.01, 100.0), st.integers(0, 2))
-def test_decoupled_parts_count_by_their_coefficient_whatever_their_spread(
-    case: tuple[np.ndarray, np.ndarray], factor: float, which: int
-) -> None:
-    parts, weights = case
-    advantages, degenerate = decoupled_advantages(parts, COEFFICIENTS, weights)
-    each = [group_advantages(column, weights) for column in parts.T]
-    assert advantages == pytest.approx(sum(c * one for c, (one, _) in zip(COEFFICIENTS, each, strict=True)), abs=1e-9)
-    assert degenerate == all(equal for _, equal in each)
-    assert weights @ advantages == pytest.approx(0.0, abs=1e-7)
-    stretched = parts.copy()
-    stretched[:, which] *= factor
-    assert decoupled_advantages(stretched, COEFFICIENTS, weights)[0] == pytest.approx(advantages, abs=1e-7)
-
-
-@given(parts_of)
-def test_a_part_without_a_coefficient_is_not_looked_at(case: tuple[np.ndarray, np.ndarray]) -> None:
-    parts, weights = case
-    advantages, degenerate = decoupled_advantages(parts, (0.0, 1.0, 0.0), weights)
-    want, equal = group_advantages(parts[:, 1], weights)
-    assert advantages.tolist() == want.tolist()
-    assert degenerate == equal
-
-
-@given(st.lists(groups, max_size=5))
-def test_a_batch_has_unit_variance_and_keeps_its_groups(drawn: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    advantages = [group_advantages(rewards, weights)[0] for rewards, weights in drawn]
-    weights = [one / one.sum() for _, one in drawn]
-    scaled = batch_scaled(advantages, weights)
-    assert [len(one) for one in scaled] == [len(one) for one in advantages]
-    if any(one.any() for one in advantages):
-        share = np.concatenate(weights) / len(weights)
-        assert share @ np.concatenate(scaled) ** 2 == pytest.approx(1.0)
-        factor = np.concatenate(scaled).max() / np.concatenate(advantages).max()
-        assert np.concatenate(scaled) == pytest.approx(factor * np.concatenate(advantages), abs=1e-6)
-    else:
-        assert not any(one.any() for one in scaled)
-
-
-def test_parts_of_the_wrong_shape_are_refused() -> None:
-    for parts, coefficients in (([1.0, 2.0], [1.0]), ([[1.0, 2.0]], [1.0]), ([[1.0]], [[1.0]])):
-        with pytest.raises(ValueError, match="parts"):
-            decoupled_advantages(parts, coefficients)
 
 
 def test_an_invalid_answer_praises_nobody_and_costs_the_penalty() -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from transformers import Qwen3ForCausalLM
 
-from backend.training.algorithm import advantages, alignment, credit, objective
+from backend.training.algorithm import advantages, alignment, credit, objective, recipes
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning import role_trainer
 from tests.backend.training.algorithm import laws
@@ -33,7 +33,7 @@ MUTANTS: tuple[tuple[str, ModuleType, str, str, Law], ...] = (
     ),
     (
         "roles are pooled", credit,
-        "if call.role != role:", 'if call.role == "manager":',
+        "if call.role == role]", 'if call.role != "manager"]',
         laws.roles_share_no_statistic,
     ),
     (
@@ -43,12 +43,12 @@ MUTANTS: tuple[tuple[str, ModuleType, str, str, Law], ...] = (
     ),
     (
         "the clip is optimistic", objective,
-        "torch.minimum(rho * advantage", "torch.maximum(rho * advantage",
+        "torch.minimum(ratio * advantages", "torch.maximum(ratio * advantages",
         laws.the_clip_is_pessimistic,
     ),
     (
         "the sides of the clip are changed", objective,
-        "rho.clamp(1.0 - clip_low, 1.0 + clip_high)", "rho.clamp(1.0 - clip_high, 1.0 + clip_low)",
+        "clamp(1.0 - clip_low, 1.0 + clip_high) * advantages", "clamp(1.0 - clip_high, 1.0 + clip_low) * advantages",
         laws.the_clip_is_pessimistic,
     ),
     (
@@ -62,12 +62,12 @@ MUTANTS: tuple[tuple[str, ModuleType, str, str, Law], ...] = (
         laws.the_ratio_begins_at_one_and_is_to_where_the_step_began,
     ),
     (
-        "a long answer weighs more", objective,
-        'masked_mean(values, mask) if how == "grpo" else', 'masked_mean(values, mask) if how == "" else',
+        "a long answer weighs more", recipes,
+        "if self.sums_tokens else", "if True else",
         laws.a_long_answer_weighs_as_much_as_a_short_one,
     ),
     (
-        "the mean over tokens is one over calls", objective,
+        "the mean over tokens is one over calls", recipes,
         "return float((weights * tokens).sum())", "return float(weights.sum() * (tokens > 0).sum())",
         laws.tokens_weigh_alike_in_the_mean_over_tokens,
     ),
@@ -88,15 +88,18 @@ MUTANTS: tuple[tuple[str, ModuleType, str, str, Law], ...] = (
     ),
     (
         "each micro-batch has its own denominator", role_trainer,
-        "            importance,\n            total,\n", "            importance,\n            None,\n",
+        "advantages, weights, importance, total)", "advantages, weights, importance, None)",
         laws.accumulation_changes_nothing,
     ),
 )  # fmt: skip
 
 
+OF_OBJECTIVE = {name for name, one in vars(objective).items() if getattr(one, "__module__", "") == objective.__name__}
+
+
 @pytest.fixture
 def code(tiny: Qwen3ForCausalLM, make: Callable[..., Trajectory]) -> Code:
-    return Code(objective, advantages, alignment, credit, role_trainer, tiny, make)
+    return Code(objective, recipes, advantages, alignment, credit, role_trainer, tiny, make)
 
 
 def planted(module: ModuleType, written: str, instead: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -127,8 +130,14 @@ def test_a_mistake_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mutant = planted(module, written, instead, monkeypatch)
+    parts = {module.__name__.rpartition(".")[2]: mutant}
+    if module is objective:  # the recipes are made of its functions
+        parts["recipes"] = planted(recipes, "RECIPES:", "RECIPES:", monkeypatch)
+        for recipe in parts["recipes"].RECIPES.values():
+            assert recipe.__module__ == f"{recipes.__name__}_mutant"
+        vars(parts["recipes"]).update({name: vars(mutant)[name] for name in vars(recipes) if name in OF_OBJECTIVE})
     with pytest.raises(AssertionError):
-        law(Code(**{**vars(code), module.__name__.rpartition(".")[2]: mutant}))
+        law(Code(**{**vars(code), **parts}))
 
 
 def test_every_law_notices_something() -> None:

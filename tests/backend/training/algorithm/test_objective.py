@@ -1,6 +1,6 @@
 """The clipped objective: known answers, its three ratios, KL, staleness, and what must get no gradient.
 
-`test_aggregation.py` has the aggregations, CISPO and the kinds of importance weights."""
+`test_recipes.py` has the recipes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from torch import Tensor
 from backend.training.algorithm.advantages import group_advantages
 from backend.training.algorithm.alignment import align
 from backend.training.algorithm.objective import (
+    ClipStats,
     RatioKind,
-    clipped_objective,
     importance_weights,
     k3,
     kl_terms,
     masked_mean,
     policy_ratio,
 )
+from backend.training.algorithm.recipes import Gspo, Mgrpo, MgrpoTrajectory, Recipe
 
 KINDS: tuple[RatioKind, ...] = ("token", "sequence", "trajectory")
+OF_RATIO: dict[RatioKind, type[Recipe]] = {"token": Mgrpo, "sequence": Gspo, "trajectory": MgrpoTrajectory}
 
 
 def batch(seed: int, rows: int = 4, length: int = 6) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -37,6 +39,22 @@ def batch(seed: int, rows: int = 4, length: int = 6) -> tuple[Tensor, Tensor, Te
     advantages = torch.randn(rows, generator=rng, dtype=torch.float64)
     weights = torch.rand(rows, generator=rng, dtype=torch.float64) + 0.1
     return new.requires_grad_(), old, mask, advantages, weights
+
+
+def clipped_objective(
+    new: Tensor,
+    old: Tensor,
+    mask: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    clip_low: float,
+    clip_high: float,
+    kind: RatioKind = "token",
+    importance: Tensor | None = None,
+    total: float | None = None,
+) -> tuple[Tensor, ClipStats]:
+    """The objective of the recipe with this ratio."""
+    return OF_RATIO[kind](clip_low, clip_high).objective(new, old, mask, advantages, weights, importance, total)
 
 
 @pytest.mark.parametrize("kind", KINDS)

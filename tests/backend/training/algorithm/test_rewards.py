@@ -16,7 +16,6 @@ from backend.training.algorithm.rewards import (
     intervention_value,
     main_reward,
     outcome_score,
-    overlong_penalty,
     pinball_score,
     shortfall_score,
     squash,
@@ -123,43 +122,17 @@ def test_shortfall_is_a_cost() -> None:
     assert shortfall_score(0.001, 0.001) < 0.5 < shortfall_score(-0.001, 0.001)
 
 
-@given(st.integers(0, 300), st.integers(1, 200), st.integers(1, 200))
-def test_the_overlong_penalty_is_that_of_dapo(tokens: int, first: int, second: int) -> None:
-    """Eq. 13 of arXiv 2503.14476, case by case."""
-    length, buffer = max(first, second), min(first, second)
-    if tokens <= length - buffer:
-        want = 0.0
-    elif tokens <= length:
-        want = ((length - buffer) - tokens) / buffer
-    else:
-        want = -1.0
-    assert overlong_penalty(tokens, length, buffer) == pytest.approx(want)
-    assert overlong_penalty(tokens + 1, length, buffer) <= overlong_penalty(tokens, length, buffer)
-
-
-@pytest.mark.parametrize(("length", "buffer"), [(10, 0), (10, 11), (0, 0)])
-def test_an_overlong_penalty_without_a_buffer_is_refused(length: int, buffer: int) -> None:
-    with pytest.raises(ValueError, match="buffer"):
-        overlong_penalty(5, length, buffer)
-
-
-@given(st.booleans(), unit, unit, st.none() | unit, st.floats(-1.0, 0.0))
+@given(st.booleans(), unit, unit, st.none() | unit)
 def test_the_terms_are_what_the_reward_is_the_weighted_sum_of(
-    valid: bool, form: float, outcome: float, expert: float | None, overlong: float
+    valid: bool, form: float, outcome: float, expert: float | None
 ) -> None:
     beta = (0.1, 0.4, 0.5)
-    terms = RewardParts(valid, form, outcome, expert, overlong).terms()
+    terms = RewardParts(valid, form, outcome, expert).terms()
     reward = sub_reward(valid, form, outcome, expert, beta)
     if reward is not None:
-        assert np.dot((*beta, 1.0), terms) == pytest.approx(reward + overlong)
+        assert np.dot(beta, terms) == pytest.approx(reward)
     alone = RewardParts(valid, form, outcome).terms()
-    assert np.dot((0.1, 0.9, 0.0, 1.0), alone) == pytest.approx(main_reward(valid, form, outcome))
-
-
-@pytest.mark.parametrize("bad", [0.01, -1.01, NAN])
-def test_an_overlong_part_is_a_penalty(bad: float) -> None:
-    with pytest.raises(ValueError, match="overlong"):
-        RewardParts(True, 1.0, 0.5, overlong=bad)
+    assert np.dot((0.1, 0.9, 0.0), alone) == pytest.approx(main_reward(valid, form, outcome))
 
 
 def test_what_is_no_number_raises() -> None:

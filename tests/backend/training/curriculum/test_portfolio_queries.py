@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.config.schema import Config, TeamConfig
 from backend.config.training import TrainingConfig
-from backend.training.curriculum.queries import PortfolioQuery, QueryPool, account_holding, gross_limit, pools_of
+from backend.training.curriculum.queries import PortfolioQuery, QueryPool, account_holding, pools_of
 from backend.training.learning.training_metrics import market_move, ordered_exposure
-from backend.training.rl_job import check_trainable
 from backend.training.rollout.collect import RolloutSettings, collect, practise
 from backend.training.rollout.scoring import RolloutScorer
 from cryptosentinel.agents.manager import Decision
@@ -22,7 +20,6 @@ from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.tools.context import book_volatility, horizon_volatility
 from simulator.backtest.run import orders_for_target
-from simulator.errors import UserError
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order
@@ -52,7 +49,7 @@ def unlisted(market: Market, column: int, bars: int) -> Market:
 
 
 def settings_of(paths: int = 4) -> RolloutSettings:
-    return RolloutSettings(2, paths, HORIZON, Costs(), 1.0, guard_limits(), 1.0, True)
+    return RolloutSettings(2, paths, HORIZON, Costs(), 1.0, guard_limits(), True)
 
 
 @given(st.integers(0, 40), st.sampled_from([0.3, 1.0, 2.0]), st.booleans())
@@ -106,7 +103,7 @@ def test_a_decision_is_worth_what_the_exchange_earns_over_the_recorded_path(targ
         for symbol, target in zip(COINS, targets, strict=True)
         for order in orders_for_target(view, account, symbol, target)
     ]
-    outcome = RolloutScorer(query, 1, HORIZON, Costs(), 1.0, 1.0).outcome(orders)
+    outcome = RolloutScorer(query, 1, HORIZON, Costs(), 1.0).outcome(orders)
     assert outcome.net_return == pytest.approx(exchange_earns(query, orders), abs=1e-9)
     assert outcome.score == pytest.approx(0.5 * (1.0 + np.tanh(outcome.net_return / query.volatility)), abs=1e-9)
 
@@ -117,7 +114,7 @@ def test_what_is_held_earns_its_parts_of_the_moves() -> None:
         for one in portfolio_pool(RECORDED).draw(3, 0, 40, easy=False)
         if sum(map(bool, one.exposures().values())) > 1
     )
-    outcome = RolloutScorer(query, 1, HORIZON, Costs(), 1.0, 1.0).outcome([])
+    outcome = RolloutScorer(query, 1, HORIZON, Costs(), 1.0).outcome([])
     moves = RECORDED.close[query.bar + HORIZON] / RECORDED.close[query.bar] - 1.0
     assert outcome.net_return + outcome.funding == pytest.approx(
         float(moves @ np.array(list(query.exposures().values()))), abs=1e-9
@@ -135,16 +132,6 @@ def test_scenarios_are_joint_and_begin_with_what_could_be_believed_of_every_coin
         assert paths.shape == (200, HORIZON, 3)
         ends = paths.close[:, -1] / WITH_TRUTH.close[query.bar]
         assert np.corrcoef(ends.T)[0, 1] > 0.2, "the coins move together in a scenario"
-
-
-def test_each_coin_loses_its_own_drift() -> None:
-    pool = QueryPool(WITH_TRUTH, 130, 400, HORIZON, True, gross_limit=1.0)
-    query = pool.draw(1, 0, 1, easy=False)[0]
-    assert isinstance(query, PortfolioQuery)
-    plain, flat = replace(query, drifts=(0.0,) * 3).scenarios(3, HORIZON), query.scenarios(3, HORIZON)
-    growth = (1.0 + np.array(query.drifts)) ** np.arange(1.0, HORIZON + 1.0)[:, None]
-    np.testing.assert_allclose(flat.close * growth[None], plain.close, rtol=1e-12)
-    assert len(set(query.drifts)) == 3
 
 
 def test_a_coin_that_is_not_listed_yet_is_named_and_never_held_or_scored() -> None:
@@ -211,13 +198,3 @@ def test_practice_asks_about_the_drawn_coin_in_sizes_of_a_portfolio() -> None:
 def test_a_market_of_one_coin_has_the_account_of_a_query_on_it() -> None:
     view = WITH_TRUTH.view(200)
     assert account_holding(view, {COINS[0]: 0.5}).exposure == {COINS[0]: 0.5, COINS[1]: 0.0, COINS[2]: 0.0}
-
-
-def test_hard_windows_of_a_portfolio_are_refused_by_name() -> None:
-    config = Config(team=TeamConfig(portfolio=True))
-    assert gross_limit(config) == 1.0 and gross_limit(Config()) is None
-    hard = config.training.model_copy(
-        update={"experimental": config.training.experimental.model_copy(update={"hard_share": 0.5})}
-    )
-    with pytest.raises(UserError, match=r"hard_share = 0\.5 .* team\.portfolio = true"):
-        check_trainable(config.model_copy(update={"training": hard}))

@@ -94,39 +94,6 @@ def test_the_scenarios_of_a_query_are_its_own() -> None:
     assert not np.array_equal(first.scenarios(4, 6).close, replace(first, seed=second.seed).scenarios(4, 6).close)
 
 
-@pytest.mark.parametrize("coin", COINS)
-def test_without_its_drift_holding_a_coin_earns_nothing_over_the_part(coin: str) -> None:
-    """Exactly so over all bars of a recorded part, one bar ahead; the market itself drifted."""
-    drifting = RECORDED.close * np.exp(0.002 * np.arange(len(RECORDED)))[:, None]
-    scale = drifting / RECORDED.close
-    arrays = {name: getattr(RECORDED, name) * scale for name in ("open", "high", "low")}
-    market = replace(RECORDED, close=drifting, **arrays)
-    plain, flat = (
-        {
-            one.bar: float(one.scenarios(1, 1).close[0, 0, 0] / one.view().last_close(coin) - 1.0)
-            for one in QueryPool(market, 130, 400, 1, detrend).draw(1, 0, 6000, easy=False)
-            if one.symbol == coin
-        }
-        for detrend in (False, True)
-    )
-    assert plain.keys() == flat.keys() == set(range(130, 400))
-    assert np.mean(list(plain.values())) > 1e-3
-    assert np.mean(list(flat.values())) == pytest.approx(0.0, abs=1e-12)
-
-
-def test_where_the_law_is_known_its_drift_is_taken_and_not_the_luck_of_the_path() -> None:
-    first, *_ = QueryPool(WITH_TRUTH, 130, 400, 6, True).draw(1, 0, 8, easy=False)
-    truth = truth_of(WITH_TRUTH)
-    [column] = [number for number, coin in enumerate(COINS) if coin == first.symbol]
-    assert first.drift == pytest.approx(float(truth.drift[130:400, column].mean()), rel=1e-12)
-    plain, flat = replace(first, drift=0.0).scenarios(4, 6), first.scenarios(4, 6)
-    growth = (1.0 + first.drift) ** np.arange(1.0, 7.0)
-    for name in ("open", "high", "low", "close"):
-        np.testing.assert_allclose(getattr(flat, name) * growth[None, :, None], getattr(plain, name), rtol=1e-12)
-    assert np.array_equal(flat.funding_rate, plain.funding_rate)
-    assert np.all((flat.low <= np.minimum(flat.open, flat.close)) & (flat.high >= np.maximum(flat.open, flat.close)))
-
-
 def test_scenarios_can_begin_with_what_could_be_believed_in() -> None:
     """Of the bar and the coin that the query is about; a recorded market has one future and no law to believe in."""
     training = TrainingConfig(scenario_source="beliefs")
@@ -140,14 +107,6 @@ def test_scenarios_can_begin_with_what_could_be_believed_in() -> None:
         )
         assert np.array_equal(sure.scenarios(4, 6).close, one.scenarios(4, 6).close)
     assert {one.belief for one in pools_of(training, RECORDED, [(130, 400)], 6)[0].draw(1, 0, 9, easy=False)} == {None}
-
-
-def test_a_coin_that_is_not_listed_yet_has_no_drift() -> None:
-    arrays = {name: getattr(RECORDED, name).copy() for name in ("open", "high", "low", "close")}
-    for one in arrays.values():
-        one[:420, 1] = np.nan
-    drawn = QueryPool(replace(RECORDED, **arrays), 130, 400, 6, True).draw(1, 0, 20, easy=False)
-    assert {one.symbol for one in drawn} == {COINS[0]}
 
 
 def _recorded_move(market: Market, bar: int, symbol: str, horizon: int) -> float:

@@ -19,7 +19,6 @@ from backend.store.errors import StoreError
 from backend.store.records import RewardRecord, RolloutRecord, RunRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.training.curriculum.queries import QueryPool
-from backend.training.diagnostics.catalogue import should_stop
 from backend.training.diagnostics.examine import (
     _merge,
     call_metrics,
@@ -227,13 +226,6 @@ def test_a_ruined_training_is_found_out(ruined: tuple[Store, Path]) -> None:
     assert [(one.rule, one.role) for one in from_file.findings if one.severity == "fatal"] == [
         (one.rule, one.role) for one in found.findings if one.severity == "fatal"
     ]
-
-
-def test_auto_stop_would_have_ended_it_early(ruined: tuple[Store, Path]) -> None:
-    store, _ = ruined
-    history = [(record.step, record.values) for record in store.metrics(RUN)]
-    spoke = [step for end, (step, _) in enumerate(history) if should_stop(history[: end + 1])]
-    assert spoke and spoke[0] < history[-1][0]
 
 
 def program() -> typer.Typer:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.training.diagnostics import rules
-from backend.training.diagnostics.catalogue import FATAL, RULES, should_stop
+from backend.training.diagnostics.catalogue import RULES
 from backend.training.diagnostics.rules import History, Rule, can_judge, diagnose, missing_points, sustained
 from cryptosentinel.agents.registry import ROLES
 
@@ -156,7 +156,6 @@ def sick(rule: Rule, role: str, seed: int, onset: int) -> Run:
 def test_a_healthy_training_has_no_finding(seed: int) -> None:
     run = healthy(seed)
     assert diagnose(History(run), RULES) == []
-    assert should_stop(run) is None
 
 
 def test_every_rule_is_judged_and_has_its_sickness() -> None:
@@ -179,33 +178,6 @@ def test_a_rule_finds_its_sickness(name: str, data: st.DataObject, seed: int) ->
     assert onset < found[0].step <= found[0].until <= STEPS or name == "update skipped"
     assert rule.condition in found[0].sentence()
     assert math.isfinite(found[0].value)
-
-
-@pytest.mark.parametrize("name", SICKNESS)
-@FEW
-@given(seed=SEEDS)
-def test_auto_stop_is_for_fatal_findings(name: str, seed: int) -> None:
-    rule = BY_NAME[name]
-    run = sick(rule, rule.roles()[0], seed, 0 if name in WHOLE_RUN else 20)
-    stopped = should_stop(run)
-    if rule.severity == "fatal":
-        assert stopped is not None and stopped.rule == name
-    else:
-        assert stopped is None
-
-
-@pytest.mark.parametrize("rule", FATAL, ids=lambda rule: rule.name)
-@FEW
-@given(seed=SEEDS, onset=st.integers(1, STEPS - 3), lasts=st.integers(1, 10))
-def test_auto_stop_speaks_at_the_third_bad_step_and_until_it_heals(
-    rule: Rule, seed: int, onset: int, lasts: int
-) -> None:
-    run = healthy(seed)
-    for step, values in run:
-        if onset <= step < onset + lasts:
-            SICKNESS[rule.name](values, "trader", step - onset)
-    spoke = [run[end][0] for end in range(len(run)) if should_stop(run[: end + 1]) is not None]
-    assert spoke == list(range(onset + 2, min(onset + lasts, STEPS + 1)))
 
 
 @MORE
@@ -262,7 +234,6 @@ def test_every_rule_is_in_the_documentation() -> None:
 
 def test_an_empty_history_has_no_finding() -> None:
     assert diagnose(History([]), RULES) == []
-    assert should_stop([]) is None
 
 
 @MORE
@@ -329,5 +300,4 @@ def test_a_role_that_is_seldom_asked_has_not_collapsed() -> None:
     for step, values in run:
         if step > 0:
             values |= {"trader/valid": 0.0, "trader/degenerate_share": 1.0, "trader/calls": 0.05}
-    assert should_stop(run) is None
     assert "terminal collapse" not in {one.rule for one in diagnose(History(run), RULES)}

@@ -6,7 +6,6 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from backend.training.learning.data_parallel import DataParallelGradients, balan
 from backend.training.learning.role_trainer import GradientPool, RoleTrainer
 from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
 from simulator.errors import RunFailed
-from tests.standard_settings import trainer_settings
+from tests.standard_settings import changed, trainer_settings
 
 Make = Callable[..., Trajectory]
 ROLES = ("manager", "trader")
@@ -122,5 +121,5 @@ def test_every_batch_has_one_process_and_none_much_more_than_another(lengths: li
 
 
 def test_what_is_sent_arrives_as_it_was() -> None:
-    sent = module._Task("manager", replace(SETTINGS, learning_rate=1.0), module._Part([]), 3.0, 0.5)
+    sent = module._Task("manager", changed(SETTINGS, kl=1.0), module._Part([]), 3.0, 0.5)
     assert module._unpacked(module._packed(sent), torch.device("cpu")) == sent

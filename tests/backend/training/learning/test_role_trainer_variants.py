@@ -1,11 +1,11 @@
-"""The variants of a role's update: each aggregation's gradient, masked conversations, masked importance weights."""
+"""A role's update by each recipe: its gradient, and importance weights that are cut."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +16,13 @@ from transformers import Qwen3ForCausalLM
 
 from backend.policies.logprobs import token_logps
 from backend.policies.role_policies import RolePolicies
-from backend.training.algorithm.objective import Aggregation
+from backend.training.algorithm.recipes import RECIPES, DrGrpo
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
-from tests.standard_settings import trainer_settings
+from tests.standard_settings import changed, trainer_settings
 
 Make = Callable[..., Trajectory]
 FREE = trainer_settings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
-AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
-LENGTH = 7
 ADVANTAGES = [0.7, -1.2, 0.0, 0.4, 1.1, -0.6]  # the third call carries no gradient
 WEIGHTS = [0.3, 0.2, 0.4, 0.1, 0.35, 0.15]
 
@@ -72,7 +70,7 @@ def tensors(one: Trajectory) -> tuple[Tensor, Tensor]:
 def step(
     policies: RolePolicies, calls: list[Trajectory], advantages: list[float] = ADVANTAGES, **changes: Any
 ) -> dict[str, float]:
-    trainer = RoleTrainer(copy.deepcopy(policies), "manager", replace(FREE, **changes))
+    trainer = RoleTrainer(copy.deepcopy(policies), "manager", changed(FREE, **changes))
     return trainer.step(calls, advantages, WEIGHTS)
 
 
@@ -89,24 +87,22 @@ def terms(policies: RolePolicies, calls: list[Trajectory], members: list[int]) -
     return torch.cat([g.flatten() for g in torch.autograd.grad(total, policies.trainable("manager"))])
 
 
-@pytest.mark.parametrize("how", ["dapo", "bnpo", "dr_grpo"])
+@pytest.mark.parametrize("how", ["dapo", "dr_grpo"])
 def test_the_means_over_tokens_count_calls_without_a_gradient(
-    how: Aggregation, policies: RolePolicies, calls: list[Trajectory], gradients: list[Tensor]
+    how: str, policies: RolePolicies, calls: list[Trajectory], gradients: list[Tensor]
 ) -> None:
-    step(policies, calls, aggregation=how, constant_length=LENGTH if how == "dr_grpo" else 0)
+    step(policies, calls, recipe=how)
     tokens = [int(one.mask.sum()) for one in calls]
-    counted = LENGTH * sum(WEIGHTS) if how == "dr_grpo" else float(np.dot(WEIGHTS, tokens))
+    counted = DrGrpo.length * sum(WEIGHTS) if how == "dr_grpo" else float(np.dot(WEIGHTS, tokens))
     close(gradients[0], terms(policies, calls, list(range(6))) / counted)
 
 
-@pytest.mark.parametrize("loss", ["clip", "cispo"])
-@pytest.mark.parametrize("how", AGGREGATIONS)
+@pytest.mark.parametrize("how", sorted(RECIPES))
 def test_accumulation_changes_nothing(
-    how: Aggregation, loss: str, policies: RolePolicies, calls: list[Trajectory], gradients: list[Tensor]
+    how: str, policies: RolePolicies, calls: list[Trajectory], gradients: list[Tensor]
 ) -> None:
     for tokens in (10_000, 40, 1):
-        terms: dict[str, Any] = {"kl": 0.3, "entropy": 0.2, "constant_length": LENGTH, "policy_loss": loss}
-        step(policies, calls, aggregation=how, micro_batch_tokens=tokens, **terms)
+        step(policies, calls, recipe=how, micro_batch_tokens=tokens, kl=0.3, entropy=0.2)
     close(gradients[1], gradients[0])
     close(gradients[2], gradients[0])
 
@@ -114,60 +110,36 @@ def test_accumulation_changes_nothing(
 def test_at_ratio_one_cispo_is_the_policy_gradient(
     policies: RolePolicies, calls: list[Trajectory], gradients: list[Tensor]
 ) -> None:
-    step(policies, calls, aggregation="dapo")
-    metrics = step(policies, calls, aggregation="dapo", policy_loss="cispo")
+    step(policies, calls, recipe="dapo")
+    metrics = step(policies, calls, recipe="cispo")
     close(gradients[1], gradients[0])
     assert metrics["manager/clip_share"] == 0.0
 
 
-def test_bnpo_divides_each_update_by_its_own_tokens_and_dapo_by_a_share_of_all(
+def test_dapo_divides_each_update_by_its_share_of_all_tokens(
     policies: RolePolicies, calls: list[Trajectory], gradients: list[Tensor]
 ) -> None:
-    """lr 0: both updates are taken at the same policy. All six calls are dealt out for bnpo, the five with a gradient
-    for dapo."""
-    tokens = np.array([int(one.mask.sum()) for one in calls])
-    counted = np.array(WEIGHTS) * tokens
-    for how in ("bnpo", "dapo"):
-        gradients.clear()
-        settings = replace(FREE, aggregation=how, minibatches=2, learning_rate=0.0)
-        trainer = RoleTrainer(copy.deepcopy(policies), "manager", settings)
-        dealt = list(range(6)) if how == "bnpo" else [0, 1, 3, 4, 5]
-        plan = trainer._plan(len(dealt))
-        trainer.step(calls, ADVANTAGES, WEIGHTS)
-        for part, gradient in zip(plan, gradients, strict=True):
-            members = [dealt[i] for i in part.tolist()]
-            below = counted[members].sum() if how == "bnpo" else counted.sum() / 2
-            close(gradient, terms(policies, calls, members) / float(below))
+    """lr 0: both updates are taken at the same policy. The five calls with a gradient are dealt out."""
+    counted = np.array(WEIGHTS) * np.array([int(one.mask.sum()) for one in calls])
+    trainer = RoleTrainer(
+        copy.deepcopy(policies), "manager", changed(FREE, recipe="dapo", minibatches=2, learning_rate=0.0)
+    )
+    dealt = [0, 1, 3, 4, 5]
+    plan = trainer._plan(len(dealt))
+    trainer.step(calls, ADVANTAGES, WEIGHTS)
+    for part, gradient in zip(plan, gradients, strict=True):
+        members = [dealt[i] for i in part.tolist()]
+        close(gradient, terms(policies, calls, members) / float(counted.sum() / 2))
 
 
-@pytest.mark.parametrize("how", ["grpo", "dapo"])
-def test_a_masked_conversation_teaches_nothing_and_counts_as_a_call_without_tokens(
-    how: Aggregation, policies: RolePolicies, calls: list[Trajectory], gradients: list[Tensor]
-) -> None:
-    cut_off = [replace(one, truncated=i == 4) for i, one in enumerate(calls)]
-    metrics = step(policies, cut_off, aggregation=how, mask_truncated=True, kl=1e-12)
-    assert (metrics["manager/masked"], metrics["manager/trained"]) == (1.0, 5.0)
-    step(policies, calls, [a * (i != 4) for i, a in enumerate(ADVANTAGES)], aggregation=how)
-    # As a call of advantage 0, but for its tokens, which the mean over tokens no longer counts.
-    tokens = np.array([int(one.mask.sum()) for one in calls]) * np.array(WEIGHTS)
-    close(gradients[0], gradients[1] * (1.0 if how == "grpo" else float(tokens.sum() / (tokens.sum() - tokens[4]))))
-    assert "manager/masked" not in step(policies, cut_off)
-
-
-def test_importance_weights_are_cut_or_masked_and_the_share_is_told(
+def test_importance_weights_are_cut_and_the_share_is_reported(
     policies: RolePolicies, calls: list[Trajectory], gradients: list[Tensor]
 ) -> None:
     shift = np.float32(-0.9)  # e^0.9 is above the cap of 2
     stale = [replace(one, sampled_logps=one.sampled_logps + shift * one.mask * (i < 3)) for i, one in enumerate(calls)]
-    plain = step(policies, calls)
-    shares = {}
-    for kind in ("truncate", "mask", "none"):
-        shares[kind] = step(policies, stale, importance=kind)["manager/importance/cut_share"]
-    for factor in (2.0, 0.0):
-        step(policies, calls, [a * factor for a in ADVANTAGES[:3]] + ADVANTAGES[3:])
-    close(gradients[1], gradients[4])  # the weight is the cap
-    close(gradients[2], gradients[5])  # the weight is 0
-    close(gradients[3], gradients[0])
+    plain, cut = step(policies, calls), step(policies, stale)
+    step(policies, calls, [a * 2.0 for a in ADVANTAGES[:3]] + ADVANTAGES[3:])
+    close(gradients[1], gradients[2])  # the weight is the cap
     counted = [int(one.mask.sum()) for i, one in enumerate(calls) if ADVANTAGES[i] != 0.0]
-    assert shares["truncate"] == shares["mask"] == pytest.approx(sum(counted[:2]) / sum(counted))
-    assert shares["none"] == plain["manager/importance/cut_share"] == 0.0
+    assert cut["manager/importance/cut_share"] == pytest.approx(sum(counted[:2]) / sum(counted))
+    assert plain["manager/importance/cut_share"] == 0.0

@@ -16,9 +16,10 @@ from transformers import Qwen3ForCausalLM
 
 from backend.policies.logprobs import token_logps
 from backend.policies.role_policies import RolePolicies
+from backend.training.algorithm.recipes import DrGrpo
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
-from tests.standard_settings import trainer_settings
+from tests.standard_settings import changed, trainer_settings
 
 FREE = trainer_settings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
 VOCABULARY = 40  # of the tiny model
@@ -70,7 +71,7 @@ def branched(policies: RolePolicies, seed: int, lengths: tuple[int, ...]) -> Tra
     )
 
 
-@pytest.mark.parametrize("how", ["grpo", "dapo", "dr_grpo", "bnpo"])
+@pytest.mark.parametrize("how", ["mgrpo", "dapo", "dr_grpo"])
 def test_branches_are_one_call_to_the_objective(
     tiny: Qwen3ForCausalLM, gradients: list[list[Tensor]], how: str
 ) -> None:
@@ -87,15 +88,14 @@ def test_branches_are_one_call_to_the_objective(
             ids = torch.from_numpy(one.ids[start:stop]).long()[None]
             mask = torch.from_numpy(one.mask[start:stop])[None]
             logps = token_logps(policies.activate("manager"), ids, mask)[0].sum()
-            loss = loss - weight * advantage * (logps / count if how == "grpo" else logps)
+            loss = loss - weight * advantage * (logps / count if how == "mgrpo" else logps)
     denominator = {
-        "grpo": sum(weights),
-        "dr_grpo": 32 * sum(weights),
+        "mgrpo": sum(weights),
+        "dr_grpo": DrGrpo.length * sum(weights),
         "dapo": float(np.dot(weights, tokens)),
-        "bnpo": float(np.dot(weights, tokens)),
     }[how]
     want = torch.autograd.grad(loss / denominator, policies.trainable("manager"))
-    settings = replace(FREE, aggregation=how, constant_length=32)  # type: ignore[arg-type]  # parametrised
+    settings = changed(FREE, recipe=how)
     metrics = RoleTrainer(policies, "manager", settings).step(batch, advantages, weights)
     for got, wanted in zip(gradients[0], want, strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
@@ -107,7 +107,7 @@ def test_branches_are_one_call_to_the_objective(
 def test_micro_batches_and_minibatches_of_branches(tiny: Qwen3ForCausalLM, tokens: int) -> None:
     policies = policies_of(tiny)
     batch = [branched(policies, seed, (3, 2)) for seed in range(4)]
-    settings = replace(FREE, micro_batch_tokens=tokens, minibatches=2)
+    settings = changed(FREE, micro_batch_tokens=tokens, minibatches=2)
     metrics = RoleTrainer(policies, "manager", settings).step(batch, [1.0, -1.0, 0.5, -0.5], [0.25] * 4)
     assert metrics["manager/updates"] == 2.0 and metrics["manager/tokens"] == 20.0
 

@@ -71,7 +71,7 @@ def test_shares_of_the_reward_are_what_valid_answers_are_paid_for(
     for valid, form, outcome, expert in parts:
         reward = sub_reward(valid, form, outcome, expert, BETA)
         items.append(TrajectoryCredit(said(), RewardParts(valid, form, outcome, expert), reward, 1.0, 0.0))
-    found = credit_metrics(ROLE, RoleCredit(items, 1, 0, 0), BETA)
+    found = credit_metrics(ROLE, RoleCredit(items, 1, 0), BETA)
     shares = [found.get(f"{ROLE}/reward/{name}_share") for name in ("format", "outcome", "expert")]
     paid = sum(item.reward or 0.0 for item in items)
     assume(paid == 0.0 or paid > 1e-9)
@@ -95,13 +95,11 @@ def test_effective_calls_are_the_harmonic_by_the_arithmetic_mean_of_the_callers(
         items += [TrajectoryCredit(said(query=f"0-{number}"), parts, 1.0, weight, 0.0) for weight in weights]
         callers = [count for count in counts if count]
         effective += len(callers) ** 2 / sum(1.0 / count for count in callers) if callers else 0.0
-    found = credit_metrics(ROLE, RoleCredit(items, len(queries), 0, 0), BETA)[f"{ROLE}/calls/efficiency"]
+    found = credit_metrics(ROLE, RoleCredit(items, len(queries), 0), BETA)[f"{ROLE}/calls/efficiency"]
     assert found == pytest.approx(effective / len(items)) and found <= 1.0 + 1e-9
 
 
 def test_nothing_is_told_of_a_role_that_was_not_paid() -> None:
     unscored = TrajectoryCredit(said(), RewardParts(True, 1.0, 1.0), None, 0.0, 0.0)
-    assert credit_metrics(ROLE, RoleCredit([unscored], 0, 0, 1), BETA) == {f"{ROLE}/unscored": 1.0}
+    assert credit_metrics(ROLE, RoleCredit([unscored]), BETA) == {f"{ROLE}/unscored": 1.0}
     assert spoken_metrics(ROLE, [], 4) == {}
-    dropped = TrajectoryCredit(said(), RewardParts(True, 1.0, 1.0, 1.0), 1.0, 0.0, 0.0)
-    assert credit_metrics(ROLE, RoleCredit([dropped], 1, 1, 0), BETA)[f"{ROLE}/calls/efficiency"] == 0.0

@@ -6,13 +6,12 @@ import random
 from dataclasses import replace
 from itertools import combinations, permutations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.training.algorithm.counterfactual import CreditMethod, difference_rewards, shapley_values
-from backend.training.algorithm.credit import RoleCredit, assign_credit, score_sub
+from backend.training.algorithm.credit import RoleCredit
+from backend.training.algorithm.team_credit import CREDITS, Counterfactual, Shapley
 from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import Rollout, RolloutSettings, collect
 from backend.training.rollout.role_outcomes import role_outcome_metrics, role_outcomes
@@ -26,11 +25,12 @@ from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.replay import replay, replayable_roles
 from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Team
+from simulator.errors import UserError
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
 from tests.small_world import HORIZON, TRAIN, small_market
 from tests.standard_limits import guard_limits
-from tests.standard_settings import standard_credit
+from tests.standard_settings import sub_credit
 from tests.team_scenes import standard_team
 
 ROLES = ("market_analyst", "risk_analyst", "trader")
@@ -50,7 +50,7 @@ def _by_orders(game: Game, player: str) -> float:
 
 @given(games)
 def test_shapley_is_the_mean_over_orders_of_arrival_and_adds_up(game: Game) -> None:
-    found = shapley_values(game.__getitem__, ROLES)
+    found = Shapley().shares(game.__getitem__, ROLES)
     for player in ROLES:
         assert found[player] == pytest.approx(_by_orders(game, player), abs=1e-12)
         assert -1.0 - 1e-12 <= found[player] <= 1.0 + 1e-12
@@ -60,27 +60,27 @@ def test_shapley_is_the_mean_over_orders_of_arrival_and_adds_up(game: Game) -> N
 @given(games, games, st.floats(0.0, 1.0))
 def test_shapley_is_linear_blind_to_names_and_gives_a_dummy_nothing(game: Game, other: Game, weight: float) -> None:
     mixed = {some: weight * game[some] + (1.0 - weight) * other[some] for some in coalitions}
-    found, theirs = shapley_values(game.__getitem__, ROLES), shapley_values(other.__getitem__, ROLES)
-    for player, value in shapley_values(mixed.__getitem__, ROLES).items():
+    found, theirs = Shapley().shares(game.__getitem__, ROLES), Shapley().shares(other.__getitem__, ROLES)
+    for player, value in Shapley().shares(mixed.__getitem__, ROLES).items():
         assert value == pytest.approx(weight * found[player] + (1.0 - weight) * theirs[player], abs=1e-12)
-    backwards = shapley_values(game.__getitem__, ROLES[::-1])
+    backwards = Shapley().shares(game.__getitem__, ROLES[::-1])
     assert backwards == pytest.approx(found)
     dummy = {some: game[some - {"trader"}] for some in coalitions}
-    assert shapley_values(dummy.__getitem__, ROLES)["trader"] == pytest.approx(0.0, abs=1e-12)
-    assert difference_rewards(dummy.__getitem__, ROLES)["trader"] == 0.0
+    assert Shapley().shares(dummy.__getitem__, ROLES)["trader"] == pytest.approx(0.0, abs=1e-12)
+    assert Counterfactual().shares(dummy.__getitem__, ROLES)["trader"] == 0.0
 
 
 @given(games, st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=3))
 def test_without_interaction_both_are_what_the_role_adds(game: Game, worth: list[float]) -> None:
     by_role = dict(zip(ROLES, worth, strict=True))
     additive = {some: 0.5 + sum(by_role[role] for role in some) for some in coalitions}
-    assert shapley_values(additive.__getitem__, ROLES) == pytest.approx(by_role, abs=1e-12)
-    assert difference_rewards(additive.__getitem__, ROLES) == pytest.approx(by_role, abs=1e-12)
+    assert Shapley().shares(additive.__getitem__, ROLES) == pytest.approx(by_role, abs=1e-12)
+    assert Counterfactual().shares(additive.__getitem__, ROLES) == pytest.approx(by_role, abs=1e-12)
     whole = frozenset(ROLES)
-    assert difference_rewards(game.__getitem__, ROLES) == {one: game[whole] - game[whole - {one}] for one in ROLES}
+    assert Counterfactual().shares(game.__getitem__, ROLES) == {one: game[whole] - game[whole - {one}] for one in ROLES}
 
 
-SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits(max_exposure=0.9), 1.0, True)
+SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits(max_exposure=0.9), True)
 
 
 def _manager(messages: ChatMessages, seed: int) -> str:
@@ -153,13 +153,13 @@ def _part(credit: RoleCredit, one: Rollout) -> set[float]:
 
 @pytest.mark.parametrize("method", ["counterfactual", "shapley"])
 def test_a_role_is_credited_with_what_its_effects_changed_on_the_same_scenarios(
-    method: CreditMethod, groups: list[list[Rollout]]
+    method: str, groups: list[list[Rollout]]
 ) -> None:
-    outcomes = role_outcomes(a_team(), groups, SETTINGS, method)
+    outcomes = role_outcomes(a_team(), groups, SETTINGS, CREDITS[method]())
     assert set(outcomes) == {"risk_analyst", "trader"}, "advice cannot be replayed and is broadcast"
     moved = 0
     for number, group in enumerate(groups):
-        scorer = RolloutScorer(group[0].query, SETTINGS.scenario_paths, HORIZON, SETTINGS.costs, 1.0, 1.0)
+        scorer = RolloutScorer(group[0].query, SETTINGS.scenario_paths, HORIZON, SETTINGS.costs, 1.0)
         for position, one in enumerate(group):
             risk, trader = (2.0 * outcomes[role][number][position] - 1.0 for role in ("risk_analyst", "trader"))
             v = {some: scorer.outcome(again(one, some)).score for some in [(), ROLES[1:], ROLES[1:2], ROLES[2:]]}
@@ -173,12 +173,8 @@ def test_a_role_is_credited_with_what_its_effects_changed_on_the_same_scenarios(
 
 
 def test_the_credited_outcome_is_the_outcome_part_of_a_sub_agents_reward(groups: list[list[Rollout]]) -> None:
-    outcomes = role_outcomes(a_team(), groups, SETTINGS, "shapley")
-    beta, rng, credit = (0.1, 0.4, 0.5), np.random.default_rng(0), standard_credit()
-    credits = {
-        role: assign_credit(score_sub(groups, role, beta, "fractional", 2, rng, credit, outcomes.get(role)), credit)
-        for role in ROLES
-    }
+    outcomes = role_outcomes(a_team(), groups, SETTINGS, Shapley())
+    credits = {role: sub_credit(groups, role, outcomes=outcomes.get(role, ())) for role in ROLES}
     for number, group in enumerate(groups):
         for position, one in enumerate(group):
             assert _part(credits["trader"], one) <= {outcomes["trader"][number][position]}
@@ -188,9 +184,18 @@ def test_the_credited_outcome_is_the_outcome_part_of_a_sub_agents_reward(groups:
     assert 0.4 < metrics["trader/credit/mean"] < 0.6
 
 
-def test_broadcast_replays_nothing_and_an_invalid_manager_leaves_everybody_neutral(
+def test_an_invalid_manager_leaves_everybody_neutral(
     groups: list[list[Rollout]],
 ) -> None:
-    assert role_outcomes(a_team(), groups, SETTINGS, "broadcast") == {}
     silent = [[replace(one, main=replace(one.main, valid=False)) for one in groups[0]]]
-    assert role_outcomes(a_team(), silent, SETTINGS, "shapley")["trader"] == [[0.5] * len(groups[0])]
+    assert role_outcomes(a_team(), silent, SETTINGS, Shapley())["trader"] == [[0.5] * len(groups[0])]
+
+
+@pytest.mark.parametrize("share", [1.5, -1.01, float("nan")])
+def test_a_share_outside_its_range_is_refused(share: float, groups: list[list[Rollout]]) -> None:
+    class Wrong:
+        def shares(self, value: object, players: object) -> dict[str, float]:
+            return {"trader": share}
+
+    with pytest.raises(UserError, match="trader a share of"):
+        role_outcomes(a_team(), groups[:1], SETTINGS, Wrong())

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.config.experimental import ExperimentalConfig
 from backend.config.training import TrainingConfig
 from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool
@@ -26,7 +25,7 @@ from tests.standard_limits import guard_limits
 from tests.team_scenes import standard_team
 
 ENGINE = ScriptedEngine(make_byte_codec(), novice_policies())
-SETTINGS = RolloutSettings(3, 4, 6, Costs(), 1.0, guard_limits(), 1.0, True)
+SETTINGS = RolloutSettings(3, 4, 6, Costs(), 1.0, guard_limits(), True)
 POOL = QueryPool(generate(SyntheticConfig(bars=500, seed=2)), 0, 480, 6)
 STAGES = {1: Stage(1, True, (1.0, 0.0), (0.1, 0.0, 0.9)), 2: Stage(2, False, (0.1, 0.9), (0.1, 0.4, 0.5))}
 
@@ -50,19 +49,13 @@ def state(query: Query) -> tuple[str, int, float]:
 
 
 @given(
-    st.integers(1, 9), st.integers(0, 9), st.integers(1, 5), st.integers(0, 3), st.sampled_from([1, 2]),
-    st.integers(0, 50),
+    st.integers(1, 9), st.integers(0, 9), st.integers(1, 5), st.sampled_from([1, 2]), st.integers(0, 50),
 )  # fmt: skip
 @settings(max_examples=40, deadline=None)
 def test_practice_adds_windows_and_changes_no_other(
-    queries: int, practice: int, shards: int, rounds: int, stage: int, step: int
+    queries: int, practice: int, shards: int, stage: int, step: int
 ) -> None:
-    config = TrainingConfig(
-        queries_per_step=queries,
-        shards=shards,
-        practice_queries=practice,
-        experimental=ExperimentalConfig(dynamic_rounds=rounds),
-    )
+    config = TrainingConfig(queries_per_step=queries, shards=shards, practice_queries=practice)
     everybody = team("market_analyst", "trader")
     asked, practised = step_queries(POOL, config, step, STAGES[stage], everybody)
     without = config.model_copy(update={"practice_queries": 0})
@@ -72,9 +65,6 @@ def test_practice_adds_windows_and_changes_no_other(
     assert len(practised) - len(practised_alone) == practice
     numbers = [one.number for one in (*asked, *practised)]
     assert len(set(numbers)) == len(numbers)
-    # Dynamic sampling gives the numbers from `queries_per_step` on, at most so many in each of its rounds.
-    given_on = range(queries, queries * (1 + rounds))
-    assert not set(numbers) & set(given_on)
     assert [one for number in range(shards) for one in part(practised, number, shards)] == practised
 
 
