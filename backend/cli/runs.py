@@ -266,7 +266,7 @@ def runs_adopt(
         document = signed(run, {**record.config, **({PROMOTED: list(promoted)} if promoted else {})})
         if not is_own(run, document):
             raise UserError("your key cannot be kept: make ~/.local/state writable, or name a folder in XDG_STATE_HOME")
-        opened.add_run(replace(record, config=document))
+        opened.set_document(replace(record, config=document))
     for one in withheld:
         console.print(f"{one.key} = {json.dumps(one.value)}")
     for team in loaded_from_elsewhere(record):
@@ -372,7 +372,6 @@ def runs_delete(
 ) -> None:
     """Delete runs with their records and files. Shows what would go, and asks. What another run needs stays."""
     from backend.cli.parts.progress import bars
-    from backend.cli.parts.upkeep import compact_if_due
     from backend.runs.deletion import delete_run, plan_deletions
     from backend.store.store import Store
 
@@ -404,7 +403,6 @@ def runs_delete(
         "store compact`",
         soft_wrap=True,
     )
-    compact_if_due(_where(context, store))
 
 
 def _where(context: typer.Context, store: str) -> str:

@@ -97,41 +97,6 @@ def _begin_with_sample() -> None:
             console.print(f"note: the finished run cannot be opened: {error}", soft_wrap=True)
 
 
-@serve_app.command("store")
-def serve_store_command(
-    path: Annotated[Path, typer.Option("--path", help="Folder of the store.")] = Path("runs/store"),
-    host: Annotated[
-        str,
-        typer.Option(
-            "--host", help="Address to listen on; another than this machine's own needs an account, see above."
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any that is free.")] = 8765,
-) -> None:
-    """Serve a store to programs elsewhere, which open it as ws://HOST:PORT. Ctrl-C or SIGTERM ends it.
-
-    They sign in with CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD, which both sides have in their
-    environment. Your own programs on this machine need neither this command nor an account: they name the folder.
-    """
-    from backend.distributed.logs import Place, json_lines
-    from backend.distributed.store_server import serve_store
-
-    listens = False
-
-    def say(line: str) -> None:
-        nonlocal listens
-        if listens:
-            _log.info(line)
-            return
-        # The first line says that it listens: not wrapped at the width of a terminal, and at once for who waits.
-        listens = True
-        console.print(line, soft_wrap=True, highlight=False)
-        console.file.flush()
-
-    with json_lines(Place(service="store")):
-        serve_store(path, host, port, say)
-
-
 @serve_app.command("lead")
 def serve_lead(
     run: RunArgument,

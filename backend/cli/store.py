@@ -1,10 +1,10 @@
-"""The commands of `cryptosentinel store`: check, back up, compact, choose a bucket, convert a former one, accept a
-damaged one."""
+"""The commands of `cryptosentinel store`: check, back up, compact."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,41 +14,33 @@ from backend.cli.parts.progress import bars
 from backend.runs.requests import RUNS, STORE
 from simulator.errors import RunFailed, UserError
 
+if TYPE_CHECKING:  # the database takes its time
+    from backend.store.store import Store
+
 _SHOWN = 10  # problems of one run
 
 store_app = typer.Typer(
-    help="Check a store, back it up, compact it, choose a bucket, convert a former one, go on with a damaged one.",
+    help="Check a store, back it up, compact it.",
     no_args_is_help=True,
 )
 
 
 @store_app.command("check")
 def store_check(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
-    """Read every record of a store, and the files that lie with it, and say what is damaged. Exit code 1 if anything
-    is; nothing is changed."""
+    """Read every record of a store and report what is damaged. Exit code 1 if anything is; nothing is changed."""
     from backend.runs.store_check import check_store
-    from backend.store.store import Store
 
-    with Store.open(existing(store), reads_only=True) as opened, bars() as shown:
-        files_compared = opened.verify_files()
+    with _opened(store) as opened, bars() as shown:
         check = check_store(opened, runs, shown.progress)
     counted = ", ".join(f"{count:,} {table}" for table, count in sorted(check.records.items()))
     console.print(f"read {sum(check.records.values()):,} records: {counted or 'none'}", soft_wrap=True)
-    if not files_compared:
-        console.print("note: another process holds the store: its files were not compared with what was acknowledged")
-    for note in check.notes[:_SHOWN]:
-        console.print(f"note: {note}", soft_wrap=True)
-    if len(check.notes) > _SHOWN:
-        console.print(f"note: and {len(check.notes) - _SHOWN} more of these")
+    _print_some("note: ", check.notes)
     for run, problems in check.problems.items():
-        for problem in problems[:_SHOWN]:
-            console.print(f"run {run}: {problem}", soft_wrap=True)
-        if len(problems) > _SHOWN:
-            console.print(f"run {run}: and {len(problems) - _SHOWN} more")
+        _print_some(f"run {run}: ", problems)
     if check.problems:
         raise RunFailed(
             f"store {store} has {sum(map(len, check.problems.values()))} problems in {len(check.problems)} runs. The "
-            "other runs are whole. Go back to a backup (docs/deployment.md), or keep this store and remove a run with "
+            "other runs are whole. Go back to a backup (docs/operations.md), or keep this store and remove a run with "
             f"`cryptosentinel runs delete RUN`: {', '.join(list(check.problems)[:_SHOWN])}"
         )
     console.print("no problem: every record can be read, and what it refers to is there")
@@ -59,114 +51,47 @@ def store_backup(
     target: Annotated[Path, typer.Argument(help="Folder to make. It becomes a store itself.")],
     store: StoreOption = STORE,
 ) -> None:
-    """Copy a store into a new folder, also while a training writes it, and verify the copy, files of runs that lie with
-    the store included. Runs' folders are not in it."""
-    from backend.store.maintenance.backup import backup_store
-    from backend.store.store import Store
+    """Copy a store into a new folder, also while a training writes it, and verify the copy. Runs' folders are not in
+    it."""
+    from backend.store.maintenance import backup_store
 
-    with Store.open(existing(store), reads_only=True) as opened, bars() as shown:
-        copied = backup_store(opened, target, shown.progress)
+    with _opened(store) as opened:
+        copied = backup_store(opened, target)
     console.print(
-        f"{target} holds {copied.get('run', 0)} runs with {sum(copied.values()):,} records, read again and "
-        f"compared. Use it with --store {target}, or put it in the place of {store}",
+        f"{target} holds {copied['run']} runs with {sum(copied.values()):,} records, read again and compared. Use it "
+        f"with --store {target}, or put it in the place of {store}",
         soft_wrap=True,
     )
 
 
 @store_app.command("compact")
 def store_compact(store: StoreOption = STORE) -> None:
-    """Write a store's database anew without the space of deleted records, and remove files that no record names. The
-    present database stays until the new one is verified."""
-    from backend.store.maintenance.compaction import compact_store
+    """Write a store's database again without the space of deleted records. The present database stays until the new one
+    is verified."""
+    from backend.store.maintenance import compact_store
 
     if "://" in store:
-        raise UserError(
-            "a server's store cannot be compacted: stop the server, and give --store the folder that it has"
-        )
+        raise UserError("a server's store cannot be compacted: use the server's own tools")
     with bars() as shown:
-        done = compact_store(Path(existing(store)), shown.progress)
-    if done.strays:
-        console.print(f"removed {done.strays} files of runs that no record names")
+        done = compact_store(Path(store), shown.progress)
     console.print(
         f"{store}: {size_in_words(done.before)} before, {size_in_words(done.after)} now, {done.records:,} records",
         soft_wrap=True,
     )
 
 
-@store_app.command("bucket")
-def store_bucket(
-    url: Annotated[str, typer.Argument(help="The bucket, as s3://BUCKET or s3://BUCKET/PREFIX.")],
-    store: StoreOption = STORE,
-) -> None:
-    """Let the files of a new store's runs (tokens, masks, log-probabilities, weights) lie in an S3-compatible bucket
-    and not beside its database. The keys are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, and
-    AWS_ENDPOINT_URL is the server's address."""
-    from backend.store.maintenance.object_copy import choose_bucket
-    from backend.store.store import Store
-
-    with Store.open(store) as opened:
-        chosen = choose_bucket(opened, url)
-    console.print(
-        f"files of runs of {store} lie in {chosen}. Every process that uses them needs the keys in its environment",
-        soft_wrap=True,
-    )
-
-
-@store_app.command("convert")
-def store_convert(
-    folder: Annotated[Path, typer.Argument(help="Folder of a store that was written with SurrealDB 2.")],
-    former_python: Annotated[
-        Path | None,
-        typer.Option(
-            "--former-python",
-            envvar="CRYPTOSENTINEL_FORMER_PYTHON",
-            help="Python with surrealdb 2.0.0. Default: the one that `make .venv-former-engine` installs.",
-        ),
-    ] = None,
-    salvage: Annotated[
-        bool, typer.Option("--salvage", help="Convert what can be read of a store whose log is damaged.")
-    ] = False,
-) -> None:
-    """Write a store of the former engine anew with the present one. The former database stays beside the new one."""
-    from backend.store.former_engine.conversion import convert_store
-
-    with bars() as shown:
-        done = convert_store(folder, former_python, shown.progress, salvage)
-    if done.dropped:
-        console.print(f"{done.dropped:,} bytes of the damaged log could not be read", soft_wrap=True)
-    console.print(
-        f"{folder} holds {done.records.get('run', 0)} runs with {sum(done.records.values()):,} records, read again and "
-        f"compared. The former database is kept in {done.kept}: remove it when you no longer need it",
-        soft_wrap=True,
-    )
-
-
-@store_app.command("accept")
-def store_accept(
-    folder: Annotated[Path, typer.Argument(help="Folder of the store that is refused as damaged.")],
-) -> None:
-    """Go on with a damaged store as it is now, without what it lost. First its database is copied within the folder."""
-    from backend.store.integrity.acceptance import accept_store
-    from backend.store.store import Store
-
-    accepted = accept_store(Path(existing(str(folder))))
-    if accepted is None:
-        console.print(f"{folder} holds all that was acknowledged: there is nothing to accept", soft_wrap=True)
-        return
-    console.print(f"{accepted.found}\nAs it was found it is kept in {accepted.copy}", soft_wrap=True)
-    with Store.open(folder) as opened:
-        console.print(
-            f"{folder} is taken as it is, with {len(opened.runs())} runs. Now run `cryptosentinel store check --store "
-            f"{folder}`",
-            soft_wrap=True,
-        )
-
-
-def existing(store: str) -> str:
+def _opened(store: str) -> Store:
     """The store of that name, which is there. Raises `UserError`."""
-    from backend.store.folder_swap import DATABASE_FOLDER, WORKPLACE
+    from backend.store.maintenance import existing
+    from backend.store.store import Store
 
-    # Between two databases there is only the workplace; whoever opens the store finishes the exchange.
-    if "://" not in store and not any((Path(store) / name).is_dir() for name in (DATABASE_FOLDER, WORKPLACE)):
-        raise UserError(f"there is no store in {store}: give the folder of one with --store")
-    return store
+    if "://" not in store:
+        existing(Path(store))
+    return Store.open(store, reads_only=True)
+
+
+def _print_some(prefix: str, lines: Sequence[str]) -> None:
+    for line in lines[:_SHOWN]:
+        console.print(f"{prefix}{line}", soft_wrap=True)
+    if len(lines) > _SHOWN:
+        console.print(f"{prefix}and {len(lines) - _SHOWN} more")

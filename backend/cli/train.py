@@ -18,7 +18,6 @@ from backend.cli.console import console, narrow_table, print_notes
 from backend.cli.options import MarketOptions, RecordOptions, SetOption, TrainingConfigOption, grouped
 from backend.cli.parts.places import StoreOption
 from backend.cli.parts.progress import bars
-from backend.cli.parts.upkeep import compact_if_due
 from backend.cli.settings import print_config
 from backend.config.ownership import digest_of
 from backend.runs.requests import RUNS, STORE, Observer, RunStart, SftRequest, TrainRequest
@@ -268,8 +267,6 @@ def train(
 
         shown = stack.enter_context(bars(announce))
         outcome = train_team(request, where, recorded.runs, shown, process)
-    if outcome.config.store.keep:
-        compact_if_due(where)
     state, folder = outcome.state, outcome.folder
     console.print(f"done: {state.step} steps, best at step {state.best_step} (validation outcome {state.best_score})")
     console.print(f"the team is in {folder}; try: cryptosentinel evaluate {folder}")

@@ -111,7 +111,7 @@ def led_run(heartbeat: Heartbeat, record: RunRecord) -> Iterator[None]:
     """Lead a run for a block: it is running, then finished, failed or interrupted. Nothing of it is written by one
     whose place another has taken meanwhile. The record's configuration stays that of who began the run."""
     store, run = heartbeat.store, record.run
-    store.add_run(replace(record, status="running", message=None, finished_at=None))
+    store.resume_run(replace(record, status="running", message=None, finished_at=None))
     try:
         yield
     except StoreFenced as error:

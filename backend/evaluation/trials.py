@@ -20,7 +20,6 @@ from backend.builders.loaded_team import LoadedTeam
 from backend.builders.strategies import NamedStrategy
 from backend.config.schema import Config
 from backend.store.errors import StoreError
-from backend.store.maintenance.tables import Tables
 from backend.store.records import TrialRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import MANAGER
@@ -90,7 +89,7 @@ def export_trials(store: Store, path: Path) -> int:
     trials = store.trials()
     document = {
         "format": _FORMAT,
-        "store": Tables(store).identity,
+        "store": store.identity,
         "trials": [asdict(one) for one in trials],
     }
     try:
@@ -118,7 +117,7 @@ def import_trials(store: Store, path: Path) -> int:
         raise StoreError(f"{path} is no ledger of trials: give a file of `runs trials --export`") from error
     if not known:
         raise StoreError(f"{path} is no ledger of trials: give a file of `runs trials --export`")
-    own = Tables(store).identity
+    own = store.identity
     if identity != own:
         raise StoreError(
             f"{path} is the ledger of another store ({identity[:8]}, this one is {own[:8]}): its trials are counted "

@@ -244,7 +244,7 @@ def train_here(
     records, run = folder / "store", f"cell-{folder.name}"
     with (
         Store.open(str(records)) as store,
-        recorded_run(store, run, "train", config.training.seed, market.content_hash, config),
+        recorded_run(store, run, "train", config.training.seed, market.content_hash, config, resumes=True),
     ):
         state = run_rl(config, market, store, run, folder, report, stepped).state
     team = load_team(str(folder), config.team).renamed(name)

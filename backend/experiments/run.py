@@ -77,6 +77,7 @@ def run_experiment(
         store_at(store) as opened,
         recorded_run(
             opened, folder.run, "experiment", experiment.seeds[0], first_market.content_hash, experiment.config,
+            resumes=True,
             experiment={"name": experiment.name, "digest": experiment.digest, "question": experiment.plan.question},
         ),
     ):  # fmt: skip

@@ -189,8 +189,8 @@ def search_parameters(
     with (
         store_at(store) as opened,
         recorded_run(
-            opened, run, "search", request.seed, market.content_hash, config, strategy=strategy.name,
-            ranges={name: list(ends) for name, ends in ranges.items()}, trials=request.trials,
+            opened, run, "search", request.seed, market.content_hash, config, resumes=folder is not None,
+            strategy=strategy.name, ranges={name: list(ends) for name, ends in ranges.items()}, trials=request.trials,
             sampler=sampler_version(request.sampler),
         ),
     ):  # fmt: skip

@@ -29,7 +29,6 @@ import numpy as np
 
 from backend.paper.entries.shapes import entry_problem
 from backend.store.errors import StoreError
-from backend.store.gateway.engine import trim_memory
 from backend.store.records import JournalRecord
 from backend.store.store import Store
 from simulator.errors import DataError
@@ -66,18 +65,6 @@ class Journal:
             self._last = document
             if self._listener is not None:
                 self._listener(kind, time, document)
-
-    def release_memory(self) -> None:
-        """Let the database forget what it keeps in memory of all that was written."""
-        self._store.connection.release_memory()
-
-    def release_merged(self) -> None:
-        """Let it forget what it has merged since it was opened anew, which is nearly all that was ever written."""
-        self._store.connection.release_merged()
-
-    def trim_memory(self) -> None:
-        """Give the machine what the process has freed."""
-        trim_memory()
 
     def tell(self, listener: Callable[[str, int, dict[str, Any]], None]) -> None:
         """Call `listener` with kind, time and document of each entry once it is on disk."""

@@ -47,11 +47,6 @@ from simulator.live.broker import Happened, SimulatedBroker
 from simulator.market.market import MarketView
 from simulator.market.timeframes import format_time
 
-# The embedded database keeps in memory what is written until it is opened anew, which takes a tenth of a second.
-RELEASE_BARS = 2000
-# What was freed since is given back more often, which takes milliseconds.
-TRIM_BARS = 250
-
 
 class Thoughts(Protocol):
     """Who follows how a decision is thought of."""
@@ -138,7 +133,6 @@ class PaperSession:
         self._watch: Watch | None = None
         self._thoughts: Thoughts = _Untold()
         self._succession: Succession | None = None
-        self._released = 0  # bars at which the database last released its memory
         self._clamps: list[Clamp] = []
         self._ready: tuple[Sequence[OrderRequest], list[int]] = ((), [])  # written, and to be sent
         self._killed = False
@@ -298,7 +292,6 @@ class PaperSession:
         self.bars, self.decided, self.fills = int(state["bars"]), int(state["decided"]), int(state["fills"])
         self.missed = missed_before(state)
         self.promotion = state.get("team")
-        self._released = self.bars
         self._met = Counter(state.get("feed", {}))
 
     def resumed(self, released: bool) -> None:
@@ -355,14 +348,6 @@ class PaperSession:
                 self._shares(bar)
             if self._on_bar is not None:
                 self._on_bar(self.bars)
-            if not self._due and self.bars - self._released >= RELEASE_BARS:
-                self._journal.release_memory()
-                self._released = self.bars
-            elif not self._due:
-                # It merges beside us, a while after it was opened.
-                self._journal.release_merged()
-            if self.bars % TRIM_BARS == 0:
-                self._journal.trim_memory()
             if account.liquidated:
                 self.ended = "liquidated"
             elif self._due:

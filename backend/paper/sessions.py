@@ -239,7 +239,7 @@ def resume_paper(
             )
             again = replace(record, status="running", finished_at=None, message=None)
             symbols = begin.history.symbols
-            with sandbox_of(config, symbols) as sandbox, _recorded(opened, again) as outcomes:
+            with sandbox_of(config, symbols) as sandbox, _recorded(opened, again, resumes=True) as outcomes:
                 observer.started(RunStart(run, folder, config, begin.source, begin.account, begin.window))
                 parts = SessionParts(
                     opened, record, folder, config, team, begin.account, begin.feed, journal, observer, sandbox
@@ -485,7 +485,7 @@ def _shadow_of(parts: SessionParts, start: dict[str, Any], released: bool) -> Sh
     snapshot, entries = newest_entries(store, run)
     if entries and entries[-1].kind == "end":
         return None
-    store.add_run(replace(record, status="running", finished_at=None, message=None))
+    store.resume_run(replace(record, status="running", finished_at=None, message=None))
     newest = [int(entry.document["bar"]["open_time"]) for entry in entries if entry.kind == "bar"]
     history = history_from_json(start["history"]) if snapshot is None else snapshot.history
     latest = newest[-1] if newest else int(history.open_time[-1])
@@ -544,11 +544,11 @@ def _write_sandbox(journal: Journal, feed: Feed, document: dict[str, Any]) -> No
 
 
 @contextmanager
-def _recorded(store: Store, record: RunRecord) -> Iterator[list[PaperOutcome]]:
+def _recorded(store: Store, record: RunRecord, resumes: bool = False) -> Iterator[list[PaperOutcome]]:
     """Record the session around a block, which puts its outcome into the list: running, and then finished, failed, or
     interrupted where it can be resumed."""
     run, outcomes = record.run, list[PaperOutcome]()
-    store.add_run(record)
+    (store.resume_run if resumes else store.add_run)(record)
     try:
         yield outcomes
     except KeyboardInterrupt:

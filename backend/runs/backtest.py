@@ -357,7 +357,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
         record = store.run(run)
         notes = [*refused, *plan.notes, *dict.fromkeys(later)]
         document = {**record.config, "notes": notes, "trials": trials}
-        store.add_run(replace(record, config=signed(run, document)))
+        store.set_document(replace(record, config=signed(run, document)))
     return write_report(store, run, folder)
 
 

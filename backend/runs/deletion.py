@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.store.folder_swap import size_of
-from backend.store.maintenance.tables import OF_A_RUN
-from backend.store.records import RunRecord
+from backend.store.maintenance import size_of
+from backend.store.records import OF_A_RUN, RunRecord
 from backend.store.store import Store
 from simulator.documents import read_document
 from simulator.errors import UserError

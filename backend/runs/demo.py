@@ -77,7 +77,9 @@ def run_demo(
         run, spent = _begin(config, folder)
         observer.started(RunStart(run, folder, config, market, account))
         hardware = describe_hardware(config.training)
-        with recorded_run(opened, run, "demo", config.training.seed, market.content_hash, config, hardware=hardware):
+        with recorded_run(
+            opened, run, "demo", config.training.seed, market.content_hash, config, resumes=True, hardware=hardware
+        ):
             try:
                 with started(min(workers or most, most)) as processes:
                     trained, held_out, no_edge, value = _train_and_measure(

@@ -36,7 +36,7 @@ def add_sample_run(store: Store) -> str:
         raise UserError(f"{path} is not there: install the program again, or start a backtest of your own")
     run, _ = import_run(store, path, check_document)
     record = store.run(run)
-    store.add_run(replace(record, config=signed(run, record.config)))
+    store.set_document(replace(record, config=signed(run, record.config)))
     return run
 
 

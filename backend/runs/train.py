@@ -125,7 +125,7 @@ def train_team(
         run, folder, config, market = prepared.run, prepared.folder, prepared.config, prepared.market
         with recorded_run(
             opened, run, "train", config.training.seed, market.content_hash, config, process.resume_options,
-            **prepared.more,
+            resumes=bool(request.resume), **prepared.more,
         ):  # fmt: skip
             state = process.train(config, market, opened, run, folder, observer)
         summary = summarise(opened, run)
@@ -152,7 +152,7 @@ def begin_training(
         )  # fmt: skip
         opened.add_run(record)
         process.begin(config, prepared.market, opened, run, prepared.folder, observer)
-        opened.add_run(replace(record, message=process.begun_message))
+        opened.resume_run(replace(record, message=process.begun_message))
     return TrainBegun(run, prepared.folder, config)
 
 
@@ -238,7 +238,7 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT, store: Sto
             with (
                 nullcontext()
                 if finished
-                else recorded_run(opened, run, SFT, config.sft.seed, market.content_hash, config, **about)
+                else recorded_run(opened, run, SFT, config.sft.seed, market.content_hash, config, resumes=True, **about)
             ):
                 result = run_sft(config, market, request.sources, folder, observer.progress)
                 counts = result.manifest["counts"]

@@ -11,75 +11,102 @@ import logging
 import threading
 import time
 import uuid
+from typing import Any
 
 from surrealdb import RecordID
 
 from backend.store.connection import Connection
 from backend.store.errors import StoreError
 from backend.store.lock import UserLock, user_alive
-from backend.store.migration import migrate
 from backend.store.records import RunRecord
 
 INTERVAL = 20.0  # seconds between renewals
+SECONDS = 150.0  # how long a lease lasts
 _ABANDONED = "its process ended without saying so"
+_TAKEN = "taken by another"
+# A run is begun in one transaction; sent again it does no harm, since then the lease has the token of the first time.
+_BEGIN = (
+    "BEGIN; IF (SELECT VALUE token FROM ONLY $key) != $call AND {taken} {{ THROW '" + _TAKEN + "' }};"
+    "UPSERT $id CONTENT $row RETURN NONE; UPSERT $key SET run = $run, owner = $owner, token = $call, "
+    "expires_at = time::millis(time::now()) + $length RETURN NONE; COMMIT"
+)
+_IS_THERE = "(SELECT VALUE id FROM ONLY $id) != NONE"
+_IS_TAKEN = "(SELECT VALUE owner FROM ONLY $key) != $former"
 _HERE = "here-"  # so the names of owners begin that use the folder, and hold a lock in it
 
 _log = logging.getLogger(__name__)
 
 
 class Leases:
-    """The leases of one open store; `seconds` is how long a lease lasts."""
+    """The leases of one open store."""
 
-    def __init__(self, connection: Connection, seconds: float) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._owner = uuid.uuid4().hex if connection.folder is None else f"{_HERE}{uuid.uuid4().hex}"
         self._alive: UserLock | None = None
-        self._milliseconds = int(1000 * seconds)
+        self._milliseconds = int(1000 * SECONDS)
         self._runs: set[str] = set()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def take(self, run: str) -> None:
-        """The run is ours until `drop`. A store in memory is its opener's alone."""
-        key = RecordID("lease", [run])
+    def begin(self, record: RunRecord, row: dict[str, Any], former: str | None) -> None:
+        """Write the record of a run; while it runs it is ours until `drop`.
+
+        `former` is the owner in its lease, empty where it has none, of a run that is taken over; None for a new run.
+        Whether that still holds is checked in the transaction that writes. The token of this call lets it pass when it
+        is sent again because its answer was lost. Raises `StoreError` where another program was faster, or where the
+        run is there already.
+        """
+        running = record.status == "running"
         folder = self._connection.folder
-        if folder is None and not self._connection.remote:
-            return
-        if folder is not None and self._alive is None:
+        if running and folder is not None and self._alive is None:
             self._alive = UserLock(folder, self._owner)
-        self._connection.query(
-            "UPSERT $key SET run = $run, owner = $owner, expires_at = time::millis(time::now()) + $length RETURN NONE",
-            {"key": key, "run": run, "owner": self._owner, "length": self._milliseconds},
-        )
-        self._runs.add(run)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._renew_all, name="leases of runs", daemon=True)
-            self._thread.start()
+        parameters = {
+            "id": row["id"], "row": row, "key": RecordID("lease", [record.run]), "run": record.run,
+            "owner": self._owner, "length": self._milliseconds, "former": former or None, "call": uuid.uuid4().hex,
+        }  # fmt: skip
+        taken = _IS_THERE if former is None else _IS_TAKEN
+        try:
+            self._connection.query(_BEGIN.format(taken=taken), parameters)
+        except StoreError as error:
+            if _TAKEN not in str(error):
+                raise
+            raise StoreError(
+                f"run {record.run} is in store {self._connection.name} already: nothing was written"
+                if former is None
+                else f"another program has just taken over run {record.run}: nothing was written"
+            ) from error
+        if running and (folder is not None or self._connection.remote):
+            self._runs.add(record.run)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._renew_all, name="leases of runs", daemon=True)
+                self._thread.start()
 
-    def alive_elsewhere(self, run: str) -> bool:
-        """Whether somebody else is at work on the run. One who uses the same folder shows it by a lock. The lease of
-        any other is watched rather than compared with a clock, which may have jumped: that takes up to two and a half
-        intervals."""
+    def owner_of(self, run: str) -> tuple[str, bool]:
+        """The owner in the lease of a run, empty where it has none, and whether that is another one at work on it.
 
-        def look() -> list[list[object]]:
-            found: list[list[object]] = self._connection.query(
-                "SELECT VALUE [owner, expires_at] FROM lease WHERE run = $run", {"run": run}
-            )
-            return found
-
-        first = look()
-        if not first or first[0][0] == self._owner:
-            return False
-        owner, folder = str(first[0][0]), self._connection.folder
+        One who uses the same folder shows it by a lock. The lease of any other is watched rather than compared with a
+        clock, which may have jumped: that takes up to two and a half intervals.
+        """
+        folder = self._connection.folder
+        owner = str(next(iter(first := self._lease_of(run)), [""])[0])
+        if not first or owner == self._owner:
+            return owner, False
         if folder is not None and owner.startswith(_HERE):
-            return user_alive(folder, owner)
+            return owner, user_alive(folder, owner)
         until = time.monotonic() + 2.5 * INTERVAL
         while time.monotonic() < until:
             time.sleep(INTERVAL / 40)
-            now = look()
+            now = self._lease_of(run)
             if now != first:
-                return bool(now)  # it may have ended just now
-        return False
+                return owner, bool(now)  # it may have ended just now
+        return owner, False
+
+    def _lease_of(self, run: str) -> list[list[object]]:
+        found: list[list[object]] = self._connection.query(
+            "SELECT VALUE [owner, expires_at] FROM $key", {"key": RecordID("lease", [run])}
+        )
+        return found
 
     def drop(self, run: str) -> None:
         """The run has ended, or is somebody else's."""
@@ -120,13 +147,6 @@ class Leases:
 def abandoned(run: RunRecord) -> bool:
     """Whether the run counts as interrupted only because its lease ran out; its owner, if alive, takes that back."""
     return run.status == "interrupted" and run.message == _ABANDONED
-
-
-def prepare_database(connection: Connection) -> None:
-    """Bring a database that this process has just opened into the state in which others may use it: of the newest
-    version, with no run that belongs to a process that died."""
-    migrate(connection)
-    mark_abandoned(connection, whole_folder=True)
 
 
 def mark_abandoned(connection: Connection, whole_folder: bool) -> None:

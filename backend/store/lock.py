@@ -1,7 +1,7 @@
 """Locks on files: the one of a folder's holder, and the one by which a user of the folder shows that it is alive.
 
-Both are `flock`: the kernel drops them when the process dies, however it dies, so a crash leaves nothing to clean up.
-A process that is forked off gives up what it has inherited, for only the one that took a lock may keep it.
+Both are `flock`: the kernel drops them when the process dies, so a crash leaves nothing to clean up. A forked process
+gives up the locks that it inherited, because only the process that took a lock may keep it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from pathlib import Path
 
 from backend.store.errors import StoreError
 
+LOCK_FILE = "lock"
 _USERS = "users"  # folder of the lock files of those who have the store open
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a folder, by its note in the lock file: process, time in seconds, and name of this launch.
+    """The holder of a folder according to the lock file: process, time (s), and the name of this launch.
 
     `process` is 0 where the note could not be read: the holder is just starting.
     """
@@ -47,20 +48,22 @@ class FolderHeld(StoreError):
     """Another process, `holder`, holds the folder."""
 
     def __init__(self, folder: Path, holder: Holder) -> None:
-        super().__init__(f"store {folder} is in use by {holder}")
+        super().__init__(
+            f"store {folder} is in use by {holder}, and that one does not answer other programs: wait if it is still "
+            "opening the store, else end it"
+        )
         self.holder = holder
 
 
 class _FileLock:
     """An open file and the `flock` on it."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises BlockingIOError where somebody has the lock, any other OSError where there can be none."""
-        self.path = path
+    def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> None:
+        """Raises BlockingIOError where another process has the lock, any other OSError where there can be none."""
         self.descriptor: int | None = None
         try:
             # A link is not followed: it could lead to a file that is not ours to write.
-            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            self.descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o644)
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _LOCKS.add(self)
         except BaseException:  # also an interrupt: nobody else could give it back
@@ -90,48 +93,38 @@ os.register_at_fork(after_in_child=_give_up_inherited)
 
 
 class FolderLock:
-    """Holds `folder/lock` from construction until `release`. `launch` names this holding in the file.
+    """Holds `folder/lock` from construction until `release`. `launch` is the name of this holding, empty until `sign`.
 
-    Raises `FolderHeld` if somebody holds it already, this process included, and `StoreError` if the folder cannot be
-    used.
+    Raises `FolderHeld` if another user of the folder holds it, in this process too, and `StoreError` if the folder
+    cannot be used. With `writable=False` the folder is one that this process cannot write.
     """
 
-    def __init__(self, folder: Path) -> None:
-        path = folder / "lock"
+    def __init__(self, folder: Path, *, writable: bool = True) -> None:
+        self._folder, path = folder, folder / LOCK_FILE
+        self.launch = ""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _FileLock(path)
+            if writable:
+                folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _FileLock(path) if writable else _FileLock(path, os.O_RDONLY)
         except BlockingIOError:
             raise FolderHeld(folder, _holder(path)) from None
         except OSError as error:
             raise _cannot_lock(folder, path, error) from error
-        self.launch = ""
-        try:
-            self._sign(folder)
-        except BaseException:  # also an interrupt
-            self.release()
-            raise
-
-    @property
-    def released(self) -> bool:
-        """Whether the lock was given back."""
-        return self._lock.descriptor is None
 
     def release(self) -> None:
-        """Give the lock back; a second call does nothing. The file stays, since removing it could race an opener."""
+        """Give the lock back; a second call does nothing. The file stays: removing it could race with an opener."""
         self._lock.release()
 
-    def _sign(self, folder: Path) -> None:
-        """Say in the file who holds the folder."""
+    def sign(self) -> None:
+        """Write into the file who holds the folder. Raises `StoreError`."""
         self.launch = secrets.token_hex(8)
         note = json.dumps({"pid": os.getpid(), "since": int(time.time()), "launch": self.launch}).encode()
-        descriptor = self._lock.descriptor
-        assert descriptor is not None
+        assert self._lock.descriptor is not None
         try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, note, 0)
+            os.ftruncate(self._lock.descriptor, 0)
+            os.pwrite(self._lock.descriptor, note, 0)
         except OSError as error:
-            raise StoreError(f"store {folder}: cannot write ({error.strerror}); free some space") from error
+            raise StoreError(f"store {self._folder}: cannot write ({error.strerror}); free some space") from error
 
 
 class UserLock:
@@ -141,7 +134,7 @@ class UserLock:
         users = folder / _USERS
         try:
             users.mkdir(exist_ok=True)
-            # Under its own name only once it is locked, so that nobody takes it for that of a dead one.
+            # Under its own name only once it is locked, so that nobody takes it for the lock of a dead process.
             self._lock = _FileLock(users / f".{name}")
             os.rename(users / f".{name}", users / name)
         except OSError as error:
@@ -166,17 +159,16 @@ def user_alive(folder: Path, name: str) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        return path.exists()  # it may have ended just now; one that cannot be asked counts as alive
+        return path.exists()  # it may have ended just now; where the lock cannot be tried, the user counts as alive
     with suppress(OSError):
         path.unlink()
     lock.release()
     return False
 
 
-def refuse_links(folder: Path, without: str) -> None:
-    """Raise `StoreError` for a link in the folder of a store, at any depth: a store that somebody else has made could
-    have files of this user written, cut or emptied by one. The same for a pipe or a device, which could be read for
-    ever. What lies in the folder `without` is not looked at."""
+def refuse_links(folder: Path) -> None:
+    """Raise `StoreError` for a link, pipe or device in the folder of a store, at any depth. In a store that someone
+    else made, a link could have files of this user written or emptied, and a pipe could be read for ever."""
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             try:
@@ -187,15 +179,13 @@ def refuse_links(folder: Path, without: str) -> None:
                 raise _cannot_lock(folder, path, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 raise StoreError(f"{path} is neither a file nor a folder: find out who put it there, remove it")
-        if Path(parent) == folder and without in folders:
-            folders.remove(without)
 
 
 def _holder(path: Path) -> Holder:
     """Who wrote the lock file. The note may be absent when the holder is just starting."""
     try:
         note = json.loads(path.read_bytes()[:500])
-        return Holder(int(note["pid"]), float(note["since"]), str(note.get("launch", "")))
+        return Holder(int(note["pid"]), float(note["since"]), str(note["launch"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Holder()
 
@@ -206,8 +196,7 @@ def _cannot_lock(folder: Path, path: Path, error: OSError) -> StoreError:
     if isinstance(error, PermissionError) and path.exists():
         return StoreError(
             f"store {folder}: its lock belongs to {_owner(path)}, and this program runs as {_name(os.geteuid())}: only "
-            "programs of that user can use it. Choose a folder of your own, or let that user serve it with "
-            "`cryptosentinel serve store`"
+            "programs of that user can use it. Choose a folder of your own"
         )
     if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
         return StoreError(

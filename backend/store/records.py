@@ -477,3 +477,6 @@ KINDS: tuple[type[Record], ...] = (
     QueryRecord, RolloutRecord, TrajectoryRecord, Delegation, RewardRecord, ShardRecord, PublishedRecord, AdapterRecord,
     EvaluationRecord, BacktestRecord, DecisionRecord, JournalRecord, MetricRecord, RunRecord,
 )  # fmt: skip
+# What goes when a run is deleted; and every kind there is, each after those that it refers to.
+OF_A_RUN: tuple[type[Record], ...] = (*KINDS, ServiceRecord, FileRecord, TensorRecord, CallCountRecord)
+ALL_KINDS: tuple[type[Record], ...] = (*OF_A_RUN, ClaimRecord, TrialRecord)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -59,9 +60,9 @@ def store_at(where: Store | str | Path) -> AbstractContextManager[Store]:
 
 
 def new_run_id(kind: str) -> str:
-    """An id that sorts by time, as `train-20240131-120000-250`."""
-    now = datetime.now(UTC)
-    return f"{kind}-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}"
+    """A new id, as `train-20240131-120000-9f3a61c27d`: the kind, the time (UTC) and 40 random bits, so that no two
+    programs choose the same one. Every id of a run is made here; `Store.add_run` refuses one that is there already."""
+    return f"{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(5)}"
 
 
 def stored_config(
@@ -101,15 +102,29 @@ def _plugin_names(config: Config, sources: Mapping[str, Mapping[str, str]]) -> s
 
 @contextmanager
 def recorded_run(
-    store: Store, run: str, kind: str, seed: int, data_hash: str, config: Config, how: str = "", **more: Any
+    store: Store,
+    run: str,
+    kind: str,
+    seed: int,
+    data_hash: str,
+    config: Config,
+    how: str = "",
+    *,
+    resumes: bool = False,
+    **more: Any,
 ) -> Iterator[None]:
     """Record a run around a block: running, and then finished, failed (with the error's message) or interrupted. `how`
-    are the options that `train --resume RUN` needs besides, each with a space before it."""
+    are the options that `train --resume RUN` needs besides, each with a space before it.
+
+    Raises `StoreError` where the store has a run of this id. With `resumes` that one is taken over, unless another
+    program is at work on it.
+    """
     document = {"config": config.to_dict(), "versions": versions(), **more}
     added = records_of(_plugin_names(config, more.get("sources", {})))
     if added:
         document["plugins"] = added
-    store.add_run(RunRecord(run, kind, seed, data_hash, int(time.time() * 1000), signed(run, document)))
+    record = RunRecord(run, kind, seed, data_hash, int(time.time() * 1000), signed(run, document))
+    (store.resume_run if resumes else store.add_run)(record)
     try:
         yield
     except KeyboardInterrupt:

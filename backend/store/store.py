@@ -18,10 +18,8 @@ from surrealdb import RecordID
 from surrealdb.data.types.range import BoundExcluded, BoundIncluded, Range
 
 from backend.store import lease
-from backend.store.connection import PATIENCE, Connection
+from backend.store.connection import Connection
 from backend.store.errors import StoreError, half_deleted
-from backend.store.gateway.host import Listen
-from backend.store.migration import migrate
 from backend.store.records import (
     KINDS,
     AdapterRecord,
@@ -63,6 +61,7 @@ from backend.store.rows import (
     record_key,
     service_report,
 )
+from backend.store.schema import prepare_schema
 from backend.store.sharing.fences import CLAIM, CLAIMED, FENCED, Fence, StoreFenced, guard
 from backend.store.sharing.objects import ObjectStore, object_part
 from backend.store.sharing.token_files import ConversationTokens, conversations, without_tokens, write_token_files
@@ -80,34 +79,30 @@ class Store:
         self._fences = fences
 
     @classmethod
-    def open(
-        cls,
-        where: str | Path,
-        patience: float = PATIENCE,
-        listen: Listen | None = None,
-        say: Callable[[str], None] | None = None,
-        reads_only: bool = False,
-        exclusive: bool = False,
-    ) -> Self:
-        """Open the store at `where`: a folder (made if absent), `mem://`, or `ws://` / `wss://` of a server.
+    def open(cls, where: str | Path, reads_only: bool = False, exclusive: bool = False) -> Self:
+        """Open the store at `where`: a folder (made if absent), `mem://`, or `ws://` / `wss://` of a SurrealDB server.
 
-        A folder that no process holds is held, and served to all that open it meanwhile. One that another process holds
-        is reached through that one; when it ends, one of those that use the folder holds it and goes on. `listen` is
-        for who serves a folder on purpose: where, with a line to `say` for the operator of what happens. `reads_only`
-        is for who writes no record: another process that holds the folder then refuses it all else. `exclusive` is for
-        who must have the folder alone: it is refused where anybody uses it, and others wait.
+        A folder that no process holds is held, and served to all of this user's programs that open it meanwhile. One
+        that another process holds is reached through that one; when it ends, one of those that use the folder takes
+        over. `reads_only` is for a program that writes no record: it also opens a folder that it cannot write.
+        `exclusive` is for one that must have the folder alone: it is refused where another program uses the folder.
 
-        A store of an older version of the schema is brought up to date. A server is signed in to with the
-        environment's CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD, where they are set; one that stops
-        answering is tried again for `patience` seconds, and so is the process that holds the folder. Raises
-        `StoreError` if the folder cannot be used, belongs to another user or holds a store of an unknown version, if
-        its holder does not answer, and if the server does not answer when the store is opened.
+        A server is signed in to with CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD of the environment,
+        where they are set. Raises `StoreError` if the folder cannot be used, is damaged, belongs to another user or
+        holds a store of another schema, and if its holder or the server does not answer.
         """
-        connection = Connection(where, patience, lease.prepare_database, listen, say, reads_only, exclusive)
-        store = cls(connection, lease.Leases(connection, patience + 3 * lease.INTERVAL))
+        identity = ""
+
+        def prepare(connection: Connection) -> None:
+            nonlocal identity
+            identity = prepare_schema(connection)
+            lease.mark_abandoned(connection, whole_folder=True)
+
+        connection = Connection(where, prepare, reads_only, exclusive)
+        store = cls(connection, lease.Leases(connection))
         try:
-            connection.remember(migrate(connection))
-            if connection.holds or not reads_only:
+            connection.remember(identity or prepare_schema(connection))
+            if not connection.holds and not reads_only:
                 lease.mark_abandoned(connection, whole_folder=False)
         except StoreError:
             store.close()
@@ -125,28 +120,13 @@ class Store:
 
     @property
     def connection(self) -> Connection:
-        """The connection to the database, for what copies and checks whole tables (`maintenance.tables`)."""
+        """The connection to the database, for statements that concern no single run."""
         return self._connection
 
     @property
-    def address(self) -> str | None:
-        """Where this process serves the folder that it holds; None where it does not hold one."""
-        holding = self._connection.holding
-        return None if holding is None or holding.gateway is None else holding.gateway.url
-
-    def serve(self, seconds: float) -> bool:
-        """Wait up to that long for the end of the gateway by which this process serves the folder, and whether it has
-        ended. Raises `RunFailed` if the database has failed."""
-        holding = self._connection.holding
-        return holding is None or holding.gateway is None or holding.gateway.wait(seconds)
-
-    def verify_files(self) -> bool:
-        """Compare the files of the database with what was acknowledged, every byte. Only the process that holds the
-        folder can: returns False elsewhere. Raises `StoreError` for a file that is damaged."""
-        holding = self._connection.holding
-        if holding is not None:
-            holding.verify_files()
-        return holding is not None
+    def identity(self) -> str:
+        """What tells this store from any other."""
+        return str(self._connection.query("SELECT VALUE identity FROM ONLY store:schema"))
 
     def close(self) -> None:
         """Close the database and give the folder back; a second call does nothing."""
@@ -164,30 +144,38 @@ class Store:
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def add_run(self, record: RunRecord) -> None:
-        """Add a run, or replace the one with this id: a resumed run is running again, and ours.
+        """Add a new run, which is ours while it runs. Raises `StoreError` where the store has a run of this id."""
+        self._leases.begin(record, database_row(record), former=None)
 
-        Raises `StoreError` for one whose deletion has begun.
+    def resume_run(self, record: RunRecord) -> None:
+        """Take over the run of this id with a new record, or add it where there is none.
+
+        Raises `StoreError` if another program is at work on it, which may take up to a minute to find out, or if its
+        deletion has begun.
         """
         if self._status(record.run) == "deleting":
             raise half_deleted(self._name, record.run)
-        if record.status == "running":
-            self._leases.take(record.run)
-        self._write([record])
+        self._leases.begin(record, database_row(record), former=self._free_owner(record.run))
 
     def set_document(self, record: RunRecord) -> None:
-        """Write the document of a run anew, and nothing else of it."""
+        """Replace the document of a run, and nothing else of it."""
         row = database_row(record)
         self._change(
             "UPDATE $id SET config = $config RETURN NONE;", parameters={"id": row["id"], "config": row["config"]}
         )
 
     def claim(self, run_id: str) -> None:
-        """Make sure that nobody else is at work on a run that is recorded as running, before it is taken over. Raises
-        `StoreError` if somebody is; it takes up to a minute to see that nobody is."""
-        if self._leases.alive_elsewhere(run_id):
+        """Make sure that nobody else is at work on a run. Raises `StoreError` as `resume_run` does."""
+        self._free_owner(run_id)
+
+    def _free_owner(self, run_id: str) -> str:
+        """The owner in the lease of a run that nobody else works on; empty where it has no lease."""
+        owner, alive = self._leases.owner_of(run_id)
+        if alive:
             raise StoreError(
                 f"run {run_id} is being worked on by another program, which renews its lease: stop that one first"
             )
+        return owner
 
     def finish_run(self, run_id: str, status: RunStatus, message: str | None = None) -> None:
         """Set how the run ended, and that it ended now. Raises `StoreError` if there is no such run."""
@@ -210,7 +198,7 @@ class Store:
         calls that each caller made. Where they are all those of a `shard` of a step, their tokens lie in files, if the
         store takes files. Raises `StoreError` if a caller is neither among them nor stored.
         """
-        if shard is None or not (self._connection.keeps_files and self.objects.offered()):
+        if shard is None or not self._connection.keeps_files:
             self._write(records)
         else:
             rows = [database_row(record) for record in records]
@@ -458,12 +446,8 @@ class Store:
 
     def journal_between(self, run_id: str, first: int, stop: int) -> list[JournalRecord]:
         """Its entries of the ordinals ``first .. stop - 1``, in order, without a look at the others."""
-        if self._connection.remote:  # a server of version 2 reads ranges of keys wrongly
-            text = "SELECT * FROM journal WHERE run = $run AND ordinal >= $first AND ordinal < $stop ORDER BY id"
-            rows = self._connection.query(text, {"run": run_id, "first": first, "stop": stop})
-        else:
-            bounds = Range(BoundIncluded([run_id, first]), BoundExcluded([run_id, stop]))
-            rows = self._connection.query("SELECT * FROM $keys ORDER BY id", {"keys": RecordID("journal", bounds)})
+        bounds = Range(BoundIncluded([run_id, first]), BoundExcluded([run_id, stop]))
+        rows = self._connection.query("SELECT * FROM $keys ORDER BY id", {"keys": RecordID("journal", bounds)})
         return [JournalRecord.from_row(row) for row in rows]
 
     def shards(self, run_id: str, step: int | None = None) -> list[ShardRecord]:
@@ -507,8 +491,7 @@ class Store:
 
     def count(self, kind: type[Record], run_id: str, step: int | None = None) -> int:
         """How many records of a kind a run has, or one step of it."""
-        keys = key_range(kind, run_id, step)
-        if keys is not None and not self._connection.remote:  # a server of version 2 counts ranges wrongly
+        if (keys := key_range(kind, run_id, step)) is not None:
             rows = self._connection.query("SELECT count() FROM $keys GROUP ALL", {"keys": keys})
             return int(rows[0]["count"]) if rows else 0
         condition = "run = $run" if step is None else "run = $run AND step = $step"
@@ -565,7 +548,7 @@ class Store:
     def _delete(self, kind: type[Record], run_id: str, step: int | None) -> int:
         """Delete the records of a kind that a run has, or one step of it, in transactions of bounded size; returns how
         many they were."""
-        keys = None if step is None or self._connection.remote else key_range(kind, run_id, step)
+        keys = None if step is None else key_range(kind, run_id, step)
         if keys is not None and (count := self.count(kind, run_id, step)) <= ROWS_PER_REQUEST:
             # Takes two thirds of the time: no index is asked, and no key is passed on.
             self._connection.query("DELETE $keys RETURN NONE", {"keys": keys})

@@ -25,8 +25,8 @@ from typing import IO, Any
 
 from backend.config.ownership import unsigned
 from backend.store.errors import StoreError
-from backend.store.migration import SCHEMA_VERSION, upgraded_row
 from backend.store.records import KINDS, Record, RunRecord
+from backend.store.schema import SCHEMA_VERSION
 from backend.store.store import Store
 from simulator.documents import lines_of, parse_json
 
@@ -97,18 +97,21 @@ def import_run(store: Store, path: Path, check: Callable[[Record], None] = lambd
     very same run already.
 
     The run itself is written last, so an import that was cut short can be done again. Raises `StoreError` for a file
-    that is damaged, cut short or no exported run, for one of a newer program, and if the store has another run of this
-    id. `check` looks at each record before any is written, and raises `StoreError` for one that cannot be used.
+    that is damaged, cut short or not an exported run, for one of another schema, and if the store has another run of
+    this id. `check` looks at each record before any is written, and raises `StoreError` for one that cannot be used.
     """
-    run_id, schema = _verified(path, check)
+    run_id = _verified(path, check)
     if any(record.run == run_id for record in store.runs()):
-        if _digest(_stored(store, run_id)) == _digest(_records(path, run_id, schema)):
+        if _digest(_stored(store, run_id)) == _digest(_records(path, run_id)):
             return run_id, 0
         raise StoreError(f"{path} holds run {run_id}, and the store has another run of this id: nothing was changed")
     written = 0
-    for _, records in groupby(_records(path, run_id, schema), key=lambda record: record.table):
+    for _, records in groupby(_records(path, run_id), key=lambda record: record.table):
         for portion in _portions(records):
-            store.put(portion)
+            if isinstance(run := portion[0], RunRecord):
+                store.add_run(run)  # refused if another program has added a run of this id meanwhile
+            else:
+                store.put(portion)
             written += len(portion)
     return run_id, written
 
@@ -166,19 +169,19 @@ def _digest(records: Iterable[Record]) -> str:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _verified(path: Path, check: Callable[[Record], None]) -> tuple[str, int]:
-    """The id of the run in a file and the version of its schema, once all of it has been read and checked."""
+def _verified(path: Path, check: Callable[[Record], None]) -> str:
+    """The id of the run in a file, once all of it has been read and checked."""
     digest, counts = hashlib.sha256(), Counter[str]()
     lines = _read_lines(path)
     first = next(lines, b"")
-    run_id, schema = _header(path, first)
+    run_id = _header(path, first)
     digest.update(first)
     held = next(lines, None)
     for line in lines:
         # `held` is not the last line, so it is a record.
         assert held is not None
         digest.update(held)
-        record = _record(path, held, run_id, schema)
+        record = _record(path, held, run_id)
         check(record)
         counts[record.table] += 1
         held = line
@@ -191,35 +194,37 @@ def _verified(path: Path, check: Callable[[Record], None]) -> tuple[str, int]:
         raise _damaged(path)
     if counts[RunRecord.table] != 1:
         raise _foreign(path)
-    return run_id, schema
+    return run_id
 
 
-def _header(path: Path, line: bytes) -> tuple[str, int]:
+def _header(path: Path, line: bytes) -> str:
     try:
         header = parse_json(line)
-        known, run_id, schema = header["format"] == _FORMAT, header["run"], header["schema"]
-        newer = header["version"] > _FORMAT_VERSION or schema > SCHEMA_VERSION
-        schema = int(schema)
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        known, run_id = header["format"] == _FORMAT, header["run"]
+        version = header["version"], header["schema"]
+    except (ValueError, TypeError, KeyError) as error:
         raise _foreign(path) from error
-    if not known or not isinstance(run_id, str) or schema < 0:
+    if not known or not isinstance(run_id, str):
         raise _foreign(path)
-    if newer:
-        raise StoreError(f"{path} was exported by a newer program: import it with that one, or update this one")
-    return run_id, schema
+    if version != (_FORMAT_VERSION, SCHEMA_VERSION):
+        raise StoreError(
+            f"{path} has format {version[0]!r} and schema {version[1]!r}, and this program reads format "
+            f"{_FORMAT_VERSION} and schema {SCHEMA_VERSION}: import it with the program that exported it"
+        )
+    return run_id
 
 
-def _records(path: Path, run_id: str, schema: int) -> Iterator[Record]:
+def _records(path: Path, run_id: str) -> Iterator[Record]:
     """The records of a file that was verified."""
     lines = _read_lines(path)
     next(lines)
     held = next(lines)
     for line in lines:
-        yield _record(path, held, run_id, schema)
+        yield _record(path, held, run_id)
         held = line
 
 
-def _record(path: Path, line: bytes, run_id: str, schema: int) -> Record:
+def _record(path: Path, line: bytes, run_id: str) -> Record:
     try:
         table, values = parse_json(line, nan=True)  # a metric may be NaN
         kind = _BY_TABLE[table]
@@ -227,7 +232,7 @@ def _record(path: Path, line: bytes, run_id: str, schema: int) -> Record:
             name: base64.b64decode(value[_BYTES], validate=True) if _is_bytes(value) else value
             for name, value in values.items()
         }
-        record = kind.from_row(upgraded_row(table, row, schema))
+        record = kind.from_row(row)
         record.row()  # what it refuses would be stored wrongly
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, StoreError) as error:
         reason = str(error) if isinstance(error, StoreError) else f"{type(error).__name__} in a record"

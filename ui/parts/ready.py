@@ -14,7 +14,7 @@ from backend.reporting.comparison.run_labels import RunLabels, read_labels, tabl
 from backend.reporting.comparison.run_table import RunRow, bare_row, run_row
 from backend.reporting.market_reload import market_of
 from backend.reporting.run_page import RunPage
-from backend.store.integrity.acknowledged import last_write
+from backend.store.manifest import last_write
 from backend.store.records import PAPER, RunRecord
 from backend.store.store import Store
 from ui.access import keep_run, open_store, store_name

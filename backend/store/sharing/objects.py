@@ -15,13 +15,9 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-from websockets.exceptions import WebSocketException
+from typing import Protocol, TypeVar
 
 from backend.store.errors import StoreDiskError, StoreError
-from backend.store.gateway.client import GatewayClient, SignInRefused
-from backend.store.gateway.credentials import GatewayAccount
 from backend.store.records import StoredFile, valid_run_id
 from simulator.files import DISK_FULL
 
@@ -33,7 +29,6 @@ _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 _UPLOAD = re.compile(r"[0-9a-f]{32}")
 _UPLOADS = ".uploads"
 FORGOTTEN_AFTER = 86_400.0  # seconds after which an upload that nobody went on with, or a file without a record, may go
-_PAUSE = 1.0  # seconds between two tries to reach the gateway
 
 WrittenT = TypeVar("WrittenT")
 
@@ -181,86 +176,6 @@ class ObjectFolder:
                     path.unlink()
 
 
-class RemoteObjects:
-    """The `ObjectStore` of a gateway, by a connection of its own: whoever waits for a record waits for no file."""
-
-    def __init__(
-        self, url: str, account: GatewayAccount | None, namespace: str, database: str, patience: float
-    ) -> None:
-        self._url, self._account = url, account
-        self._place = namespace, database
-        self._patience = patience
-        self._client: GatewayClient | None = None
-        self._offered: bool | None = None  # not asked yet
-
-    def offered(self) -> bool:
-        """See `ObjectStore`. The other side is asked once."""
-        if self._offered is None:
-            self._offered = self._account is not None and self._answer("offered").get("result") is True
-        return self._offered
-
-    def write(self, run: str, upload: str, offset: int, content: bytes) -> None:
-        """See `ObjectStore`."""
-        self._call("write", run, upload, offset, content)
-
-    def finish(self, run: str, upload: str, part: str, checksum: str) -> bool:
-        """See `ObjectStore`."""
-        return bool(self._call("finish", run, upload, part, checksum))
-
-    def read(self, run: str, part: str, checksum: str, offset: int) -> bytes:
-        """See `ObjectStore`."""
-        return bytes(self._call("read", run, part, checksum, offset))
-
-    def remove(self, run: str, part: str, checksums: list[str]) -> None:
-        """See `ObjectStore`."""
-        self._call("remove", run, part, checksums)
-
-    def remove_run(self, run: str) -> None:
-        """See `ObjectStore`."""
-        self._call("remove_run", run)
-
-    def close(self) -> None:
-        """Leave; a second call does nothing."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
-
-    def _call(self, operation: str, *arguments: Any) -> Any:
-        answer = self._answer(operation, *arguments)
-        if "error" in answer:
-            reason = answer["error"].get("message") if isinstance(answer["error"], dict) else answer["error"]
-            raise StoreError(
-                f"store {self._url} did not take or give a file of a run ({reason}): files travel through `serve "
-                "store` or a bucket (store bucket); else give all processes a folder that they share (train --begin "
-                "--files folder)"
-            )
-        return answer.get("result")
-
-    def _answer(self, operation: str, *arguments: Any) -> dict[str, Any]:
-        until = time.monotonic() + self._patience
-        while True:
-            try:
-                if self._client is None:
-                    self._client = self._dial()
-                return self._client.call("object", [operation, *arguments])
-            except (OSError, WebSocketException, ValueError) as error:
-                self.close()
-                if time.monotonic() > until:
-                    raise StoreError(
-                        f"store {self._url} has not answered for {self._patience:.0f} seconds "
-                        f"({str(error) or type(error).__name__}): start it again, then this program"
-                    ) from error
-                time.sleep(_PAUSE)
-
-    def _dial(self) -> GatewayClient:
-        if self._account is None:
-            raise StoreError(f"store {self._url} gives files to those alone who sign in: set the account's variables")
-        try:
-            return GatewayClient(self._url, self._account, *self._place)
-        except SignInRefused as error:
-            raise StoreError(f"store {self._url}: {error}") from error
-
-
 def check_object(part: str, checksum: str) -> None:
     """Raise `StoreError` for what names no file of a run: it may come from anybody."""
     if not (_PART.fullmatch(part) and _CHECKSUM.fullmatch(checksum)):
@@ -290,27 +205,6 @@ def object_pieces(objects: ObjectStore, file: StoredFile) -> Iterator[bytes]:
     while piece := objects.read(file.run, object_part(file.name), file.checksum, offset):
         offset += len(piece)
         yield piece
-
-
-def answer_object_call(objects: ObjectStore, parameters: Any) -> bytes | bool | None:
-    """What a gateway answers to a client's call. Raises `StoreError` for one that is none."""
-    match parameters:
-        case ["offered"]:
-            return objects.offered()
-        case ["write", str(run), str(upload), int(offset), bytes(content)] if offset >= 0:
-            objects.write(run, upload, offset, content)
-            return None
-        case ["finish", str(run), str(upload), str(part), str(checksum)]:
-            return objects.finish(run, upload, part, checksum)
-        case ["read", str(run), str(part), str(checksum), int(offset)] if offset >= 0:
-            return objects.read(run, part, checksum, offset)
-        case ["remove", str(run), str(part), list(checksums)] if all(isinstance(one, str) for one in checksums):
-            objects.remove(run, part, checksums)
-            return None
-        case ["remove_run", str(run)]:
-            objects.remove_run(run)
-            return None
-    raise StoreError("no call of files that this store knows")
 
 
 def unreferenced(gone: Collection[tuple[str, str]], kept: Collection[tuple[str, str]]) -> dict[str, list[str]]:

@@ -20,7 +20,7 @@ from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
 from simulator.data.archive import write_market
 from tests.backend.distributed.process_threads import begin_run, last_parameters
-from tests.backend.store.gateways import CREDENTIALS, environment
+from tests.backend.store.servers import CREDENTIALS, environment
 from tests.network_namespaces import Machines, NoNamespaces, two_machines
 from tests.small_world import one_process_trainer, small_market
 

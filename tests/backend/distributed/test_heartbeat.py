@@ -21,7 +21,7 @@ from backend.store.records import RunRecord
 from backend.store.run_record import PROGRAM, versions
 from backend.store.store import Store
 from simulator.errors import RunFailed, UserError
-from tests.backend.store.gateways import gateway_thread
+from tests.backend.store.servers import server_thread
 from tests.small_world import RUN, smaller_config
 
 HOUR = 3_600_000  # milliseconds
@@ -188,7 +188,7 @@ def test_a_run_whose_lease_a_jump_of_the_clock_ends_is_over_only_if_nobody_takes
 ) -> None:
     monkeypatch.setattr(lease, "INTERVAL", 0.4)
     monkeypatch.setattr(heartbeat, "_LONGEST", 0.01)
-    with gateway_thread() as running, Store.open(running.url, patience=30) as owner, Store.open(running.url) as mine:
+    with server_thread() as running, Store.open(running.url, patience=30) as owner, Store.open(running.url) as mine:
         owner.add_run(RunRecord(RUN, "train", 1, "hash", 1, {}))
         jump(owner, HOUR)
         with Store.open(running.url):  # whoever comes next finds the lease run out
@@ -206,7 +206,7 @@ def test_a_run_whose_lease_a_jump_of_the_clock_ends_is_over_only_if_nobody_takes
 
 def test_a_run_that_somebody_is_at_is_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "INTERVAL", 0.4)
-    with gateway_thread() as running, Store.open(running.url) as owner, Store.open(running.url) as other:
+    with server_thread() as running, Store.open(running.url) as owner, Store.open(running.url) as other:
         owner.add_run(RunRecord(RUN, "train", 1, "hash", 1, {}))
         owner.claim(RUN)  # its own is nobody else's
         for hours in (0, 1, -1):
@@ -230,7 +230,7 @@ def begun_with(store: Store, config: Config, **changed: str) -> None:
 def test_another_version_of_the_program_is_refused_with_both(
     other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with gateway_thread() as running:
+    with server_thread() as running:
         with Store.open(running.url) as store:
             begun_with(store, smaller_config(), **{PROGRAM: other})
         with pytest.raises(UserError, match=rf"begun by version {other} .*has version {versions()[PROGRAM]}: use"):
@@ -238,7 +238,7 @@ def test_another_version_of_the_program_is_refused_with_both(
 
 
 def test_other_packages_and_edited_sources_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with gateway_thread() as running:
+    with server_thread() as running:
         with Store.open(running.url) as store:
             begun_with(store, smaller_config(), torch="1.0", source="other")
         with pytest.raises(UserError, match="give --runs the folder"):  # which is looked at after the versions

@@ -11,7 +11,7 @@ from backend.store.records import KINDS, RunRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from tests.backend.distributed.process_threads import begin_run
-from tests.backend.store.gateways import environment
+from tests.backend.store.servers import environment
 from tests.small_world import RUN, one_process_trainer, small_market, smaller_config
 
 # What a page and `serve status` ask for, again and again.

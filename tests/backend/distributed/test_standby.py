@@ -27,7 +27,7 @@ from simulator.data.archive import write_market
 from simulator.market.market import Market
 from tests.backend.distributed.disturber import strike_at
 from tests.backend.distributed.process_threads import begin_by_hand, begin_run, last_parameters
-from tests.backend.store.gateways import environment
+from tests.backend.store.servers import environment
 from tests.small_world import RUN, one_process_trainer, small_config, small_market
 
 STEPS, STRUCK_AT = 8, 2

@@ -15,7 +15,7 @@ from backend.cli.serve import serve_app
 from backend.distributed.status import processes_of
 from backend.store.records import PublishedRecord, RunRecord, ServiceRecord, ShardRecord
 from backend.store.store import Store
-from tests.backend.store.gateways import gateway_thread
+from tests.backend.store.servers import server_thread
 from tests.small_world import RUN, smaller_config
 
 ROLES = ("manager", "trader")
@@ -90,7 +90,7 @@ def test_a_run_without_processes_is_no_trouble() -> None:
 def test_the_command_shows_it_to_people_and_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_width", 250)
     assert serve.serve_app is serve_app
-    with gateway_thread() as running, Store.open(running.url) as store:
+    with server_thread() as running, Store.open(running.url) as store:
         fill(store)
         store.add_run(RunRecord("demo", "demo", 1, "hash", 1, {}))  # which has no processes
         people = CliRunner().invoke(serve_app, ["status", "--store", running.url]).output

@@ -14,7 +14,7 @@ from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.evaluation.trials import count_trials, digest_of_trial, export_trials, import_trials, record_trial
 from backend.store.errors import StoreError
-from backend.store.maintenance.copying import copy_store
+from backend.store.maintenance import backup_store
 from backend.store.records import RunRecord, TrialRecord
 from backend.store.store import Store
 from tests.small_world import small_market
@@ -96,7 +96,7 @@ def test_the_ledger_goes_with_a_copy_and_is_not_mixed_with_another(tmp_path: Pat
         store.delete_run("one")
         assert export_trials(store, file) == 1
         assert import_trials(store, file) == 0
-        copy_store(store, tmp_path / "copy", lambda *_: None)
+        backup_store(store, tmp_path / "copy")
     with Store.open(tmp_path / "copy") as copy:
         assert [one.run for one in copy.trials()] == ["one"]
     with Store.open(tmp_path / "other") as other, pytest.raises(StoreError, match="ledger of another store"):

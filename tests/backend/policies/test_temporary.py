@@ -60,10 +60,9 @@ def test_a_full_or_missing_place_is_one_message(full: bool, tmp_path: Path, monk
 
 
 def test_every_command_makes_its_temporary_files_here() -> None:
-    """So a full place is the same message for all. `store convert` writes beside the store, where it needs room anyway,
-    and its engine asks there whether there is room. A backup keeps what its reader complains of in the copy. Ray only
-    asks where the place is, as its sockets need a short name. What goes to a bucket waits in memory, or in a file
-    without a name, which goes with its process."""
+    """So a full place is the same message for all. A backup is written beside its place, a new database in
+    its store's folder. The socket of a store needs a short name, and so does Ray. A store that cannot be written is
+    read by a copy."""
     used = {
         str(path.relative_to(ROOT)): sorted(set(re.findall(r"\b(?:mk[ds]temp|mktemp|\w*Temporary\w*\()[^)]*", text)))
         for package in ("backend", "cryptosentinel", "simulator", "ui")
@@ -72,10 +71,10 @@ def test_every_command_makes_its_temporary_files_here() -> None:
     }
     assert used.pop("backend/policies/temporary.py")[0].startswith("mkdtemp(prefix=")
     assert used == {
-        "backend/store/gateway/engine.py": ["TemporaryFile(dir=self._folder.parent"],
-        "backend/store/former_engine/conversion.py": ["TemporaryFile(dir=self._folder"],
-        "backend/store/sharing/bucket.py": ["SpooledTemporaryFile(_IN_MEMORY"],
-        "backend/store/maintenance/file_copy.py": ["TemporaryFile(dir=target"],
+        "backend/store/local_server.py": ["mkdtemp(prefix=_PREFIX, dir=place"],
+        "backend/store/holding.py": ['mkdtemp(prefix="cs-copy-"'],
+        "backend/store/maintenance.py": ['mkdtemp(prefix=f".{target.name}-", dir=target.parent'],
+        "backend/store/schema.py": ['mkdtemp(prefix=".new-", dir=folder'],
         "backend/models/export/team.py": ['TemporaryDirectory(dir=file.parent, prefix=".merged-"'],
         "backend/distributed/ray/cluster.py": [],
     }

@@ -7,19 +7,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backend.runs.deletion import delete_run, milliseconds, plan_deletions
-from backend.store.maintenance import compaction
-from backend.store.maintenance.copying import COPIED
-from backend.store.records import DecisionRecord, RunRecord
+from backend.store.records import ALL_KINDS, DecisionRecord, RunRecord
 from backend.store.store import Store, StoreError
 from simulator.errors import UserError
-from tests.backend.store.gateways import environment
+from tests.backend.store.servers import environment
 from tests.backend.store.synthetic import add_training
 from tests.command_line import program
 
@@ -49,7 +46,7 @@ def ended(store: Store, run: str, kind: str = "train", at: int = 1_000, **config
 
 
 def counts(store: Store, run: str) -> dict[str, int]:
-    return {kind.table: store.count(kind, run) for kind in COPIED}
+    return {kind.table: store.count(kind, run) for kind in ALL_KINDS}
 
 
 def test_a_run_goes_with_all_that_is_its_own(store: Store, tmp_path: Path) -> None:
@@ -203,7 +200,7 @@ def test_killed_in_the_middle_it_is_whole_or_can_be_finished(at: int, tmp_path: 
             assert counts(store, "a") == whole and store.run("a").status == "finished"
         elif at < 1000:
             assert [record.status for record in store.runs() if record.run == "a"] == ["deleting"]
-            for use in (lambda: store.run("a"), lambda: store.add_run(RunRecord("a", "train", 1, "hash", 1, {}))):
+            for use in (lambda: store.run("a"), lambda: store.resume_run(RunRecord("a", "train", 1, "hash", 1, {}))):
                 with pytest.raises(StoreError, match="half deleted: finish that with `cryptosentinel runs delete a`"):
                     use()
         else:
@@ -234,24 +231,3 @@ def test_the_command_shows_asks_and_deletes(
     listed = run("runs").out
     assert "look" in listed and not (tmp_path / "runs" / "a").exists() and (tmp_path / "runs" / "b").exists()
     assert run("runs", "delete", "nobody", "--yes").code == 2
-
-
-@pytest.mark.parametrize("room", [True, False])
-def test_a_store_that_has_grown_is_compacted_after_a_deletion(
-    room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = program(tmp_path, monkeypatch, capsys)
-    folder = tmp_path / "runs" / "store"
-    with Store.open(folder) as store:
-        for name in ("a", "b"):
-            add_training(store, name)
-        other = counts(store, "b")
-    (folder / "compacted").write_text("1")  # so little did the last compaction leave
-    monkeypatch.setattr(compaction, "compact_if_grown", partial(compaction.compact_if_grown, least=1))
-    monkeypatch.setattr(compaction, "_free_memory", lambda: 10**9 if room else 10)
-    done = run("runs", "delete", "a", "--yes")
-    assert done.code == 0 and "deleted 1 runs" in done.out, "what was asked for is done in any case"
-    assert ("compacted runs/store, which had grown" in done.out) == room, done.out
-    assert ("would need" in done.out) != room and ((folder / "compacted").read_text() == "1") != room
-    with Store.open(folder) as store:
-        assert counts(store, "b") == other and set(counts(store, "a").values()) == {0}

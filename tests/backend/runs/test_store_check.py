@@ -54,7 +54,7 @@ def test_a_sound_store_has_no_problem(store: Store, tmp_path: Path) -> None:
 def test_what_an_interrupt_or_retention_left_is_no_damage(store: Store, tmp_path: Path) -> None:
     sound(store, "a")
     record = RunRecord("a", "train", 1, "h", 1, {"config": {"store": {"keep": 1}}}, "finished", 2)
-    store.add_run(record)
+    store.resume_run(record)
     store.drop_trajectories("a", [0, 1])
     assert problems(store, tmp_path) == ""
     sound(store, "b")

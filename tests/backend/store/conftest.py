@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backend.store.gateways import CREDENTIALS
+from tests.backend.store.servers import CREDENTIALS
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.store.errors import StoreError
-from backend.store.gateway.host import Listen
 from backend.store.records import (
     ClaimRecord,
     FileRecord,
@@ -25,9 +24,9 @@ from backend.store.records import (
     TrajectoryRecord,
 )
 from backend.store.sharing.fences import Fence, StoreFenced
-from backend.store.sharing.objects import ObjectFolder, RemoteObjects, file_sha256, object_part, unreferenced
+from backend.store.sharing.objects import ObjectFolder, file_sha256, object_part, unreferenced
 from backend.store.store import Store
-from tests.backend.store.gateways import ACCOUNT, CREDENTIALS, gateway_thread
+from tests.backend.store.servers import CREDENTIALS, server_thread
 
 RUN = "r"
 LIVING = 60.0  # seconds; nobody is silent for so long here
@@ -73,7 +72,7 @@ def test_of_many_that_ask_at_once_each_shard_goes_to_one() -> None:
     """Through a gateway, each with a connection of its own."""
     shards, names = 40, 6
     got: dict[int, list[int]] = {number: [] for number in range(names)}
-    with gateway_thread() as gateway, pytest.MonkeyPatch.context() as patch:
+    with server_thread() as gateway, pytest.MonkeyPatch.context() as patch:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
         with Store.open(gateway.url) as store:
@@ -168,35 +167,6 @@ def test_a_name_is_taken_by_one(store: Store) -> None:
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
-
-
-def test_files_travel_through_the_gateway_and_only_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    content = bytes(range(256)) * 40_000  # more than one piece
-    checksum = hashlib.sha256(content).hexdigest()
-    with (
-        Store.open(tmp_path / "store", listen=Listen(account=ACCOUNT)) as served,
-        Store.open(str(served.address)) as remote,
-    ):
-        assert isinstance(remote.objects, RemoteObjects)
-        piece = 4 * 2**20
-        for offset in range(0, len(content), piece):
-            remote.objects.write(RUN, "a" * 32, offset, content[offset : offset + piece])
-        assert not remote.objects.finish(RUN, "b" * 32, "services-manager", checksum), "it was never sent"
-        assert remote.objects.finish(RUN, "a" * 32, "services-manager", checksum)
-        read = b""
-        while found := remote.objects.read(RUN, "services-manager", checksum, len(read)):
-            read += found
-        assert read == content
-        with pytest.raises(StoreError, match="names no file"):
-            remote.objects.read(RUN, "../..", checksum, 0)
-        with pytest.raises(StoreError, match="is not in"):
-            remote.objects.read(RUN, "services-manager", "0" * 64, 0)
-        remote.add_run(RunRecord(RUN, "train", 1, "hash", 1, {}, "finished"))
-        remote.add_file(FileRecord(RUN, "services/manager/a", checksum, len(content)))
-        remote.delete_run(RUN)
-        assert not list((tmp_path / "store" / "objects").rglob(checksum)), "the run's files outlive it"
 
 
 def test_half_a_file_is_no_file(tmp_path: Path) -> None:

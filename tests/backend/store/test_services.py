@@ -26,7 +26,7 @@ from backend.store import (
     TrajectoryRecord,
 )
 from backend.training.algorithm.trajectory import Trajectory
-from tests.backend.store.gateways import GatewayThread, gateway_thread
+from tests.backend.store.servers import ServerThread, server_thread
 
 SERVICE = ServiceRecord("r", "trainer-manager", "trainer", "manager", "1.0.0", "4711", "starting", None, 0)
 TOKENS = ((1, 2), (False, True), (0.0, -0.5))
@@ -39,8 +39,8 @@ def store() -> Iterator[Store]:
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[GatewayThread]:
-    with gateway_thread() as running:
+def served() -> Iterator[ServerThread]:
+    with server_thread() as running:
         yield running
 
 
@@ -155,7 +155,7 @@ FLOAT64 = st.floats(allow_nan=False, allow_infinity=False)
 @given(st.lists(FLOAT32, max_size=30), UNIT, st.none() | UNIT, st.none() | UNIT, FLOAT64, st.booleans())
 @settings(max_examples=120, deadline=None)
 def test_scores_and_log_probs_come_back_to_the_bit(
-    served: GatewayThread, logps: list[float], score: float, expert: float | None, shared: float | None,
+    served: ServerThread, logps: list[float], score: float, expert: float | None, shared: float | None,
     outcome: float, behind_a_server: bool,
 ) -> None:  # fmt: skip
     # A key of its own: the database leaves a record as it is where the new one equals it, and -0.0 equals 0.0.

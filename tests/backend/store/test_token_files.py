@@ -13,11 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.runs.store_check import check_store
-from backend.store.connection import Connection
-from backend.store.errors import StoreError
-from backend.store.gateway.host import Listen
-from backend.store.maintenance import object_copy
-from backend.store.maintenance.backup import backup_store
 from backend.store.records import (
     ClaimRecord,
     QueryRecord,
@@ -26,16 +21,14 @@ from backend.store.records import (
     RunRecord,
     ServiceRecord,
     ShardRecord,
-    StoredFile,
     TensorRecord,
     TrajectoryRecord,
 )
 from backend.store.sharing.fences import Fence, StoreFenced
-from backend.store.sharing.objects import ObjectFolder, ObjectStore, object_name
+from backend.store.sharing.objects import ObjectFolder, object_name
 from backend.store.sharing.token_files import conversations, in_file
 from backend.store.store import Store
 from backend.store.transfer import export_run, import_run
-from tests.backend.store.gateways import ACCOUNT, CREDENTIALS, gateway_thread
 
 RUN = "r"
 SHARDS = 2
@@ -136,25 +129,6 @@ def test_the_database_holds_no_tokens_and_an_export_all_of_them(store: Store, tm
     assert (tmp_path / "file").read_bytes() == (tmp_path / "again").read_bytes()
 
 
-def test_through_a_gateway_files_travel_and_a_server_without_files_gets_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    with (
-        Store.open(tmp_path, listen=Listen(account=ACCOUNT)) as holder,
-        Store.open(str(holder.address)) as remote,
-        gateway_thread() as server,
-        Store.open(server.url) as plain,
-    ):
-        for store in (remote, plain):
-            add_run(store)
-            add_step(store, some())
-            assert store.trajectories(RUN, 0) == some()
-        assert len(holder.tensors(RUN)) == 4 and not plain.tensors(RUN)
-        assert holder.trajectories(RUN, 0) == some()
-
-
 def test_a_shard_that_is_done_again_replaces_the_former_one(store: Store, tmp_path: Path) -> None:
     add_step(store, some())
     rows, reader = conversations(store.connection, {"run": RUN, "step": 0})
@@ -185,58 +159,3 @@ def test_dropped_steps_and_deleted_runs_leave_no_file(store: Store, tmp_path: Pa
     assert store.trajectories(RUN, 2) == some(2) and store.trajectories(RUN, 0) == []
     store.delete_run(RUN)
     assert objects.names() == [] and store.count(TensorRecord, RUN) == 0
-
-
-def test_a_damaged_file_is_an_error_with_its_name(store: Store, tmp_path: Path) -> None:
-    add_step(store, some())
-    [file, *_] = store.tensors(RUN)
-    path = tmp_path / "s" / "objects" / object_name(file)
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(StoreError, match=rf"{file.name} of run {RUN} lies with the store, and its SHA-256 is not"):
-        store.trajectories(RUN, 0)
-    with pytest.raises(StoreError, match="SHA-256"):
-        export_run(store, RUN, tmp_path / "file")
-    assert any(file.name in text and "SHA-256 differs" in text for text in problems(store, tmp_path))
-    with pytest.raises(StoreError, match="SHA-256 differs"):
-        backup_store(store, tmp_path / "b", lambda *_: None)
-    store.connection.query("DELETE tensors WHERE shard = 0 AND role = 'manager'")
-    store.connection.query("UPDATE trajectory SET first = 1 WHERE shard = 1 AND role = 'trader'")
-    texts = problems(store, tmp_path)
-    assert any("the record of the file with its tokens is not there" in text for text in texts)
-    assert any("its tokens lie beyond the 3 of" in text for text in texts)
-    with pytest.raises(StoreError, match="cannot be read: the record of the file with its tokens is not there"):
-        store.trajectories(RUN, 0)
-
-
-@pytest.mark.parametrize("way", ["files", "records"])
-def test_a_backup_holds_the_tokens(way: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`records` is as from another machine's gateway: there a step is written and another dropped meanwhile."""
-    for step in range(2):
-        add_step(store, some(step), step)
-    if way == "records":
-        monkeypatch.setattr(Connection, "snapshot", lambda connection: None)
-        copy_run = object_copy._copy_run
-        copied: list[list[StoredFile]] = []
-
-        def while_it_trains(
-            objects: ObjectStore, files: list[StoredFile], target: Path
-        ) -> tuple[StoredFile, str] | None:
-            problem = copy_run(objects, files, target)
-            copied.append(files)
-            if len(copied) == 1:
-                add_step(store, some(2), 2)
-                add_step(store, some(3), 3)
-            elif len(copied) == 2:  # the records have been copied, with steps 2 and 3
-                store.drop_trajectories(RUN, [2])
-            return problem
-
-        monkeypatch.setattr(object_copy, "_copy_run", while_it_trains)
-    stored = backup_store(store, tmp_path / "b", lambda *_: None)
-    kept = (0, 1) if way == "files" else (0, 1, 3)
-    with Store.open(tmp_path / "b") as copy:
-        for step in kept:
-            assert copy.trajectories(RUN, step) == some(step)
-        assert stored["tensors"] == 4 * len(kept) == len(copy.tensors(RUN))
-        assert stored["trajectory"] == 4 * len(kept)
-        assert set(ObjectFolder(tmp_path / "b" / "objects").names()) == places(copy)
-        assert problems(copy, tmp_path) == []

@@ -17,7 +17,7 @@ import pytest
 from backend.store.records import RewardRecord, RolloutRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.training.checkpoints import checkpoints
-from tests.backend.store.gateways import environment
+from tests.backend.store.servers import environment
 from tests.killable import Killable
 from tests.small_world import small_nano, tree
 

@@ -1,1 +1,0 @@
-"""What keeps a store small and safe: verified copies, backup and compaction."""
