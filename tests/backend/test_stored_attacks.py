@@ -86,7 +86,7 @@ def foreign(command: Run, bird: Canary, tmp_path: Path) -> str:
         document["config"]["engine"] |= {"kind": "vllm", "python": str(bird.program), "url": ""}
         document["config"]["plugins"]["roles"] = [NAMED]
         document["sources"] = {"scripted": {"team": NAMED, "variant": ""}}
-        store.add_run(replace(run, config=document))
+        store.set_document(replace(run, config=document))
     return run.run
 
 
@@ -132,7 +132,7 @@ def test_a_run_of_this_user_that_comes_back_changed_loads_nothing_that_it_names(
         document["config"]["engine"]["python"] = ""
         was = {**document, "sources": {"scripted": {"team": "scripted", "variant": ""}}}
         changed = {**signed(foreign, was), "sources": document["sources"]}
-        store.add_run(replace(run, config=changed))
+        store.set_document(replace(run, config=changed))
     for arguments in (
         ("backtest", "--like", foreign, "--baselines", "none"),
         ("runs", "replay", foreign, "--decision", "1"),

@@ -62,7 +62,7 @@ def _store(folder: Path, run: RunRecord, entries: list[JournalRecord]) -> bool:
     """A store with a session that was interrupted; False where the store does not take what it says."""
     with Store.open(folder) as store:
         try:
-            store.add_run(replace(run, status="interrupted", finished_at=None))
+            store.resume_run(replace(run, status="interrupted", finished_at=None))
             for entry in entries:
                 store.add_journal(entry)
         except StoreError:

@@ -253,7 +253,7 @@ def test_a_promotion_that_only_the_journal_knows_lets_no_team_trade(
             {**unsigned(mine.config), "promoted": [forged["digest"]]},
             {**mine.config, "promoted": [forged["digest"]], "team": "scripted", "shadow": "scripted"},
         ):
-            store.add_run(replace(mine, config=theirs))
+            store.set_document(replace(mine, config=theirs))
             with pytest.raises(UserError, match="runs adopt"):
                 resume_paper(SESSION, store, tmp_path)
 
@@ -264,7 +264,7 @@ def test_a_session_that_its_user_adopts_trades_with_the_team_that_took_the_place
     store, _ = promoted
     mine = store.run(SESSION)
     assert is_own(SESSION, mine.config) and mine.config["promoted"] == [team_digest(folder)]
-    store.add_run(replace(mine, config={**unsigned(mine.config), "promoted": ["another team's"]}))
+    store.set_document(replace(mine, config={**unsigned(mine.config), "promoted": ["another team's"]}))
     try:
         with pytest.raises(UserError, match="runs adopt"):
             paper_parity(SESSION, store)

@@ -77,7 +77,7 @@ def test_a_run_that_is_written_is_refused_and_left_out(store: Store, tmp_path: P
         plan_deletions(store, tmp_path, ["busy"])
     assert [plan.run for plan in plan_deletions(store, tmp_path, [], kind="train")] == ["old"]
     [plan] = plan_deletions(store, tmp_path, ["old"])
-    store.add_run(RunRecord("old", "train", 1, "hash", 1, {}))  # it is resumed while the user is asked
+    store.resume_run(RunRecord("old", "train", 1, "hash", 1, {}))  # it is resumed while the user is asked
     with pytest.raises(StoreError, match="is being written"):
         delete_run(store, plan)
     assert store.run("old").status == "running"
