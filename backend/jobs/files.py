@@ -48,13 +48,15 @@ _Part = TypeVar("_Part")
 @dataclass(frozen=True)
 class JobRequest:
     """What was asked for: the arguments of `cryptosentinel`, the folder that they are meant in, and when (ms).
-    `resumes` is the job that this one goes on with, `signature` that of the user who asked."""
+    `resumes` is the job that this one goes on with, `signature` that of the user who asked. `own_modules`: whether it
+    may import the user's modules that the command names, which the page does not let it."""
 
     command: tuple[str, ...]
     folder: str
     submitted_at: int
     resumes: str = ""
     signature: str = ""
+    own_modules: bool = True
 
     def signed(self, path: Path) -> JobRequest:
         """The request of the job in the folder `path`, signed. Raises `UserError` where no key can be kept."""
