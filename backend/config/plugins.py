@@ -158,6 +158,15 @@ def own_modules_refused() -> bool:
     return bool(os.environ.get(_REFUSED))
 
 
+def check_own_code(what: str) -> None:
+    """Raise `UserError` where this process refuses the user's own code: `what` is a module or a program of it."""
+    if own_modules_refused():
+        raise UserError(
+            f"{what} is not run: the page runs no code that a field names. Start it with `cryptosentinel ui "
+            "--allow-plugins`, or give the command in a terminal"
+        )
+
+
 def imported_attribute(text: str, what: str, example: str) -> tuple[ModuleType, Any]:
     """The user's module that `text` (`module:attribute`) names, and its attribute, None where it has none.
 
@@ -166,11 +175,7 @@ def imported_attribute(text: str, what: str, example: str) -> tuple[ModuleType, 
     module_name, _, attribute = text.partition(":")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise UserError(f"'{text}' is no {what}: write {example.replace('my_module', 'module')}, like {example}")
-    if own_modules_refused():
-        raise UserError(
-            f"'{text}' is not imported: the page runs no module that a field names. Start it with `cryptosentinel ui "
-            "--allow-plugins`, or give the command in a terminal"
-        )
+    check_own_code(f"'{text}'")
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
