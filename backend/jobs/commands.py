@@ -64,12 +64,6 @@ def training_command(request: TrainRequest, store: str, runs: str) -> tuple[str,
     return ("train", *_words([*_market_options(request), *records, *changed]))
 
 
-def import_command(source: str, out: Path, instrument: str, columns: str) -> tuple[str, ...]:
-    """The command line of an import of recorded files into the folder `out`."""
-    given: list[tuple[str, object]] = [("--out", out), ("--instrument", instrument), ("--columns", columns)]
-    return ("data", "import", *_words(given), "--", source)
-
-
 def download_command(
     exchange: str, market: str, symbols: str, timeframes: str, start: str, out: Path
 ) -> tuple[str, ...]:
