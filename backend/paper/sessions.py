@@ -131,6 +131,7 @@ class PaperOutcome:
     met: Mapping[str, int] = field(default_factory=dict)
     sent: int = 0
     differences: tuple[str, ...] = ()
+    entry_prices: Mapping[str, float] = field(default_factory=dict)  # average price of each open position
 
 
 def run_paper(
@@ -272,7 +273,7 @@ def paper_status(run: str, store: Store | str | Path = STORE, runs: Path = RUNS)
             run, runs / run, over[-1] if over else "", int(before.get("bars", 0)) + len(bars), decisions,
             int(before.get("fills", 0)) + fills, missed, last["account"]["equity"], cash, last["account"]["positions"],
             {name: count for name, count in last.get("feed", {}).items() if name in FEED_TROUBLE},
-            *sandbox_differences(sandbox_entries(opened, record)),
+            *sandbox_differences(sandbox_entries(opened, record)), last["account"].get("entry_prices", {}),
         )  # fmt: skip
         return record, outcome
 

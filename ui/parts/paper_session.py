@@ -9,6 +9,8 @@ import pandas as pd
 import streamlit as st
 
 from backend.decisions.tree import decision_tree
+from backend.jobs.commands import resume_command
+from backend.paper.background import process_of
 from backend.paper.overview.session_overview import SessionOverview, is_killed
 from backend.paper.switch import set_kill, set_stop
 from backend.reporting.charts import CONFIG, accounts_chart
@@ -16,23 +18,35 @@ from backend.reporting.decision_narrative import headline, narrate
 from backend.runs.requests import RUNS
 from cryptosentinel.protocol.untrusted import visible
 from simulator.market.timeframes import format_time
-from ui.access import escape_markdown
+from ui.access import escape_markdown, job_queue, store_name
 from ui.parts.decision import draw_lines
 from ui.parts.drawing import MOMENT, in_theme
+from ui.parts.job import open_job
 
 _SWITCHES = {
     "Close everything": ("flatten", "All orders are withdrawn and all positions closed at the market."),
     "Freeze": ("freeze", "Orders that could open anything are withdrawn; positions stay."),
 }
 _EVENTS_SHOWN = 50
+_TRADE = ("time", "symbol", "quantity", "price", "fee", "reason")
+_POSITIONS = {
+    "entry": st.column_config.NumberColumn("entry price", help="The average price of what is open."),
+    "price": st.column_config.NumberColumn("last price"),
+    "profit": st.column_config.NumberColumn(format="%+.2f", help="By the last price, before the costs of closing."),
+    "share": st.column_config.NumberColumn(format="%+.2f %%", help="Of the equity; below 0: short."),
+}
 
 
 def draw_switch(session: str) -> None:
-    """The kill switch and the stop of a session. They write the files that the commands write, and ask no store."""
+    """The kill switch and the stop of a session that runs here, and how to resume one that does not. The switches
+    write the files that the commands write, and ask no store."""
     folder = RUNS / session
     words, stop, kill = st.columns([4, 1, 1], vertical_alignment="center")
+    if process_of(folder) is None:
+        _offer_to_resume(session, words, stop)
+        return
     if is_killed(folder):
-        words.error("The kill switch is set. `paper resume --release` takes it back.", icon=":material/block:")
+        words.error("The kill switch is set.", icon=":material/block:")
         return
     words.caption("The kill switch works within about a second, also while a model thinks and while this page waits.")
     with stop.popover("Stop", icon=":material/pause:", width="stretch"):
@@ -41,12 +55,26 @@ def draw_switch(session: str) -> None:
             set_stop(folder)
             st.toast("The session stops.")
     with kill.popover("Kill", icon=":material/dangerous:", width="stretch"):
-        st.text("Nothing is decided any more.")
+        st.text("From then on the session decides nothing more. Choose what becomes of its positions:")
         for label, (how, meaning) in _SWITCHES.items():
             st.caption(meaning)
             if st.button(f"{label} now", key=f"{how} {session}", type="primary" if how == "flatten" else "secondary"):
                 set_kill(folder, "flatten" if how == "flatten" else "freeze")
                 st.rerun(scope="app")
+
+
+def _offer_to_resume(session: str, words: Any, place: Any) -> None:
+    """A button that resumes a session whose process is gone, as a job; of one with its kill switch set, only after the
+    reader has said that it may be released."""
+    killed = is_killed(RUNS / session)
+    release = False
+    if killed:
+        words.error("The kill switch is set, and the session does not run.", icon=":material/block:")
+        release = words.checkbox("Release the kill switch", key=f"release {session}")
+    else:
+        words.caption("No process of this machine runs the session.")
+    if place.button("Resume", key=f"resume {session}", icon=":material/resume:", disabled=killed and not release):
+        open_job(job_queue().submit(resume_command(session, store_name(), str(RUNS), release=release), once=True))
 
 
 def draw_session(found: SessionOverview) -> None:
@@ -56,7 +84,7 @@ def draw_session(found: SessionOverview) -> None:
     with st.container():
         _standing(found)
     gained = outcome.equity / outcome.begun_with - 1.0
-    held = 100.0 * sum(abs(row[4]) for row in found.positions)
+    held = 100.0 * sum(abs(one.share) for one in found.positions)
     tiles = (
         ("Equity", f"{outcome.equity:,.2f}", f"{100.0 * gained:+.2f} % since the session began"),
         ("Bars", f"{outcome.bars:,}", f"{outcome.fills:,} fills"),
@@ -116,12 +144,10 @@ def _guard(state: Mapping[str, Any]) -> tuple[str, str]:
 def _holdings(found: SessionOverview) -> None:
     st.markdown("**Positions at the last close**")
     if found.positions:
-        columns = ["symbol", "quantity", "price", "value", "share"]
-        frame = pd.DataFrame(list(found.positions), columns=columns)
+        frame = pd.DataFrame([vars(one) for one in found.positions])
         frame["symbol"] = frame["symbol"].map(visible)
         frame["share"] *= 100.0
-        shares = {"share": st.column_config.NumberColumn(format="%+.2f %%", help="Of the equity; below 0: short.")}
-        st.dataframe(frame, hide_index=True, column_config=shares, placeholder="–")
+        st.dataframe(frame, hide_index=True, column_config=_POSITIONS, placeholder="–")
     else:
         st.caption("Nothing is held.")
     st.markdown("**Open orders**")
@@ -129,6 +155,16 @@ def _holdings(found: SessionOverview) -> None:
         st.dataframe(pd.DataFrame([_order(one) for one in found.waiting]), hide_index=True, placeholder="–")
     else:
         st.caption("No order waits.")
+    st.markdown("**Trades**")
+    if found.trades:
+        frame = pd.DataFrame([{name: one.get(name) for name in _TRADE} for one in found.trades])
+        frame["time"] = pd.to_datetime(frame["time"], unit="ms")
+        for name in ("symbol", "reason"):
+            frame[name] = frame[name].astype(str).map(visible)
+        frame = frame.rename(columns={"time": "at (UTC)", "reason": "because of"})
+        st.dataframe(frame, hide_index=True, column_config={"at (UTC)": MOMENT}, placeholder="–")
+    else:
+        st.caption("No trade so far.")
 
 
 def _order(order: Mapping[str, Any]) -> dict[str, Any]:
