@@ -553,7 +553,7 @@ def _recorded(store: Store, record: RunRecord) -> Iterator[list[PaperOutcome]]:
     try:
         yield outcomes
     except KeyboardInterrupt:
-        store.finish_run(run, "interrupted", "stopped by Ctrl-C or a signal")
+        store.finish_run(run, "interrupted", "stopped by the user")
         raise Interrupted(
             f"session {run} was interrupted; its journal is kept; go on with: cryptosentinel paper resume {run}"
         ) from None

@@ -16,6 +16,7 @@ from backend.runs.requests import RUNS, BacktestRequest
 from backend.runs.stored_setup import StoredSetup, named_source, stored_setup
 from backend.store.records import RunRecord
 from ui.access import (
+    address_follows,
     asked_for,
     escape_markdown,
     job_queue,
@@ -23,7 +24,6 @@ from ui.access import (
     mistakes_explained,
     open_store,
     read_run,
-    set_address,
     store_name,
 )
 from ui.parts.drawing import draw_blocks
@@ -94,11 +94,10 @@ def choose_backtest(key: str) -> StoredSetup | None:
         if asked and st.session_state.get(key) not in asked:
             st.session_state[key] = asked[0]
         chosen = st.selectbox(
-            "Backtest", names, key=key, on_change=lambda: set_address("run", [st.session_state[key]]),
+            "Backtest", names, key=key, on_change=address_follows("run", key),
             help="Its data, window, costs, settings and seed are used.",
         )  # fmt: skip
         setup = stored_setup(store, chosen)
-    set_address("run", [chosen])
     market, (first, last) = setup.config.market, setup.window_words
     coins = f"{', '.join(market.symbols) or 'all coins'} of {market.data or 'the synthetic market'}"
     st.caption(escape_markdown(f"{coins}, {first} to {last} UTC, a decision every {setup.window.decide_every} bars."))

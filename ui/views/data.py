@@ -21,7 +21,15 @@ from simulator.data.formats.recognise import FileOptions, columns_of
 from simulator.errors import UserError
 from simulator.market.instruments import MARKET_KINDS, check_kind
 from simulator.market.timeframes import TIMEFRAMES
-from ui.access import asked_for, escape_markdown, job_queue, mistakes_explained, open_store, set_address
+from ui.access import (
+    address_follows,
+    asked_for,
+    escape_markdown,
+    job_queue,
+    mistakes_explained,
+    open_store,
+    set_address,
+)
 from ui.parts.drawing import draw_blocks
 from ui.parts.imports import NAME, import_into, new_folder, uploaded
 from ui.parts.job import job_label, newest_of, open_job, show_job
@@ -82,12 +90,16 @@ def _look() -> None:
         st.warning(escape_markdown(f"The address asks for a folder that is not here: {asked[:80]}. Choose one below."))
     if not names:
         st.info("No folder of bars is known here yet: name one, import files, or download some.")
-    chosen = st.selectbox("Folder", [*names, _OTHER], index=names.index(asked) if asked in names else 0)
+    if asked in names:
+        st.session_state["folder chosen"] = asked
+    chosen = st.selectbox("Folder", [*names, _OTHER], key="folder chosen", on_change=_follow_folder)
     if chosen == _OTHER:
-        chosen = st.text_input("Its path", help="A folder of files like BTCUSDT-1h.parquet.").strip()
+        chosen = st.text_input(
+            "Its path", key="other folder", on_change=address_follows("folder", "other folder"),
+            help="A folder of files like BTCUSDT-1h.parquet.",
+        ).strip()  # fmt: skip
         if not chosen:
             return
-    set_address("folder", [chosen])
     folder = Path(chosen)
     coverage = coverage_of(folder)
     st.caption(escape_markdown(_kinds(folder)))
@@ -98,6 +110,11 @@ def _look() -> None:
         st.session_state["checked folder"] = chosen
     if st.session_state.get("checked folder") == chosen:
         _quality(folder)
+
+
+def _follow_folder() -> None:
+    chosen = st.session_state["folder chosen"]
+    set_address("folder", [] if chosen == _OTHER else [chosen])
 
 
 def _kinds(folder: Path) -> str:

@@ -35,7 +35,7 @@ from backend.store.store import Store
 from cryptosentinel.protocol.untrusted import visible
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
-from ui.access import asked_for, escape_markdown, mistakes_explained, open_store, set_address, store_name
+from ui.access import address_follows, asked_for, escape_markdown, mistakes_explained, open_store, store_name
 from ui.kept import Kept
 from ui.parts.drawing import MOMENT, draw_blocks
 
@@ -175,8 +175,10 @@ def _experiments() -> None:
         return
     names = list(folders)
     asked = asked_for("experiment", names, "an experiment")
-    chosen = st.selectbox("Experiment", names, index=names.index(asked[0]) if asked else 0)
-    set_address("experiment", [chosen])
+    if asked:
+        st.session_state["experiment chosen"] = asked[0]
+    follow = address_follows("experiment", "experiment chosen")
+    chosen = st.selectbox("Experiment", names, key="experiment chosen", on_change=follow)
     folder = folders[chosen]
     state = read_state_of(folder)
     if not (folder / RESULTS).is_file():

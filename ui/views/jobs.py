@@ -10,7 +10,7 @@ import streamlit as st
 from backend.jobs.files import Job
 from backend.jobs.queue import MOST_AT_A_TIME, command_words
 from cryptosentinel.protocol.untrusted import visible
-from ui.access import asked_for, job_queue, mistakes_explained, read_run, set_address
+from ui.access import address_follows, asked_for, job_queue, mistakes_explained, read_run
 from ui.parts.drawing import MOMENT
 from ui.parts.follow import LOOK_SECONDS
 from ui.parts.job import show_job
@@ -47,18 +47,17 @@ def _page() -> None:
         elif st.session_state.get("job chosen") not in names:
             st.session_state["job chosen"] = names[0]
         chosen = st.selectbox(
-            "Open", names, key="job chosen", format_func=labels.__getitem__, on_change=_let_address_follow
+            "Open",
+            names,
+            key="job chosen",
+            format_func=labels.__getitem__,
+            on_change=address_follows("job", "job chosen"),
         )
-        set_address("job", [chosen])
         job = queue.job(chosen)
         show_job(job)
         if job.run:
             st.divider()
             show_run(read_run(job.run))
-
-
-def _let_address_follow() -> None:
-    set_address("job", [st.session_state["job chosen"]])
 
 
 def _limit() -> None:
@@ -88,7 +87,6 @@ def _table(jobs: Sequence[Job]) -> pd.DataFrame:
             "job": [job.name for job in jobs],
             "state": [job.status for job in jobs],
             "done": [job.share for job in jobs],
-            "run": [job.run for job in jobs],
             "asked for (UTC)": pd.to_datetime([job.request.submitted_at for job in jobs], unit="ms"),
             "began (UTC)": pd.to_datetime(pd.Series([job.started_at for job in jobs]), unit="ms"),
             "ended (UTC)": pd.to_datetime(pd.Series([job.finished_at for job in jobs]), unit="ms"),

@@ -20,13 +20,13 @@ from backend.store.records import RunRecord
 from cryptosentinel.protocol.untrusted import visible
 from simulator.market.timeframes import SECOND_MS, interval_of
 from ui.access import (
+    address_follows,
     asked_for,
     escape_markdown,
     in_time,
     job_queue,
     mistakes_explained,
     open_store,
-    set_address,
     store_name,
 )
 from ui.parts.again import known_teams
@@ -53,8 +53,9 @@ def _page() -> None:
         st.session_state["session chosen"] = asked[0]
     elif st.session_state.get("session chosen") not in names:
         st.session_state["session chosen"] = names[0]
-    chosen = st.selectbox("Session", names, key="session chosen", on_change=_let_address_follow)
-    set_address("session", [chosen])
+    chosen = st.selectbox(
+        "Session", names, key="session chosen", on_change=address_follows("session", "session chosen")
+    )
     draw_switch(chosen)
     _follow(chosen)
     with st.expander("All sessions"), mistakes_explained():
@@ -107,10 +108,6 @@ def _ask() -> None:
     if st.button("Play the demonstration", icon=":material/play_arrow:"):
         command = ("paper", "demo", f"--store={store_name()}", f"--runs={RUNS}")
         open_job(job_queue().submit(command, once=True))
-
-
-def _let_address_follow() -> None:
-    set_address("session", [st.session_state["session chosen"]])
 
 
 @st.fragment(run_every=_LOOK_SECONDS)
