@@ -27,6 +27,7 @@ from backend.experiments.folder import (
 from backend.experiments.measures import Measure, measure_called
 from backend.reporting.blocks import Picture
 from backend.reporting.charts import difference_chart
+from backend.reporting.comparison.teams import LEAST_TRADES_RANKED
 from backend.reporting.labels import title_of
 from backend.reporting.run_summary import summarise_results
 from backend.runs.requests import RUNS
@@ -47,6 +48,8 @@ _MARKETS = {
     "shuffled_news": "Control: headlines shuffled",
 }
 _LEADERS = {
+    "rank": st.column_config.NumberColumn(
+        help=f"By the deflated Sharpe ratio, of those with {LEAST_TRADES_RANKED} closed trades or more."),
     "return": st.column_config.NumberColumn("return", format="%+.2f %%", help="Net of all costs."),
     "Sharpe": st.column_config.NumberColumn(format="%.2f", help="Return per unit of risk, for a year."),
     "deflated": st.column_config.NumberColumn(
@@ -88,10 +91,13 @@ def _leaderboard() -> None:
     chosen = st.selectbox("Window", list(rows), format_func=names.__getitem__, key="leaderboard window",
                           help="Only results of the same data and period can be compared.")  # fmt: skip
     table = pd.DataFrame(rows[chosen]).sort_values(["deflated", "Sharpe"], ascending=False)
+    ranked = table["trades"] >= LEAST_TRADES_RANKED
+    table = pd.concat([table[ranked], table[~ranked]])  # who hardly traded comes last
+    table.insert(0, "rank", pd.array([*range(1, sum(ranked) + 1), *[None] * sum(~ranked)], dtype="Int64"))
     st.dataframe(table, hide_index=True, column_config=_LEADERS, placeholder="–")
     st.caption(
-        f"The newest {_MOST_RUNS} backtests at most. Sorted by the deflated Sharpe ratio. Intervals are 95 %, by a "
-        "block bootstrap of the bars; costs and settings may differ between runs, and the run says which."
+        f"The newest {_MOST_RUNS} backtests at most. Ranked by the deflated Sharpe ratio, and not at all with fewer "
+        f"than {LEAST_TRADES_RANKED} closed trades. Intervals are 95 %, by a block bootstrap of the bars; costs and settings may differ between runs, and the run says which."
     )
 
 
@@ -116,6 +122,7 @@ def _rows(store: Store, run: RunRecord) -> list[tuple[_Window, dict[str, Any]]]:
                 "Sharpe": result.metrics.get("sharpe"),
                 "deflated": 100.0 * evidence.deflated,
                 "trials": evidence.trials,
+                "trades": int(result.metrics.get("trades") or 0),
                 "drawdown": 100.0 * float(result.metrics.get("max_drawdown", 0.0)),
                 "run": run.run,
             }))  # fmt: skip
