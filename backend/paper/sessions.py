@@ -85,7 +85,7 @@ _SESSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 FEED_TROUBLE = (
     "filled", "duplicates", "corrections", "early", "gaps", "disconnects", "hung", "malformed", "timeouts",
     "server_errors", "maintenance", "rate_limits", "dns", "refusals", "skewed", "late", "duplicate", "conflicting",
-    "off_grid", "unknown", "trades_lost", "overflow",
+    "implausible", "off_grid", "unknown", "trades_lost", "overflow",
 )  # fmt: skip
 # Ends after which a session goes on when it is resumed.
 _PAUSES = frozenset({"stopped", "freeze", "flatten"})
@@ -342,7 +342,9 @@ def play_session(
         broker.go_on(snapshot.state["broker"])
     grace = round(settings.grace_seconds * SECOND_MS)
     half_spread = config.costs.half_spread_bps / 1e4
-    assembler = BarAssembler(dict(history.kinds), history.interval, broker.close, half_spread, inside)
+    assembler = BarAssembler(
+        dict(history.kinds), history.interval, broker.close, half_spread, inside, lambda: broker.account().mark
+    )
     limits = limits_of(config.guard)
     guard, memory = Guard(limits), saved_memory(snapshot, entries) if team.team.settings.memory else None
     last = None if start["last"] is None else int(start["last"])

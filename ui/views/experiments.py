@@ -97,7 +97,8 @@ def _leaderboard() -> None:
     st.dataframe(table, hide_index=True, column_config=_LEADERS, placeholder="–")
     st.caption(
         f"The newest {_MOST_RUNS} backtests at most. Ranked by the deflated Sharpe ratio, and not at all with fewer "
-        f"than {LEAST_TRADES_RANKED} closed trades. Intervals are 95 %, by a block bootstrap of the bars; costs and settings may differ between runs, and the run says which."
+        f"than {LEAST_TRADES_RANKED} closed trades. Intervals are 95 %, by a block bootstrap of the bars; costs and "
+        "settings may differ between runs, and the run says which."
     )
 
 
