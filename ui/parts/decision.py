@@ -95,7 +95,7 @@ def _choose_on_timeline(window: WindowPage, team: str) -> None:
             open_decision(window, team, int(number[0] if isinstance(number, list) else number))
 
     st.plotly_chart(
-        in_theme(picture.figure), theme=None, config=CONFIG, alt=picture.title, key=f"timeline {name} {team}",
+        in_theme(picture.figure), theme=None, config=CONFIG, alt=visible(picture.title), key=f"timeline {name} {team}",
         on_select=take, selection_mode="points",
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from cryptosentinel.protocol.untrusted import visible
 from simulator.market.timeframes import format_time
 from ui.access import escape_markdown, job_queue, store_name
 from ui.parts.decision import draw_lines
-from ui.parts.drawing import MOMENT, in_theme
+from ui.parts.drawing import MOMENT, in_theme, show_table
 from ui.parts.job import open_job
 
 _SWITCHES = {
@@ -145,34 +145,28 @@ def _holdings(found: SessionOverview) -> None:
     st.markdown("**Positions at the last close**")
     if found.positions:
         frame = pd.DataFrame([vars(one) for one in found.positions])
-        frame["symbol"] = frame["symbol"].map(visible)
         frame["share"] *= 100.0
-        st.dataframe(frame, hide_index=True, column_config=_POSITIONS, placeholder="–")
+        show_table(frame, column_config=_POSITIONS)
     else:
         st.caption("Nothing is held.")
     st.markdown("**Open orders**")
     if found.waiting:
-        st.dataframe(pd.DataFrame([_order(one) for one in found.waiting]), hide_index=True, placeholder="–")
+        show_table(pd.DataFrame([_order(one) for one in found.waiting]))
     else:
         st.caption("No order waits.")
     st.markdown("**Trades**")
     if found.trades:
         frame = pd.DataFrame([{name: one.get(name) for name in _TRADE} for one in found.trades])
         frame["time"] = pd.to_datetime(frame["time"], unit="ms")
-        for name in ("symbol", "reason"):
-            frame[name] = frame[name].astype(str).map(visible)
         frame = frame.rename(columns={"time": "at (UTC)", "reason": "because of"})
-        st.dataframe(frame, hide_index=True, column_config={"at (UTC)": MOMENT}, placeholder="–")
+        show_table(frame, column_config={"at (UTC)": MOMENT})
     else:
         st.caption("No trade so far.")
 
 
 def _order(order: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("symbol", "kind", "quantity", "price", "trigger", "stop", "target", "reduce_only")
-    return {
-        name.replace("_", " "): visible(order[name]) if isinstance(order.get(name), str) else order.get(name)
-        for name in kept
-    }
+    return {name.replace("_", " "): order.get(name) for name in kept}
 
 
 def _decisions(found: SessionOverview) -> None:
@@ -204,11 +198,11 @@ def _events(found: SessionOverview) -> None:
     newest = list(reversed(found.log.events))[:_EVENTS_SHOWN]
     table = {
         "at (UTC)": pd.to_datetime([int(one.get("time", 0)) for one in newest], unit="ms"),
-        "event": [visible(str(one["event"])) for one in newest],
-        "what": [visible(_words(one, ("what", "notice"))) for one in newest],
-        "detail": [visible(_words(one, ("detail",))) for one in newest],
+        "event": [str(one["event"]) for one in newest],
+        "what": [_words(one, ("what", "notice")) for one in newest],
+        "detail": [_words(one, ("detail",)) for one in newest],
     }
-    st.dataframe(pd.DataFrame(table), hide_index=True, column_config={"at (UTC)": MOMENT}, placeholder="–")
+    show_table(pd.DataFrame(table), column_config={"at (UTC)": MOMENT})
 
 
 def _words(event: Mapping[str, Any], names: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ from ui.access import (
     open_store,
     set_address,
 )
-from ui.parts.drawing import draw_blocks
+from ui.parts.drawing import draw_blocks, show_table
 from ui.parts.imports import NAME, import_into, new_folder, uploaded
 from ui.parts.job import job_label, newest_of, open_job, show_job
 
@@ -92,7 +92,9 @@ def _look() -> None:
         st.info("No folder of bars is known here yet: name one, import files, or download some.")
     if asked in names:
         st.session_state["folder chosen"] = asked
-    chosen = st.selectbox("Folder", [*names, _OTHER], key="folder chosen", on_change=_follow_folder)
+    chosen = st.selectbox(
+        "Folder", [*names, _OTHER], key="folder chosen", on_change=_follow_folder, format_func=visible
+    )
     if chosen == _OTHER:
         chosen = st.text_input(
             "Its path", key="other folder", on_change=address_follows("folder", "other folder"),
@@ -132,15 +134,14 @@ def _quality(folder: Path) -> None:
         st.success(f"Usable, {len(issues)} notes.")
     if issues:
         columns = ["verdict", "what", "count", "file", "detail"]
-        st.dataframe(pd.DataFrame([dict(zip(columns, row, strict=True)) for row in issues]), hide_index=True)
+        show_table(pd.DataFrame([dict(zip(columns, row, strict=True)) for row in issues]))
 
 
 @st.cache_data(show_spinner="Checking every bar", max_entries=16)
 def _issues(folder: str, newest: int) -> list[tuple[str, str, int, str, str]]:
     """The arguments are the key of the cache; `newest` is the time of the newest file."""
     return [
-        ("unusable" if issue.fatal else "note", issue.kind, issue.count, visible(Path(issue.file).name),
-         visible(issue.detail))
+        ("unusable" if issue.fatal else "note", issue.kind, issue.count, Path(issue.file).name, issue.detail)
         for issue in Catalog(folder).check()
     ]  # fmt: skip
 
@@ -180,8 +181,7 @@ def _import() -> None:
     with uploaded(uploads, name) if uploads else nullcontext(Path(source)) as files:
         report = import_into(files, target, instrument, options, lambda done, total: _show_share(shown, done, total))
     st.session_state["imported"] = [
-        {"outcome": one.outcome, "file": visible(str(one.path)), "detail": visible(one.detail)}
-        for one in report.sources
+        {"outcome": one.outcome, "file": str(one.path), "detail": one.detail} for one in report.sources
     ]
     set_address("folder", [str(target if len(report.catalogs) == 1 else target / report.catalogs[0].name)])
     st.rerun()
@@ -198,7 +198,7 @@ def _tell_import() -> None:
         return
     refused = sum(one["outcome"] == "refused" for one in files)
     (st.warning if refused else st.success)(f"Imported. {refused} of {len(files)} files were refused.")
-    st.dataframe(pd.DataFrame(files), hide_index=True)
+    show_table(pd.DataFrame(files))
 
 
 def _download() -> None:

@@ -38,7 +38,7 @@ from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 from ui.access import address_follows, asked_for, escape_markdown, mistakes_explained, open_store, store_name
 from ui.kept import Kept
-from ui.parts.drawing import MOMENT, draw_blocks
+from ui.parts.drawing import MOMENT, draw_blocks, show_table
 
 _MOST_RUNS = 50  # backtests of the leaderboard, the newest ones
 _MARKETS = {
@@ -94,7 +94,7 @@ def _leaderboard() -> None:
     ranked = table["trades"] >= LEAST_TRADES_RANKED
     table = pd.concat([table[ranked], table[~ranked]])  # who hardly traded comes last
     table.insert(0, "rank", pd.array([*range(1, sum(ranked) + 1), *[None] * sum(~ranked)], dtype="Int64"))
-    st.dataframe(table, hide_index=True, column_config=_LEADERS, placeholder="–")
+    show_table(table, column_config=_LEADERS)
     st.caption(
         f"The newest {_MOST_RUNS} backtests at most. Ranked by the deflated Sharpe ratio, and not at all with fewer "
         f"than {LEAST_TRADES_RANKED} closed trades. Intervals are 95 %, by a block bootstrap of the bars; costs and "
@@ -157,9 +157,9 @@ def _ledger() -> None:
         "ways of trading": [counts[window].trials for window in windows],
         "looks (runs)": [counts[window].looks for window in windows],
     }
-    st.dataframe(pd.DataFrame(table), hide_index=True, column_config={"from (UTC)": MOMENT, "to (UTC)": MOMENT})
+    show_table(pd.DataFrame(table), column_config={"from (UTC)": MOMENT, "to (UTC)": MOMENT})
     with st.expander(f"All {len(trials)} trials"):
-        st.dataframe(_trial_table(trials), hide_index=True, column_config={"tested (UTC)": MOMENT})
+        show_table(_trial_table(trials), column_config={"tested (UTC)": MOMENT})
 
 
 def _trial_table(trials: Sequence[TrialRecord]) -> pd.DataFrame:
@@ -253,7 +253,7 @@ def _market(result: Mapping[str, Any], market: Mapping[str, Any], shown: Measure
                         for one in market["arms"]],
         "differs": ["yes" if compared.get(one["arm"], {}).get("different") else "" for one in market["arms"]],
     }  # fmt: skip
-    st.dataframe(pd.DataFrame(table), hide_index=True, placeholder="–", column_config={
+    show_table(pd.DataFrame(table), column_config={
         measure: st.column_config.NumberColumn(format="%.2f"),
         f"beyond {visible(str(result['against']))}": st.column_config.NumberColumn(format="%+.2f"),
         "p corrected": st.column_config.NumberColumn(

@@ -11,7 +11,7 @@ from backend.jobs.files import Job
 from backend.jobs.queue import MOST_AT_A_TIME, command_words
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import address_follows, asked_for, job_queue, mistakes_explained, read_run
-from ui.parts.drawing import MOMENT
+from ui.parts.drawing import MOMENT, show_table
 from ui.parts.follow import LOOK_SECONDS
 from ui.parts.job import show_job
 from ui.views.run import show_run
@@ -78,7 +78,7 @@ def _follow(names: Sequence[str]) -> None:
         if [job.name for job in jobs] != list(names):
             st.rerun(scope="app")
         if jobs:
-            st.dataframe(_table(jobs), hide_index=True, placeholder="–", column_config=_COLUMNS)
+            show_table(_table(jobs), column_config=_COLUMNS)
 
 
 def _table(jobs: Sequence[Job]) -> pd.DataFrame:
@@ -90,7 +90,7 @@ def _table(jobs: Sequence[Job]) -> pd.DataFrame:
             "asked for (UTC)": pd.to_datetime([job.request.submitted_at for job in jobs], unit="ms"),
             "began (UTC)": pd.to_datetime(pd.Series([job.started_at for job in jobs]), unit="ms"),
             "ended (UTC)": pd.to_datetime(pd.Series([job.finished_at for job in jobs]), unit="ms"),
-            "command": [visible(command_words(job.request.command)) for job in jobs],
+            "command": [command_words(job.request.command) for job in jobs],
         }
     )
 

@@ -17,7 +17,6 @@ from backend.reporting.labels import title_of
 from backend.runs.choices import BacktestChoices
 from backend.runs.requests import RUNS, WindowRequest, sample_data
 from backend.store.records import RunRecord
-from cryptosentinel.protocol.untrusted import visible
 from simulator.market.timeframes import SECOND_MS, interval_of
 from ui.access import (
     address_follows,
@@ -30,7 +29,7 @@ from ui.access import (
     store_name,
 )
 from ui.parts.again import known_teams
-from ui.parts.drawing import MOMENT
+from ui.parts.drawing import MOMENT, show_table
 from ui.parts.job import job_label, newest_of, open_job, show_job
 from ui.parts.paper_session import draw_session, draw_switch
 
@@ -61,7 +60,7 @@ def _page() -> None:
     with st.expander("All sessions"), mistakes_explained():
         records, _ = in_time("all sessions", _all)
         if records is not None:
-            st.dataframe(_table(records, names), hide_index=True, column_config={"begun (UTC)": MOMENT})
+            show_table(_table(records, names), column_config={"begun (UTC)": MOMENT})
 
 
 def _jobs() -> None:
@@ -141,7 +140,7 @@ def _table(records: list[RunRecord], names: list[str]) -> pd.DataFrame:
             "process": [process_of(RUNS / record.run) for record in here],
             "kill switch": [is_killed(RUNS / record.run) for record in here],
             "begun (UTC)": pd.to_datetime([record.started_at for record in here], unit="ms"),
-            "why": [visible(record.message or "") for record in here],
+            "why": [record.message or "" for record in here],
         }
     )
 

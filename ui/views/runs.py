@@ -15,9 +15,8 @@ from backend.runs.deletion import RunDeletion, delete_run, plan_deletions
 from backend.runs.requests import RUNS
 from backend.runs.sample_run import add_sample_run, has_sample_run
 from backend.store.store import Store
-from cryptosentinel.protocol.untrusted import visible
 from ui.access import asked_for, escape_markdown, mistakes_explained, read_run, set_address, store_name
-from ui.parts.drawing import MOMENT, draw_blocks
+from ui.parts.drawing import MOMENT, draw_blocks, show_table
 from ui.parts.follow import follow_store
 from ui.parts.ready import look_at_runs
 from ui.views.run import show_run
@@ -164,7 +163,7 @@ def _show_seeds(groups: Sequence[SeedGroup]) -> None:
             "runs": [", ".join(one.runs) for one in groups],
         }
         form = {"mean return": st.column_config.NumberColumn(format="%+.2f %%")}
-        st.dataframe(pd.DataFrame(table), hide_index=True, column_config=form)
+        show_table(pd.DataFrame(table), column_config=form)
 
 
 def _choose_in_table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> None:
@@ -195,8 +194,8 @@ def _choose_in_table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) ->
         _keep_choice()
 
     height = 38 + 35 * min(len(seen), 8)
-    st.dataframe(_table(seen, labels), hide_index=True, column_config=_COLUMNS, on_select=take, key="table",
-                 height=height, selection_mode="multi-row", placeholder="–")  # fmt: skip
+    show_table(_table(seen, labels), column_config=_COLUMNS, on_select=take, key="table",
+                 height=height, selection_mode="multi-row")  # fmt: skip
 
 
 def _table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> pd.DataFrame:
@@ -220,8 +219,8 @@ def _table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> pd.DataFr
             "data": [row.data for row in rows],
             "started (UTC)": pd.to_datetime([row.started_at for row in rows], unit="ms"),
             "seed": [row.seed for row in rows],
-            "tags": [visible(", ".join(labels.get(row.run, RunLabels()).tags)) for row in rows],
-            "note": [visible(labels.get(row.run, RunLabels()).note) for row in rows],
+            "tags": [", ".join(labels.get(row.run, RunLabels()).tags) for row in rows],
+            "note": [labels.get(row.run, RunLabels()).note for row in rows],
         }
     )
 
