@@ -27,7 +27,7 @@ def test_gaps_and_findings_of_a_folder_are_seen(here: Path) -> None:
     pq.write_table(pa.concat_tables([table.slice(0, 10), table.slice(15)]), path)
     app = open_page(_PAGE)
     assert not app.exception and not app.error
-    assert address(app, "folder") == ["data/synthetic"]
+    assert app.selectbox(key="folder chosen").value == "data/synthetic"
     spec = json.loads(app.get("plotly_chart")[0].proto.spec)
     bars = {trace["name"]: trace for trace in spec["data"]}
     assert "AAAUSDT 4h" in bars["bars"]["y"] and {trace["name"] for trace in spec["data"]} >= {"bars", "absent", "news"}

@@ -91,7 +91,12 @@ def test_a_session_is_started_as_a_job(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_session_whose_process_is_gone_can_be_resumed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_queue, "start_detached", lambda *given: None)
     app = page()
-    assert not {"Stop it", "Freeze now"} & {button.label for button in app.button}, "there is nothing to stop"
+    offered = {"Stop it", "Freeze now", "Resume"} & {button.label for button in app.button}
+    assert not offered, "a session that is finished has nothing to stop, and nothing to resume"
+    with Store.open(here / "store") as store:
+        store.finish_run(SESSION, "interrupted", "stopped by the user")
+    app.run()
+    assert not app.button(key=f"resume {SESSION}").disabled
     (here / "runs" / SESSION / KILL_FILE).write_text("freeze")
     app.run()
     assert app.button(key=f"resume {SESSION}").disabled, "a kill switch is not taken back by the way"
@@ -100,6 +105,8 @@ def test_a_session_whose_process_is_gone_can_be_resumed(here: Path, monkeypatch:
     assert not app.exception
     [job] = JobQueue(here / "runs").jobs()
     shutil.rmtree(here / "runs" / "jobs")
+    with Store.open(here / "store") as store:
+        store.finish_run(SESSION, "finished", "finished")
     assert job.request.command[:2] == ("paper", "resume") and job.request.command[-3:] == ("--release", "--", SESSION)
 
 

@@ -38,13 +38,12 @@ _POSITIONS = {
 
 
 def draw_switch(session: str) -> None:
-    """The kill switch and the stop of a session that runs here, and how to resume one that does not. The switches
-    write the files that the commands write, and ask no store."""
+    """The kill switch and the stop of a session that runs here. They write the files that the commands write, and ask
+    no store."""
     folder = RUNS / session
-    words, stop, kill = st.columns([4, 1, 1], vertical_alignment="center")
     if process_of(folder) is None:
-        _offer_to_resume(session, words, stop)
         return
+    words, stop, kill = st.columns([4, 1, 1], vertical_alignment="center")
     if is_killed(folder):
         words.error("The kill switch is set.", icon=":material/block:")
         return
@@ -63,16 +62,17 @@ def draw_switch(session: str) -> None:
                 st.rerun(scope="app")
 
 
-def _offer_to_resume(session: str, words: Any, place: Any) -> None:
+def _offer_to_resume(session: str) -> None:
     """A button that resumes a session whose process is gone, as a job; of one with its kill switch set, only after the
     reader has said that it may be released."""
+    words, place = st.columns([5, 1], vertical_alignment="center")
     killed = is_killed(RUNS / session)
     release = False
     if killed:
-        words.error("The kill switch is set, and the session does not run.", icon=":material/block:")
+        words.error("The kill switch is set.", icon=":material/block:")
         release = words.checkbox("Release the kill switch", key=f"release {session}")
     else:
-        words.caption("No process of this machine runs the session.")
+        words.caption("It can be resumed with the same account.")
     if place.button("Resume", key=f"resume {session}", icon=":material/resume:", disabled=killed and not release):
         open_job(job_queue().submit(resume_command(session, store_name(), str(RUNS), release=release), once=True))
 
@@ -111,10 +111,13 @@ def draw_session(found: SessionOverview) -> None:
 
 
 def _standing(found: SessionOverview) -> None:
-    where = f"process {found.process}" if found.process else "no process of this machine"
-    st.markdown(f"**{escape_markdown(found.record.run)}** is {found.record.status}, {where}")
-    if found.record.message:
-        st.caption(escape_markdown(found.record.message))
+    record = found.record
+    where = f", process {found.process}" if found.process else ""
+    st.markdown(f"**{escape_markdown(record.run)}** is {record.status}{where}")
+    if record.message not in ("", record.status):
+        st.caption(escape_markdown(record.message))
+    if found.process is None and record.status != "finished":
+        _offer_to_resume(record.run)
     if found.problem:
         st.warning(escape_markdown(f"Not well: {found.problem}"))
 
