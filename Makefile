@@ -57,7 +57,7 @@ site: $(STAMP) .venv-site ## the documentation as a site with the generated refe
 	@$(RUN)python -m scripts.make_site
 
 ui: $(USER_STAMP) ## the Streamlit page, on localhost
-	@$(RUN)python -m ui.server --server.address localhost
+	@$(RUN)python -m backend.cli ui
 
 # Engines that the benchmarks measure themselves against; apart, because one of them needs an old ccxt.
 .venv-peers:

@@ -109,10 +109,7 @@ def _served(folder: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "ui.server", f"--server.port={port}", "--server.headless=true",
-               "--server.address=localhost", "--browser.gatherUsageStats=false",
-               "--server.fileWatcherType=none", "--client.toolbarMode=viewer",
-               "--theme.light.primaryColor=#0072b2", "--theme.dark.primaryColor=#56b4e9"]  # fmt: skip
+    command = [sys.executable, "-m", "backend.cli", "ui", "--no-token", f"--port={port}"]
     server = subprocess.Popen(command, cwd=folder, env=_ENVIRONMENT, stdout=subprocess.DEVNULL)
     try:
         _wait_for(f"http://localhost:{port}/_stcore/health")

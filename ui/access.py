@@ -90,11 +90,20 @@ def asked_for(name: str, known: Sequence[str], what: str) -> list[str]:
 
 
 def set_address(name: str, values: Sequence[str]) -> None:
-    """Let the page's address say `?name=...` for each of the values, so that it can be kept, reloaded and shared."""
+    """Write `?name=...` into the page's address for each of the values, so that it can be kept, reloaded and shared.
+
+    Only for what the reader does: each change is a step of the browser's history, and one that a page made by itself
+    while it is opened would take a press of Back of its own.
+    """
     if values:
         st.query_params[name] = list(values)
     elif name in st.query_params:
         del st.query_params[name]
+
+
+def address_follows(name: str, key: str) -> Callable[[], None]:
+    """For `on_change`: the address names what was chosen in the field with this key."""
+    return lambda: set_address(name, [str(st.session_state[key])])
 
 
 @st.cache_resource(show_spinner=False)

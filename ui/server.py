@@ -1,4 +1,4 @@
-"""The page's server: `python -m ui.server [OPTION...]`, with the options of `streamlit run`.
+"""The page's server, as `cryptosentinel ui` starts it.
 
 What takes seconds is done before it answers, so that a first visit does not wait for it: libraries are imported, the
 first figure is drawn, and the table of runs and the newest run are read.
@@ -11,10 +11,16 @@ import gc
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+
+from starlette.middleware import Middleware
+from streamlit.web.server.starlette import App
+from uvicorn.config import LOGGING_CONFIG
+
+from ui.door import Door
 
 HERE = Path(__file__).parent
 _STORE_SECONDS = 8.0  # for which the server waits for what is in the store; a store that answers late is read beside
@@ -24,24 +30,50 @@ _LATER = ("paper",)  # pages that need the libraries of models and exchanges, wh
 _BEHIND = ("pyarrow.pandas_compat", "streamlit.emojis", "streamlit.material_icon_names")
 # After each drawing Streamlit looks through all objects of the process, which are some millions here, and answers
 # nobody meanwhile; pages that follow something are drawn each second. Python's own collector does what is needed.
-_OPTIONS = ("--runner.postScriptGC=false",)
+_OPTIONS = {
+    "runner.postScriptGC": False,
+    # As in `.streamlit/config.toml`, which Streamlit reads in the repository only: nothing leaves this machine, and no
+    # library's files are watched, which would import all of them.
+    "browser.gatherUsageStats": False,
+    "server.fileWatcherType": "none",
+    "server.enableXsrfProtection": True,
+    "server.headless": True,
+    "logger.hideWelcomeMessage": True,  # it would print the address without its token
+    "client.toolbarMode": "viewer",
+    "client.showErrorLinks": False,
+    "theme.light.primaryColor": "#0072b2",
+    "theme.dark.primaryColor": "#56b4e9",
+}
 
 _log = logging.getLogger(__name__)
 
 
-def main(options: Sequence[str]) -> None:
-    """Serve until a signal ends it."""
-    print("The page is made ready for its first visit. This takes some seconds.", flush=True)
-    for name in [*needed_modules(), *filter(find_spec, _BEHIND)]:
-        import_module(name)
+def serve(host: str, port: int, token: str, ready: Callable[[], None]) -> None:
+    """Serve the page at an address of this machine until a signal ends it, behind a door that `token` opens; empty:
+    that is open to anyone. `ready` is called when all is read and the address is about to be opened."""
+    import_all()
     reading = threading.Thread(target=_read, name="what the first visit needs", daemon=True)
     reading.start()
     reading.join(_STORE_SECONDS)
-    from streamlit.web import cli
-
     gc.collect()
     gc.freeze()  # what is there now stays, so that the collector need not look at it again
-    cli.main(["run", str(HERE / "app.py"), *_OPTIONS, *options], prog_name="streamlit")
+    sys.argv = [str(HERE / "server.py")]  # Streamlit takes the rest for the page's arguments
+    app = page(host, token)
+    ready()
+    app.run(config={**_OPTIONS, "server.address": host, "server.port": port})
+
+
+def page(host: str, token: str) -> App:
+    """The page as an ASGI application behind its door."""
+    # Uvicorn logs the address of each WebSocket, and an address may hold the token.
+    LOGGING_CONFIG["loggers"]["uvicorn.error"]["level"] = "WARNING"
+    return App(HERE / "app.py", middleware=[Middleware(Door, token=token, host=host)])
+
+
+def import_all() -> None:
+    """Import what a first visit needs."""
+    for name in [*needed_modules(), *filter(find_spec, _BEHIND)]:
+        import_module(name)
 
 
 def needed_modules() -> list[str]:
@@ -67,7 +99,3 @@ def _read() -> None:
         prepare()
     except UserError as error:
         _log.info("the page begins without its store: %s", error)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

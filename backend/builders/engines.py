@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from backend.config.engine import BudgetConfig, EngineConfig
-from backend.config.plugins import ENGINE, function, guarded
+from backend.config.plugins import ENGINE, check_own_code, function, guarded
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.budget import Price
@@ -84,6 +84,8 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bo
     from cryptosentinel.llm.vllm.engine import VllmEngine
     from cryptosentinel.llm.vllm.server import MODEL
 
+    if config.python and not config.url:
+        check_own_code(f"engine.python = '{config.python}'")
     architecture, tokenizer = read_base(base)
     codec = chat_format(tokenizer, base, empty_think=config.empty_think, think=think)
     url, name = config.url, config.served_model or str(base)

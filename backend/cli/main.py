@@ -174,6 +174,7 @@ def main() -> None:
     with end_in_order():
         follow_parent()
         _check_arguments(sys.argv[1:])
+        _check_folder()
         try:
             app()
         except (UserError, Interrupted, RunFailed, ModuleNotFoundError, OSError) as error:
@@ -203,6 +204,14 @@ def _check_arguments(arguments: list[str]) -> None:
     for argument in arguments:
         if any(unicodedata.category(one) == "Cc" and one not in "\n\t" for one in argument):
             _fail(f"the argument {argument!r} holds a control character: rename the file, or type it anew", 2)
+
+
+def _check_folder() -> None:
+    """End the program where the current folder is gone: every path that is not absolute begins there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        _fail("the current folder was removed: change to one that exists, such as with `cd`", 2)
 
 
 def _fail(message: str, code: int) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_urlsafe
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -45,13 +47,8 @@ ApprovedOption = Annotated[
 ]
 
 
-# As in `.streamlit/config.toml`, which Streamlit reads in the repository only: nothing leaves this machine, and no
-# library's files are watched, which would import all of them.
-_PAGE_OPTIONS = (
-    "--browser.gatherUsageStats=false", "--server.fileWatcherType=none", "--server.enableXsrfProtection=true",
-    "--client.toolbarMode=viewer", "--client.showErrorLinks=false", "--theme.light.primaryColor=#0072b2",
-    "--theme.dark.primaryColor=#56b4e9",
-)  # fmt: skip
+TOKEN_VARIABLE = "CRYPTOSENTINEL_UI_TOKEN"
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{16,200}")  # what an address may hold as it is
 
 serve_app = typer.Typer(
     help="The processes of a training apart: the store, the rollout workers, the trainers; and who is alive.",
@@ -65,22 +62,44 @@ def serve_command() -> None:
 
 
 def page(
-    host: Annotated[str, typer.Option("--host", help="Address to answer at. The page has no sign-in.")] = "localhost",
+    host: Annotated[str, typer.Option("--host", help="Address to answer at.")] = "localhost",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port of the page.")] = 8501,
+    token: Annotated[
+        bool,
+        typer.Option(
+            "--token/--no-token",
+            help=f"Ask for a token: that of {TOKEN_VARIABLE}, else a new one. Without it, anyone who reaches the port "
+            "can run programs as you.",
+        ),
+    ] = True,
+    allow_plugins: Annotated[
+        bool,
+        typer.Option("--allow-plugins", help="Let the page import your own modules that a field names: module:NAME."),
+    ] = False,
 ) -> None:
     """Show the page of runs and backtests in a browser. It reads the stores of the current folder.
 
-    Where there is none yet, it begins with the finished run that comes with the program.
+    It prints the address with a token, without which nothing is shown. Where there is no store yet, it begins with the
+    finished run that comes with the program.
     """
+    from backend.config.plugins import refuse_own_modules
+
     server = "ui.server"
     if find_spec("streamlit") is None or find_spec(server) is None:
         raise UserError('the page needs Streamlit: pip install "cryptosentinel[ui]"')
+    given = os.environ.pop(TOKEN_VARIABLE, "")  # what the page starts need not know it
+    if token and given and not _TOKEN.fullmatch(given):
+        raise UserError(f"{TOKEN_VARIABLE} must have at least 16 letters, digits, '-' and '_': choose another")
+    refuse_own_modules(not allow_plugins)
     if not Path(STORE).exists() and not os.environ.get("CRYPTOSENTINEL_STORE"):
         _begin_with_sample()
     console.print("the page gets ready: some seconds", soft_wrap=True)
-    command = [sys.executable, "-m", server, "--server.address", host, "--server.port", str(port)]
-    # In place of this process, so that signals reach the page.
-    os.execv(sys.executable, [*command, *_PAGE_OPTIONS])
+    key = (given or token_urlsafe(24)) if token else ""
+    shown = f"?token={f'${TOKEN_VARIABLE}' if given else key}" if token else ""
+    name = f"[{host}]" if ":" in host else host
+    import_module(server).serve(
+        host, port, key, lambda: console.print(f"the page is at http://{name}:{port}/{shown}", soft_wrap=True)
+    )
 
 
 def _begin_with_sample() -> None:

@@ -35,6 +35,7 @@ from typing import Any, ParamSpec, TypeVar
 from backend.config.base import suggestion
 from simulator.errors import UserError
 
+_REFUSED = "CRYPTOSENTINEL_REFUSE_OWN_MODULES"  # in the environment, so that processes that are started have it too
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -147,6 +148,25 @@ def loaded(point: EntryPoint, kind: PluginKind) -> Any:
     return value
 
 
+def refuse_own_modules(refused: bool) -> None:
+    """Whether from now on `module:NAME` is refused by this process and those that it starts."""
+    os.environ[_REFUSED] = "1" if refused else ""
+
+
+def own_modules_refused() -> bool:
+    """Whether this process refuses to import `module:NAME`."""
+    return bool(os.environ.get(_REFUSED))
+
+
+def check_own_code(what: str) -> None:
+    """Raise `UserError` where this process refuses the user's own code: `what` is a module or a program of it."""
+    if own_modules_refused():
+        raise UserError(
+            f"{what} is not run: the page runs no code that a field names. Start it with `cryptosentinel ui "
+            "--allow-plugins`, or give the command in a terminal"
+        )
+
+
 def imported_attribute(text: str, what: str, example: str) -> tuple[ModuleType, Any]:
     """The user's module that `text` (`module:attribute`) names, and its attribute, None where it has none.
 
@@ -155,6 +175,7 @@ def imported_attribute(text: str, what: str, example: str) -> tuple[ModuleType, 
     module_name, _, attribute = text.partition(":")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise UserError(f"'{text}' is no {what}: write {example.replace('my_module', 'module')}, like {example}")
+    check_own_code(f"'{text}'")
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)

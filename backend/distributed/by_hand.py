@@ -117,7 +117,7 @@ def led_run(heartbeat: Heartbeat, record: RunRecord) -> Iterator[None]:
     except StoreFenced as error:
         raise UserError(f"another process leads run {run} now: this one was silent for too long") from error
     except KeyboardInterrupt:
-        store.finish_run(run, "interrupted", "stopped by Ctrl-C or a signal")
+        store.finish_run(run, "interrupted", "stopped by the user")
         raise Interrupted(
             f"run {run} was interrupted; what it stored is kept, and `serve lead {run}` goes on"
         ) from None

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backend.jobs.files import Job
-from backend.runs.requests import BacktestRequest, MarketRequest, TrainRequest
+from backend.runs.requests import BacktestRequest, MarketRequest, TrainRequest, WindowRequest
 from simulator.errors import UserError
 
-# Those that work for a while and end by themselves. A paper session has a background of its own, `paper start`.
-JOB_COMMANDS = ("backtest", "train", "sft", "evaluate", "demo", "experiment", "search", "check", "data", "models")
+# Those that work for a while and end by themselves.
+JOB_COMMANDS = (
+    "backtest", "train", "sft", "evaluate", "demo", "experiment", "search", "check", "data", "models", "paper",
+)  # fmt: skip
+_PAPER_JOBS = (("run",), ("resume",), ("demo",))
 _GOES_ON = ("train", "sft", "demo", "experiment")  # they keep what they have done until they are stopped
 _KEPT = ("--store", "--runs", "--launch", "--workers", "--ray-address")  # of a training that is resumed
 
@@ -21,6 +24,8 @@ def check_command(command: Sequence[str]) -> None:
         raise UserError("no command is given: for example `cryptosentinel jobs run -- backtest --team ema_cross`")
     if command[0] not in JOB_COMMANDS:
         raise UserError(f"'{command[0][:50]}' cannot be a job: one of these can: {', '.join(JOB_COMMANDS)}")
+    if command[0] == "paper" and command[1:2] not in _PAPER_JOBS:
+        raise UserError("of a paper session only `paper run`, `paper resume` and `paper demo` can be a job")
     for argument in command:
         if "\0" in argument:
             raise UserError("an argument holds a character of code 0: type it anew")
@@ -64,10 +69,26 @@ def training_command(request: TrainRequest, store: str, runs: str) -> tuple[str,
     return ("train", *_words([*_market_options(request), *records, *changed]))
 
 
-def import_command(source: str, out: Path, instrument: str, columns: str) -> tuple[str, ...]:
-    """The command line of an import of recorded files into the folder `out`."""
-    given: list[tuple[str, object]] = [("--out", out), ("--instrument", instrument), ("--columns", columns)]
-    return ("data", "import", *_words(given), "--", source)
+def session_command(request: WindowRequest, team: str, store: str, runs: str) -> tuple[str, ...]:
+    """The command line of a paper session of a team on recorded bars."""
+    assert isinstance(request.config, str)
+    given: list[tuple[str, object]] = [
+        *_market_options(request),
+        ("--start", request.start),
+        ("--end", request.end),
+        ("--decide-every", request.decide_every or None),
+        ("--team", team),
+        ("--store", store),
+        ("--runs", runs),
+        *(("--set", override) for override in request.overrides),
+    ]
+    return ("paper", "run", *_words(given))
+
+
+def resume_command(session: str, store: str, runs: str, *, release: bool) -> tuple[str, ...]:
+    """The command line that resumes a paper session; `release` takes its kill switch back."""
+    released = ["--release"] if release else []
+    return ("paper", "resume", *_words([("--store", store), ("--runs", runs)]), *released, "--", session)
 
 
 def download_command(
@@ -88,6 +109,8 @@ def resumed_command(job: Job) -> tuple[str, ...]:
         raise UserError(f"job {job.name} is done: there is nothing to go on with")
     if command[0] == "train" and job.run:
         return ("train", "--resume", job.run, *_kept(command))
+    if command[:2] == ("paper", "run") and job.run:
+        return ("paper", "resume", job.run, *_kept(command))
     if can_go_on(job):
         return command
     raise UserError(
@@ -100,7 +123,8 @@ def can_go_on(job: Job) -> bool:
     """Whether it has stopped and keeps what a second one begins with."""
     command = job.request.command
     recorded = any(one == "--record" or one.startswith("--record=") for one in command)
-    return not job.active and job.status != "done" and (recorded or command[0] in _GOES_ON)
+    session = command[:2] in (("paper", "run"), ("paper", "resume")) and bool(job.run)
+    return not job.active and job.status != "done" and (recorded or session or command[0] in _GOES_ON)
 
 
 def _market_options(request: MarketRequest) -> list[tuple[str, object]]:

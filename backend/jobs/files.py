@@ -48,13 +48,15 @@ _Part = TypeVar("_Part")
 @dataclass(frozen=True)
 class JobRequest:
     """What was asked for: the arguments of `cryptosentinel`, the folder that they are meant in, and when (ms).
-    `resumes` is the job that this one goes on with, `signature` that of the user who asked."""
+    `resumes` is the job that this one goes on with, `signature` that of the user who asked. `own_modules`: whether it
+    may import the user's modules that the command names, which the page does not let it."""
 
     command: tuple[str, ...]
     folder: str
     submitted_at: int
     resumes: str = ""
     signature: str = ""
+    own_modules: bool = True
 
     def signed(self, path: Path) -> JobRequest:
         """The request of the job in the folder `path`, signed. Raises `UserError` where no key can be kept."""
@@ -105,7 +107,8 @@ class JobCancellation:
 
 @dataclass(frozen=True)
 class JobProgress:
-    """The run that the job makes, and how far it is: `done` of `total` parts of `what`, at a time in ms."""
+    """The run that the job makes, and how far it is: `done` of `total` parts of `what`, at a time in ms. `since` is
+    when it first counted parts of this kind (ms), and `first` how many were done by then."""
 
     run: str = ""
     what: str = ""
@@ -113,6 +116,8 @@ class JobProgress:
     total: int = 0
     note: str = ""
     at: int = 0
+    since: int = 0
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,6 +195,16 @@ class Job:
         """How much of its present part is done, from 0 to 1; None before there is any."""
         progress = self.progress
         return min(1.0, max(0.0, progress.done / progress.total)) if progress.total > 0 else None
+
+    def seconds_left(self, now: float) -> float | None:
+        """How long its present part still takes at the pace so far, in seconds at `now` (s since the epoch). None while
+        there is no pace: before two counts, and after the last."""
+        progress = self.progress
+        made, missing = progress.done - progress.first, progress.total - progress.done
+        taken = (progress.at - progress.since) / 1000.0
+        if made <= 0 or missing <= 0 or taken <= 0.0:
+            return None
+        return max(0.0, taken / made * missing - (now - progress.at / 1000.0))
 
     def log(self, most: int = _LOG_BYTES) -> str:
         """The end of what the command said, at most so many bytes; empty before it began."""

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from runpy import run_module
 
+from backend.config.plugins import refuse_own_modules
 from backend.errors import INTERRUPTED
 from backend.jobs.files import (
     CANCEL,
@@ -48,6 +49,7 @@ def _run_command(folder: Path) -> int:
     if not request.is_own(folder):
         print(f"error: {folder / JOB} bears no signature of yours: its command is not run", file=sys.stderr)
         return 2
+    refuse_own_modules(not request.own_modules)
     sys.argv = ["cryptosentinel", *request.command]
     report_into(folder)
     try:

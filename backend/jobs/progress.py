@@ -42,6 +42,8 @@ class JobReport:
 
     def moved(self, what: str, done: int, total: int, note: str = "") -> None:
         """`done` of `total` parts of `what` are finished."""
+        if (what, total) != (self._progress.what, self._progress.total) or done < self._progress.done:
+            self._progress = replace(self._progress, since=_now(), first=done)
         self._progress = replace(self._progress, what=what, done=done, total=total, note=note)
         if done >= total or self._clock() - self._last >= self._seconds:
             self._write()
@@ -61,4 +63,8 @@ class JobReport:
                 with (self._folder / EQUITY).open("a", encoding="utf-8") as file:
                     file.write(equity_lines(self._points))
                 self._points = {}
-            write_part(self._folder / PROGRESS, replace(self._progress, at=int(time.time() * 1000)))
+            write_part(self._folder / PROGRESS, replace(self._progress, at=_now()))
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

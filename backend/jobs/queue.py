@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from backend.config.plugins import own_modules_refused
 from backend.jobs.commands import check_command, resumed_command
 from backend.jobs.files import (
     CANCEL,
@@ -67,21 +68,30 @@ class JobQueue:
         return read_job(self.folder, name)
 
     def submit(
-        self, command: Sequence[str], folder: Path | None = None, *, once: bool = False, resumes: str = ""
+        self,
+        command: Sequence[str],
+        folder: Path | None = None,
+        *,
+        once: bool = False,
+        resumes: str = "",
+        own_modules: bool = True,
     ) -> Submission:
         """Let `cryptosentinel` do `command` in `folder` (default: the current one) as soon as it is its turn.
 
         With `once`, a job of the same command in the same folder that waits or runs is taken instead of a new one.
+        It may import the user's modules that the command names only where this process may, and with `own_modules`.
         Raises `UserError` for a command that cannot be a job, and where the folder of jobs cannot be written.
         """
         check_command(command)
         where = str((folder or Path.cwd()).absolute())
         with self._locked():
-            same = [one for one in self.active() if one.request.command == tuple(command)]
+            own_modules = own_modules and not own_modules_refused()
+            asked = tuple(command), own_modules
+            same = [one for one in self.active() if (one.request.command, one.request.own_modules) == asked]
             for one in same:
                 if once and one.own and one.request.folder == where and one.cancelled_at is None:
                     return Submission(one, False)
-            name = self._add(JobRequest(tuple(command), where, _now(), resumes))
+            name = self._add(JobRequest(tuple(command), where, _now(), resumes, own_modules=own_modules))
             self._wake()
         return Submission(self.job(name), True)
 
@@ -117,7 +127,8 @@ class JobQueue:
         if job.active:
             self.wake()
             return Submission(self.job(name), False)
-        return self.submit(resumed_command(job), Path(job.request.folder), once=True, resumes=name)
+        command, folder = resumed_command(job), Path(job.request.folder)
+        return self.submit(command, folder, once=True, resumes=name, own_modules=job.request.own_modules)
 
     def wake(self) -> None:
         """Start the supervisor where jobs wait and none runs, as after a restart of the machine."""

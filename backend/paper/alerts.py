@@ -20,7 +20,9 @@ from urllib.parse import urlsplit
 from simulator.errors import UserError
 
 WEBHOOK = "CRYPTOSENTINEL_ALERT_URL"
-AlertKind = Literal["guard_shutdown", "loss_stop", "guard_error", "stale_data", "kill", "session_dead", "parity"]
+AlertKind = Literal[
+    "guard_shutdown", "loss_stop", "guard_error", "stale_data", "implausible_data", "kill", "session_dead", "parity"
+]
 FIRST_WAIT = 1.0  # seconds before the second try, doubled for each further one
 _TRIES, _TIMEOUT, _WAITING = 4, 10.0, 100
 

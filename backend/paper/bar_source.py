@@ -93,13 +93,17 @@ class FeedBars:
                     self.ended = "over"
                     return None
             elif event is not None and not isinstance(event, FeedHeartbeat):
-                refused = self._assembler.take(event)
-                if refused is not None:
-                    what = f"{refused.what} of {refused.symbol} at {format_time(refused.at)}"
-                    self._journal.write("notice", moment, {"kind": refused.reason, "detail": what})
-                    self._refused[refused.reason] += 1
+                self._take(event, moment)
             if self._assembler.is_whole(moment):
                 return self._assembler.finish(moment)
+
+    def _take(self, event: FeedEvent, moment: int, asked: bool = False) -> None:
+        """Use an event, or note why not; of one that was `asked` for again it is no news that it is there already."""
+        refused = self._assembler.take(event)
+        if refused is not None and (not asked or refused.reason == "implausible"):
+            what = f"{refused.what} of {refused.symbol} at {format_time(refused.at)}"
+            self._journal.write("notice", moment, {"kind": refused.reason, "detail": what})
+            self._refused[refused.reason] += 1
 
     def _ask_again(self, until: int, asked: Callable[[], bool]) -> bool:
         """Ask the feed once more for the bars up to `until` (ms); False where something was asked meanwhile."""
@@ -117,7 +121,7 @@ class FeedBars:
                     return False
             events = answer.result()
         for event in events:
-            self._assembler.take(event)
+            self._take(event, self._feed.clock.now(), asked=True)
         return True
 
 

@@ -27,7 +27,7 @@ from simulator.market.timeframes import SECOND_MS, interval_of
 LOG = "events.jsonl"
 _FLAT: dict[str, AlertKind] = {"max_drawdown": "guard_shutdown", "daily_loss": "loss_stop"}
 # What a session tells of itself and of the feed. Its shadow meets the same, and tells only what its own account does.
-SHARED_WITH_SHADOW = frozenset[AlertKind]({"kill", "stale_data"})
+SHARED_WITH_SHADOW = frozenset[AlertKind]({"kill", "stale_data", "implausible_data"})
 
 
 class Monitor:
@@ -181,6 +181,8 @@ class Monitor:
             self.alert("stale_data", time_ms, f"bar {document['bar_index']} came without any symbol")
         if kind == "notice" and document["kind"] == "stale":
             self.alert("stale_data", time_ms, str(document["detail"]))
+        if kind == "notice" and document["kind"] == "implausible":
+            self.alert("implausible_data", time_ms, f"not used until the next one confirms it: {document['detail']}")
 
     def _log(self, event: str, time_ms: int, fields: Mapping[str, Any]) -> None:
         """Add a line; one that the disk does not take is left out, since the journal has it."""

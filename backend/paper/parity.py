@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account
@@ -28,6 +28,7 @@ from simulator.errors import DataError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import OrderRequest
 from simulator.exchange.snapshot import record_to_json
+from simulator.live.bar_assembly import Reason
 from simulator.live.broker import session_market, session_venue
 from simulator.market.growing import trailing
 from simulator.market.market import MarketView
@@ -280,7 +281,7 @@ def _closes(entries: Sequence[JournalRecord], first: int) -> tuple[dict[int, _Cl
             (meanwhile if due else closes.setdefault(int(data["bar_index"]), _Close()).controls).append(data)
             inputs["orders by the operator"] += len(data["requests"])
         elif entry.kind == "notice":
-            inputs["data not used"] += data["kind"] in ("late", "duplicate", "conflicting", "off_grid", "unknown")
+            inputs["data not used"] += data["kind"] in get_args(Reason)
     return closes, inputs
 
 

@@ -331,7 +331,10 @@ class PaperSession:
             account = self.account()
             looked = {"bar_index": self.index} if self._due else self._look(why, account)
             entry = {"bar": bar_to_json(bar), "happened": happened_to_json(happened), "due": self._due, **looked}
-            entry["account"] = {"equity": account.equity, "cash": account.cash, "positions": account.positions}
+            entries = {symbol: price for symbol, price in account.entry_price.items() if price is not None}
+            entry["account"] = {
+                "equity": account.equity, "cash": account.cash, "positions": account.positions, "entry_prices": entries,
+            }  # fmt: skip
             if account.pending:
                 entry["waiting"] = [record_to_json(order) for order in account.pending]
             met = self._met_in_all()

@@ -85,7 +85,7 @@ _SESSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 FEED_TROUBLE = (
     "filled", "duplicates", "corrections", "early", "gaps", "disconnects", "hung", "malformed", "timeouts",
     "server_errors", "maintenance", "rate_limits", "dns", "refusals", "skewed", "late", "duplicate", "conflicting",
-    "off_grid", "unknown", "trades_lost", "overflow",
+    "implausible", "off_grid", "unknown", "trades_lost", "overflow",
 )  # fmt: skip
 # Ends after which a session goes on when it is resumed.
 _PAUSES = frozenset({"stopped", "freeze", "flatten"})
@@ -131,6 +131,7 @@ class PaperOutcome:
     met: Mapping[str, int] = field(default_factory=dict)
     sent: int = 0
     differences: tuple[str, ...] = ()
+    entry_prices: Mapping[str, float] = field(default_factory=dict)  # average price of each open position
 
 
 def run_paper(
@@ -272,7 +273,7 @@ def paper_status(run: str, store: Store | str | Path = STORE, runs: Path = RUNS)
             run, runs / run, over[-1] if over else "", int(before.get("bars", 0)) + len(bars), decisions,
             int(before.get("fills", 0)) + fills, missed, last["account"]["equity"], cash, last["account"]["positions"],
             {name: count for name, count in last.get("feed", {}).items() if name in FEED_TROUBLE},
-            *sandbox_differences(sandbox_entries(opened, record)),
+            *sandbox_differences(sandbox_entries(opened, record)), last["account"].get("entry_prices", {}),
         )  # fmt: skip
         return record, outcome
 
@@ -341,7 +342,9 @@ def play_session(
         broker.go_on(snapshot.state["broker"])
     grace = round(settings.grace_seconds * SECOND_MS)
     half_spread = config.costs.half_spread_bps / 1e4
-    assembler = BarAssembler(dict(history.kinds), history.interval, broker.close, half_spread, inside)
+    assembler = BarAssembler(
+        dict(history.kinds), history.interval, broker.close, half_spread, inside, lambda: broker.account().mark
+    )
     limits = limits_of(config.guard)
     guard, memory = Guard(limits), saved_memory(snapshot, entries) if team.team.settings.memory else None
     last = None if start["last"] is None else int(start["last"])
@@ -552,7 +555,7 @@ def _recorded(store: Store, record: RunRecord, resumes: bool = False) -> Iterato
     try:
         yield outcomes
     except KeyboardInterrupt:
-        store.finish_run(run, "interrupted", "stopped by Ctrl-C or a signal")
+        store.finish_run(run, "interrupted", "stopped by the user")
         raise Interrupted(
             f"session {run} was interrupted; its journal is kept; go on with: cryptosentinel paper resume {run}"
         ) from None

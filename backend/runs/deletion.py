@@ -27,7 +27,8 @@ _START = f"{_ADAPTERS}/start"
 # is the user's, and stays.
 RUN_FILES = (
     _MANIFEST, "report.html", "report.json", "metrics.jsonl", "tensorboard", "wandb", "checkpoints", _ADAPTERS,
-    "served", "services", "processes", "nano", "demo.json", "recorded", "shadow",
+    "served", "services", "processes", "nano", "demo.json", "recorded", "shadow", "events.jsonl", "session.log",
+    "KILL", "STOP", "PROMOTE", "PROCESS",
 )  # fmt: skip
 _UNFINISHED = ".tmp"  # what an interrupt may leave beside them
 _AGE = re.compile(r"(\d+)([hdw])")

@@ -128,7 +128,7 @@ def recorded_run(
     try:
         yield
     except KeyboardInterrupt:
-        store.finish_run(run, "interrupted", "stopped by Ctrl-C or a signal")
+        store.finish_run(run, "interrupted", "stopped by the user")
         advice = {
             "train": f"; go on with: cryptosentinel train --resume {run}{how}",
             "demo": "; the same command goes on from here",

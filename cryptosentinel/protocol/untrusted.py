@@ -40,6 +40,7 @@ _BLANK = frozenset(
     )
     for code in range(first, last + 1)
 )  # fmt: skip
+_UNSEEN = re.compile(f"[{''.join(sorted(_BLANK - {chr(0xFE0E), chr(0xFE0F)}))}]")  # these two choose an emoji's form
 # Cyrillic and Greek letters that look Latin: folded where a word mixes them with Latin ones, as no language does.
 _LOOKALIKES = str.maketrans(
     "АВЕЅІЈКМНОРСТХаеѕіјорсухԁԛԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧο",
@@ -71,16 +72,28 @@ def clean(text: str, limit: int) -> str:
 
 def visible(text: str) -> str:
     """`text` for people: every character that a terminal or a page would obey or hide is spelled out as `\\u{1b}`; only
-    new lines stay.
+    new lines stay. All outside text that people see passes here: what turns the direction of a line, has no width or is
+    a control character changes nothing around it.
 
     >>> visible("ok\\x1b[2J")
     'ok\\\\u{1b}[2J'
     """
-    if text.isprintable():
+    if text.isprintable() and _UNSEEN.search(text) is None:
         return text
-    return "".join(
-        one if one == "\n" or unicodedata.category(one) not in _OBEYED else f"\\u{{{ord(one):x}}}" for one in text
-    )
+    return "".join(f"\\u{{{ord(one):x}}}" if _is_unseen(one) else one for one in text)
+
+
+def visible_values(value: Any) -> Any:
+    """A document of JSON whose keys and texts are `visible`."""
+    if isinstance(value, Mapping):
+        return {visible(str(key)): visible_values(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [visible_values(one) for one in value]
+    return visible(value) if isinstance(value, str) else value
+
+
+def _is_unseen(one: str) -> bool:
+    return one != "\n" and (unicodedata.category(one) in _OBEYED or _UNSEEN.match(one) is not None)
 
 
 def render_result(result: Mapping[str, Any]) -> str:

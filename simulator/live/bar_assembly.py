@@ -7,7 +7,9 @@ been taken on it. What comes late, twice or from elsewhere changes nothing and i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from simulator.exchange.carry import SETTLEMENT_MS
@@ -18,8 +20,11 @@ from simulator.market.timeframes import interval_of
 
 # Why an event does not enter a bar.
 #   late: its bar is over. duplicate: it is there already. conflicting: another one is there already; the first counts.
-#   off_grid: it is no bar of this timeframe. unknown: of a symbol that is not traded.
-Reason = Literal["late", "duplicate", "conflicting", "off_grid", "unknown"]
+#   off_grid: it is not a bar of this timeframe. unknown: of a symbol that is not traded.
+#   implausible: a candle whose prices are more than `MOST_MOVE` times the last close, or less than its part. The next
+#   candle of the symbol decides: where it agrees with this one, it and what follows are used. This one is not.
+Reason = Literal["late", "duplicate", "conflicting", "off_grid", "unknown", "implausible"]
+MOST_MOVE = 10.0
 
 
 @dataclass(frozen=True)
@@ -63,14 +68,23 @@ class BarAssembler:
         half_spread: of bars in which no order book was seen, a fraction of the price.
         kinds: of every symbol.
         inside: timeframe of the bars that trades are made into; empty: trades and depth are not used.
+        closes: gives the last close of each symbol; one that is missing or NaN is not compared with.
     """
 
     def __init__(
-        self, kinds: dict[str, MarketKind], interval: int, open_time: int, half_spread: float, inside: str = ""
+        self,
+        kinds: dict[str, MarketKind],
+        interval: int,
+        open_time: int,
+        half_spread: float,
+        inside: str = "",
+        closes: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self.open_time = open_time  # of the bar that is next
         self._kinds, self._interval, self._half_spread = dict(kinds), interval, half_spread
         self._candles: dict[int, dict[str, tuple[float, float, float, float, float]]] = {}
+        self._closes = closes
+        self._doubted: dict[str, Candle] = {}  # the newest implausible candle of a symbol
         self._funding: dict[str, dict[int, float]] = {symbol: {} for symbol in kinds}
         self._spreads: dict[str, tuple[float, int]] = {}  # sum and number of the half spreads seen
         self._depths: dict[str, tuple[float, int]] = {}  # and of what the levels of the book say
@@ -154,6 +168,14 @@ class BarAssembler:
         there = self._candles.setdefault(candle.open_time, {})
         if candle.symbol in there:
             return refused("duplicate" if there[candle.symbol] == values else "conflicting")
+        doubted = self._doubted.get(candle.symbol)
+        if doubted is not None and replace(doubted, known_at=candle.known_at) == candle:
+            return refused("duplicate")
+        confirmed = doubted is not None and doubted.open_time < candle.open_time and _is_near(candle, doubted.close)
+        if not confirmed and not _is_near(candle, self._closes().get(candle.symbol, math.nan)):
+            self._doubted[candle.symbol] = candle
+            return refused("implausible")
+        self._doubted.pop(candle.symbol, None)
         there[candle.symbol] = values
         return None
 
@@ -170,3 +192,8 @@ class BarAssembler:
             return refused("duplicate" if there[funding.at] == funding.rate else "conflicting")
         there[funding.at] = funding.rate
         return None
+
+
+def _is_near(candle: Candle, close: float) -> bool:
+    """Whether all prices of a candle are within `MOST_MOVE` times `close`; where that is NaN, nothing is known."""
+    return not (candle.low < close / MOST_MOVE or candle.high > close * MOST_MOVE)

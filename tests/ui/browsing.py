@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
@@ -30,23 +30,17 @@ needs_chromium = pytest.mark.skipif(
 
 
 @contextmanager
-def served(folder: Path, port: int = 0) -> Iterator[str]:
-    """The page of the store in `folder`, whose current folder that is, for a block."""
-    with serving(["ui.server"], folder, port) as url:
-        yield url
-
-
-@contextmanager
-def serving(module: Sequence[str], folder: Path, port: int = 0) -> Iterator[str]:
-    """A page's server for a block: a module with its arguments, which takes the options of `streamlit run`."""
+def served(folder: Path, port: int = 0, token: str = "", plugins: bool = False) -> Iterator[str]:
+    """The page of the store in `folder`, whose current folder that is, for a block; without a token by default."""
     if not port:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
-    command = [sys.executable, "-m", *module, f"--server.port={port}", "--server.headless=true",
-               "--server.address=localhost", "--browser.gatherUsageStats=false",
-               "--server.fileWatcherType=none"]  # fmt: skip
-    environment = {**os.environ, "CRYPTOSENTINEL_STORE": str(folder / "store"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "backend.cli", "ui", f"--port={port}"]
+    command += [] if token else ["--no-token"]
+    command += ["--allow-plugins"] if plugins else []
+    environment = {**os.environ, "CRYPTOSENTINEL_STORE": str(folder / "store"), "PYTHONPATH": str(ROOT),
+                   "CRYPTOSENTINEL_UI_TOKEN": token}  # fmt: skip
     url = f"http://localhost:{port}"
     with (folder / "log").open("a") as log:
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)

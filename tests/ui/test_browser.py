@@ -51,6 +51,20 @@ def test_runs_open_in_a_browser(browser: Browser, address: str) -> None:
     assert not faults
 
 
+def test_back_leads_to_the_page_before_with_one_press(browser: Browser, address: str) -> None:
+    page, faults = watched(browser, 1366, address)
+    page.goto(address)
+    expect(page.get_by_text("Scripted team made")).to_be_visible(timeout=PATIENCE)
+    pages = ["Training", "Data", "Experiments", "Laboratory", "Arena", "Jobs", "Runs"]
+    for name in pages:
+        go_to(page, name)
+        page.locator("[data-testid=stStatusWidget]").wait_for(state="detached")
+    for name in reversed(pages[:-1]):
+        page.go_back()
+        expect(page.get_by_role("heading", name=name, exact=True, level=1)).to_be_visible(timeout=PATIENCE)
+    assert not faults
+
+
 def test_what_others_wrote_is_text_and_calls_for_nothing(browser: Browser, tmp_path: Path) -> None:
     """Tags, notes, names, verdicts, and all that models, tools and news said: a picture in them would tell its server
     who reads the run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,8 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from backend.jobs.queue import JobQueue
+from backend.runs.choices import BacktestChoices
 from backend.runs.requests import sample_data
 from simulator.data.archive import bar_file
+from simulator.data.catalog import Catalog, read_bars
+from simulator.market.timeframes import parse_time
 from tests.ui.page_client import address, field, open_page, words
 
 _PAGE = "views/data.py"
@@ -23,7 +27,7 @@ def test_gaps_and_findings_of_a_folder_are_seen(here: Path) -> None:
     pq.write_table(pa.concat_tables([table.slice(0, 10), table.slice(15)]), path)
     app = open_page(_PAGE)
     assert not app.exception and not app.error
-    assert address(app, "folder") == ["data/synthetic"]
+    assert app.selectbox(key="folder chosen").value == "data/synthetic"
     spec = json.loads(app.get("plotly_chart")[0].proto.spec)
     bars = {trace["name"]: trace for trace in spec["data"]}
     assert "AAAUSDT 4h" in bars["bars"]["y"] and {trace["name"] for trace in spec["data"]} >= {"bars", "absent", "news"}
@@ -33,18 +37,64 @@ def test_gaps_and_findings_of_a_folder_are_seen(here: Path) -> None:
     assert not app.exception and "gap" in " ".join(app.dataframe[-1].value["what"])
 
 
-def test_an_import_never_writes_over_a_folder(here: Path, queue: JobQueue) -> None:
+ROWS = [f"2024-01-01 {hour:02d}:00:00,100,130,99,{100 + hour},5" for hour in range(24)]
+CSV = ("Date,Open,High,Low,Close,Volume\n" + "\n".join(ROWS)).encode()
+
+
+@pytest.fixture
+def temporary(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary files, which is empty."""
+    folder = here / "temporary-files"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_an_upload_becomes_a_folder_that_a_backtest_reads(here: Path, temporary: Path) -> None:
+    app = open_page(_PAGE)
+    app.file_uploader(key="uploads").upload("BTCUSDT-1h.csv", CSV, "text/csv")
+    field(app.text_input, "new folder").set_value("btc2")
+    field(app.button, "Import").click().run()
+    [error] = app.error
+    assert "nothing could be imported" in error.value and "names no zone" in error.value.replace("\\", "")
+    assert not (here / "data" / "btc2").exists() and not list(temporary.iterdir()), "a refused upload is gone"
+    field(app.text_input, "Time zone").set_value("Europe/Berlin")
+    field(app.button, "Import").click().run()
+    assert not app.exception and not app.error
+    assert "0 of 1 files were refused" in words(app)
+    assert address(app, "folder") == ["data/btc2"]
+    folder = here / "data" / "btc2"
+    assert BacktestChoices.of(folder).symbols("1h") == ("BTCUSDT",) and not [
+        one for one in folder.iterdir() if one.is_dir()
+    ]
+    first = int(read_bars(folder / bar_file("BTCUSDT", "1h"), 3_600_000)[0][0])
+    assert first == parse_time("2023-12-31 23:00"), "midnight in Berlin"
+    assert not list(temporary.iterdir()) and not list((here / "data").glob(".import-*"))
+
+
+@pytest.mark.parametrize("name", ["evil.py", "evil.so", "evil.pkl", "a/b.csv", ".csv", "x\u202e.csv", "évil.csv"])
+def test_what_is_no_file_of_data_is_not_kept(here: Path, temporary: Path, name: str) -> None:
+    app = open_page(_PAGE)
+    app.file_uploader(key="uploads").upload(name, b"raise SystemExit", "text/csv")
+    field(app.text_input, "new folder").set_value("mine")
+    field(app.button, "Import").click().run()
+    assert not app.exception and len(app.error) == 1
+    assert not list(temporary.iterdir()) and not (here / "data" / "mine").exists()
+    assert not [path for path in here.rglob("*") if path.name.endswith(("evil.py", "evil.so", "evil.pkl"))]
+
+
+def test_an_import_never_writes_over_a_folder(here: Path) -> None:
     app = open_page(_PAGE)
     field(app.text_input, "on this machine").set_value("data/synthetic")
     field(app.text_input, "new folder").set_value("synthetic")
+    before = {path: path.stat().st_mtime_ns for path in (here / "data").rglob("*")}
     field(app.button, "Import").click().run()
-    assert "is there already" in app.error[0].value and not queue.jobs()
+    assert "is there already" in app.error[0].value
+    assert {path: path.stat().st_mtime_ns for path in (here / "data").rglob("*")} == before
     field(app.text_input, "new folder").set_value("mine")
     field(app.button, "Import").click().run()
     assert not app.exception and not app.error
-    [job] = queue.jobs()
-    assert job.request.command == ("data", "import", "--out=data/mine", "--", "data/synthetic")
-    assert address(app, "job") == [job.name]
+    assert Catalog(here / "data" / "mine").symbols() == Catalog(here / "data" / "synthetic").symbols()
 
 
 def test_a_download_is_handed_over_and_shown_as_a_command(here: Path, queue: JobQueue) -> None:

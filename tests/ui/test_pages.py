@@ -75,6 +75,19 @@ def test_the_table_says_what_came_of_each_run(here: Path) -> None:
     assert "No run has these words" in words(app)
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_to_open_a_page_leaves_its_address_alone(here: Path, queue: JobQueue, page: str) -> None:
+    """An address that a page writes by itself is a step of the history, for which Back must be pressed once more."""
+    with Store.open(here / "store") as store:
+        add_backtest_run(store, "one")
+        add_demo_run(store, "demo-1")
+    queue.submit(("data", "list"))
+    (here / "runs" / "paper-1").mkdir(parents=True)
+    (here / "runs" / "paper-1" / "events.jsonl").touch()
+    app = open_page(f"views/{page}.py")
+    assert not app.exception and not app.query_params
+
+
 def test_the_address_names_the_runs_and_several_are_compared(here: Path) -> None:
     with Store.open(here / "store") as store:
         for name in ("one", "two", "three"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,15 @@ from streamlit.testing.v1 import AppTest
 import backend.paper.overview.session_overview
 import ui.access
 from backend.cli.main import app as program
+from backend.jobs import queue as jobs_queue
+from backend.jobs.queue import JobQueue
+from backend.paper.background import running
 from backend.paper.monitor import LOG
 from backend.paper.overview.last_report import last_report
 from backend.paper.sessions import PaperRequest, run_paper
 from backend.paper.switch import KILL_FILE, STOP_FILE
 from backend.store.store import Store
-from tests.ui.page_client import open_page, words
+from tests.ui.page_client import address, field, open_page, words
 from ui.parts.ready import rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,12 +72,68 @@ def page() -> AppTest:
     return open_page("views/paper.py")
 
 
-def test_without_a_session_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_is_started_as_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CRYPTOSENTINEL_STORE", str(tmp_path / "store"))
+    monkeypatch.setattr(jobs_queue, "start_detached", lambda *given: None)
     app = page()
     assert not app.exception and "There are no paper sessions yet" in words(app)
-    assert any("paper demo" in block.value for block in app.code)
+    field(app.number_input, "Bars a second").set_value(0.5)
+    field(app.button, "Start").click().run()
+    assert not app.exception and not app.error and "waits for its turn" in words(app)
+    [job] = JobQueue(tmp_path / "runs").jobs()
+    assert address(app, "job") == [job.name] and job.request.command[:2] == ("paper", "run")
+    assert {"--team=scripted", "--set=paper.speed=7200", f"--store={tmp_path / 'store'}"} <= set(job.request.command)
+    field(app.button, "Play the demonstration").click().run()
+    assert {one.request.command[1] for one in JobQueue(tmp_path / "runs").jobs()} == {"run", "demo"}
+
+
+def test_a_session_whose_process_is_gone_can_be_resumed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_queue, "start_detached", lambda *given: None)
+    app = page()
+    offered = {"Stop it", "Freeze now", "Resume"} & {button.label for button in app.button}
+    assert not offered, "a session that is finished has nothing to stop, and nothing to resume"
+    with Store.open(here / "store") as store:
+        store.finish_run(SESSION, "interrupted", "stopped by the user")
+    app.run()
+    assert not app.button(key=f"resume {SESSION}").disabled
+    (here / "runs" / SESSION / KILL_FILE).write_text("freeze")
+    app.run()
+    assert app.button(key=f"resume {SESSION}").disabled, "a kill switch is not taken back by the way"
+    app.checkbox(key=f"release {SESSION}").check().run()
+    app.button(key=f"resume {SESSION}").click().run()
+    assert not app.exception
+    [job] = JobQueue(here / "runs").jobs()
+    shutil.rmtree(here / "runs" / "jobs")
+    with Store.open(here / "store") as store:
+        store.finish_run(SESSION, "finished", "finished")
+    assert job.request.command[:2] == ("paper", "resume") and job.request.command[-3:] == ("--release", "--", SESSION)
+
+
+def test_entry_price_profit_and_trades_are_shown(here: Path) -> None:
+    with Store.open(here / "store", reads_only=True) as store:
+        found = backend.paper.overview.session_overview.overview(store, SESSION, here / "runs", 0.0)
+        entries = store.journal_between(SESSION, 0, 10_000)
+    ledger = [one for entry in entries if entry.kind == "bar" for one in entry.document["happened"]["ledger"]]
+    fills = [one for one in ledger if one["kind_of_record"] == "Fill"]
+    assert len(fills) == found.outcome.fills > 0 and list(found.trades) == fills[::-1][:50]
+    held = 0.0
+    cost = 0.0
+    for one in fills:  # the average price of what is open, from the fills alone
+        grows = held == 0.0 or held * one["quantity"] > 0
+        cost = cost + one["quantity"] * one["price"] if grows else cost * (held + one["quantity"]) / held
+        held += one["quantity"]
+        cost = 0.0 if abs(held) < 1e-9 else cost
+    app = page()
+    trades = next(table.value for table in app.dataframe if "because of" in table.value)
+    assert list(trades["price"]) == [one["price"] for one in found.trades]
+    if abs(held) > 1e-9:
+        [position] = found.positions
+        assert position.entry == pytest.approx(cost / held)
+        assert position.profit == pytest.approx(position.quantity * (position.price - position.entry))
+        table = next(table.value for table in app.dataframe if "profit" in table.value)
+        assert list(table["entry"]) == [position.entry] and list(table["profit"]) == [position.profit]
+    assert held == pytest.approx(found.outcome.positions.get("AAAUSDT", 0.0)) and held
 
 
 def test_a_session_is_shown_as_it_stands(here: Path) -> None:
@@ -108,7 +168,13 @@ def test_a_report_is_kept_for_the_page(here: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("how", ["freeze", "stop"])
 def test_a_switch_is_the_file_that_the_command_writes(here: Path, how: str) -> None:
     folder = here / "runs" / SESSION
+    with running(folder):
+        switched(folder, how)
+
+
+def switched(folder: Path, how: str) -> None:
     app = page()
+    assert "decides nothing more" in words(app) and "Nothing is decided any more" not in words(app)
     assert not (folder / KILL_FILE).exists() and not (folder / STOP_FILE).exists(), "nothing happens by looking"
     app.button(key=f"{how} {SESSION}").click().run()
     assert not app.exception
@@ -130,9 +196,10 @@ def test_the_kill_switch_waits_for_no_store(here: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(backend.paper.overview.session_overview, "overview", stuck)
     monkeypatch.setattr("backend.paper.sessions.paper_sessions", stuck)
     try:
-        app = page()
-        assert not app.exception and "The store is busy" in words(app)
-        app.button(key=f"flatten {SESSION}").click().run()
+        with running(here / "runs" / SESSION):
+            app = page()
+            assert not app.exception and "The store is busy" in words(app)
+            app.button(key=f"flatten {SESSION}").click().run()
         assert (here / "runs" / SESSION / KILL_FILE).read_text() == "flatten"
     finally:
         release.set()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from streamlit.web import cli
+from streamlit.web.server.starlette import App
 
 from backend.reporting.comparison.run_labels import RunLabels, write_labels
 from backend.store.records import RunRecord
@@ -22,7 +22,7 @@ from tests.ui.page_client import open_page, words
 from ui.kept import Kept
 from ui.parts import ready
 from ui.parts.ready import current_state, prepare, rows_of
-from ui.server import main, needed_modules
+from ui.server import needed_modules, serve
 
 
 def test_what_two_ask_for_at_once_is_made_once() -> None:
@@ -108,13 +108,14 @@ def test_what_is_made_ready_imports_nothing_that_takes_seconds() -> None:
 
 
 def test_the_server_begins_with_all_that_a_first_visit_needs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    began: list[list[str]] = []
-    monkeypatch.setattr(cli, "main", lambda options, prog_name: began.append(options))
+    began: list[dict[str, object]] = []
+    monkeypatch.setattr(App, "run", lambda self, config: began.append(config))
+    monkeypatch.setattr(sys, "argv", ["cryptosentinel"])
     try:
-        main(["--server.port=1"])
+        serve("localhost", 1, "", lambda: began.append({}))
     finally:
         gc.unfreeze()
-    [[run, page, *options]] = began
-    assert (run, Path(page)) == ("run", ROOT / "ui" / "app.py")
-    assert options == ["--runner.postScriptGC=false", "--server.port=1"], "what the user says comes last, and wins"
+    [ready_first, options] = began
+    assert ready_first == {} and (options["server.address"], options["server.port"]) == ("localhost", 1)
+    assert options["runner.postScriptGC"] is False and options["browser.gatherUsageStats"] is False
     assert {"streamlit.emojis", "pyarrow.pandas_compat"} <= set(sys.modules)

@@ -11,11 +11,12 @@ from backend.cli.main import app as program
 from backend.reporting.comparison.run_labels import RunLabels, read_labels, write_labels
 from backend.reporting.comparison.run_table import run_row
 from backend.reporting.comparison.seed_groups import seed_groups
+from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.store.transfer import export_run, import_run
 from simulator.errors import UserError
 from tests.stored_runs import add_backtest_run
-from tests.ui.page_client import field, open_page
+from tests.ui.page_client import address, field, open_page
 
 
 def test_tags_and_notes_are_kept_and_filtered_by(here: Path) -> None:
@@ -100,3 +101,37 @@ def test_the_terminal_and_the_page_keep_the_same_labels(here: Path, capsys: pyte
         with pytest.raises(UserError, match=sentence):
             typed(*words)
     assert labels() == RunLabels(("keep", "b"))
+
+
+def test_a_run_is_deleted_after_a_confirmation(here: Path) -> None:
+    with Store.open(here / "store") as store:
+        for name in ("one", "two", "three"):
+            add_backtest_run(store, name)
+    (here / "runs" / "two").mkdir(parents=True)
+    (here / "runs" / "two" / "report.html").write_text("x" * 2_000_000)
+    app = open_page(run="two")
+    field(app.button, "Delete this run").click().run()
+    assert not app.exception and "2.0 MB of files will be deleted" in app.warning[0].value
+    app.button(key="keep").click().run()
+    field(app.button, "Delete this run").click().run()
+    assert set(app.dataframe[0].value["run"]) == {"one", "two", "three"}, "nothing goes with the first click"
+    app.multiselect(key="open").set_value(["one"]).run()
+    assert not [one for one in app.button if one.key == "delete for good"], "it was asked of another run"
+    app.multiselect(key="open").set_value(["two"]).run()
+    app.button(key="delete for good").click().run()
+    assert not app.exception and not app.error and set(app.dataframe[0].value["run"]) == {"one", "three"}
+    assert not (here / "runs" / "two").exists() and "two" not in address(app, "run")
+
+
+def test_a_run_that_another_one_needs_stays(here: Path) -> None:
+    base = here / "runs" / "one"
+    base.mkdir(parents=True)
+    with Store.open(here / "store") as store:
+        add_backtest_run(store, "one")
+        config = {"config": {"training": {"base_model": str(base)}}}
+        store.add_run(RunRecord("two", "train", 1, "hash", 1, config))
+        store.finish_run("two", "finished")
+    app = open_page(run="one")
+    field(app.button, "Delete this run").click().run()
+    assert not app.exception and "one stays: the base model" in app.warning[0].value.replace("\\", "")
+    assert not [button for button in app.button if button.key == "delete for good"]

@@ -16,6 +16,7 @@ from backend.runs.requests import RUNS, BacktestRequest
 from backend.runs.stored_setup import StoredSetup, named_source, stored_setup
 from backend.store.records import RunRecord
 from ui.access import (
+    address_follows,
     asked_for,
     escape_markdown,
     job_queue,
@@ -23,7 +24,6 @@ from ui.access import (
     mistakes_explained,
     open_store,
     read_run,
-    set_address,
     store_name,
 )
 from ui.parts.drawing import draw_blocks
@@ -94,22 +94,21 @@ def choose_backtest(key: str) -> StoredSetup | None:
         if asked and st.session_state.get(key) not in asked:
             st.session_state[key] = asked[0]
         chosen = st.selectbox(
-            "Backtest", names, key=key, on_change=lambda: set_address("run", [st.session_state[key]]),
+            "Backtest", names, key=key, on_change=address_follows("run", key),
             help="Its data, window, costs, settings and seed are used.",
         )  # fmt: skip
         setup = stored_setup(store, chosen)
-    set_address("run", [chosen])
     market, (first, last) = setup.config.market, setup.window_words
     coins = f"{', '.join(market.symbols) or 'all coins'} of {market.data or 'the synthetic market'}"
     st.caption(escape_markdown(f"{coins}, {first} to {last} UTC, a decision every {setup.window.decide_every} bars."))
     return setup
 
 
-def known_teams() -> Sequence[str]:
+def known_teams(*, strategies: bool = True) -> Sequence[str]:
     """What can be named as a team: the scripted one, the shipped one, folders under `runs/` that hold one, the newest
     first, and strategies."""
     found = sorted(RUNS.glob(f"**/{MANIFEST}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    return [SCRIPTED, SAMPLE_TEAM, *(str(path.parent) for path in found), *named_strategies()]
+    return [SCRIPTED, SAMPLE_TEAM, *(str(path.parent) for path in found), *(named_strategies() if strategies else ())]
 
 
 def hand_over(request: BacktestRequest) -> None:

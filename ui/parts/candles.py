@@ -9,6 +9,7 @@ from backend.reporting.charts import CONFIG
 from backend.reporting.labels import ABSENT
 from backend.reporting.market_reload import MarketReload
 from backend.reporting.run_page import WindowPage
+from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown
 from ui.parts.decision import open_decision
 from ui.parts.drawing import choose_span, draw_blocks, in_theme
@@ -41,6 +42,6 @@ def show_candles(window: WindowPage, market: MarketReload) -> None:
     figure = in_theme(picture.figure)
     figure.update_layout(clickmode="event+select", uirevision=str(span))
     st.plotly_chart(
-        figure, theme=None, config=CONFIG, alt=picture.title, key=key, on_select=take if decides else "ignore",
+        figure, theme=None, config=CONFIG, alt=visible(picture.title), key=key, on_select=take if decides else "ignore",
         selection_mode="points",
     )  # fmt: skip

@@ -13,7 +13,7 @@ from backend.reporting.decision_narrative import Line
 from backend.reporting.labels import title_of
 from backend.reporting.run_page import WindowPage
 from cryptosentinel.protocol.untrusted import visible
-from ui.access import asked_for, escape_markdown, set_address
+from ui.access import address_follows, asked_for, escape_markdown, set_address
 from ui.parts.drawing import in_theme
 from ui.parts.replay import ask_replay
 
@@ -44,6 +44,8 @@ def open_decision(window: WindowPage, team: str, number: int) -> None:
     st.session_state[f"team {name}"] = team
     st.session_state[f"active {name}"] = False
     st.session_state[f"decision {name}"] = number
+    if not name:
+        set_address("decision", [str(number)])
 
 
 def choose_decision(window: WindowPage) -> None:
@@ -93,7 +95,7 @@ def _choose_on_timeline(window: WindowPage, team: str) -> None:
             open_decision(window, team, int(number[0] if isinstance(number, list) else number))
 
     st.plotly_chart(
-        in_theme(picture.figure), theme=None, config=CONFIG, alt=picture.title, key=f"timeline {name} {team}",
+        in_theme(picture.figure), theme=None, config=CONFIG, alt=visible(picture.title), key=f"timeline {name} {team}",
         on_select=take, selection_mode="points",
     )  # fmt: skip
 
@@ -103,6 +105,7 @@ def _chosen(
 ) -> StoredDecision:
     """The decision that is shown, which the address names: by a list, or where that is too long by its number."""
     key = f"decision {window.name}"
+    follow = None if window.name else address_follows("decision", key)
     asked = asked_for("decision", [str(number) for number in every], "a decision") if not window.name else []
     if asked and st.session_state.get("decision asked") != asked[0]:
         st.session_state["decision asked"] = asked[0]
@@ -112,19 +115,17 @@ def _chosen(
         first, last = min(every), max(every)
         if not first <= st.session_state.get(key, first) <= last:
             st.session_state.pop(key, None)
-        number = int(st.number_input(f"Decision, {first} to {last}", first, last, key=key, step=1))
+        number = int(st.number_input(f"Decision, {first} to {last}", first, last, key=key, step=1, on_change=follow))
         decision = every[number] if number in every else every[first]
         st.caption(escape_markdown(window.label(decision)))
     else:
         if st.session_state.get(key) not in offered:
             st.session_state.pop(key, None)
         number = st.selectbox(
-            "Decision", list(offered), format_func=lambda ordinal: window.label(offered[ordinal]), key=key
-        )
+            "Decision", list(offered), format_func=lambda ordinal: window.label(offered[ordinal]), key=key,
+            on_change=follow,
+        )  # fmt: skip
         decision = offered[number]
-    if not window.name:
-        set_address("decision", [str(decision.ordinal)])
-        st.session_state["decision asked"] = str(decision.ordinal)
     return decision
 
 

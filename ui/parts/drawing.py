@@ -15,6 +15,7 @@ from backend.reporting.charts import CONFIG, in_dark
 from backend.reporting.drawing.figure import PlainFigure
 from backend.reporting.labels import ABSENT, NumberKind
 from backend.reporting.run_page import WindowPage
+from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown
 
 MOMENT = st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm")
@@ -53,6 +54,17 @@ def draw_blocks(blocks: Sequence[ReportBlock], key: str = "") -> None:
             _draw_table(block)
 
 
+def show_table(frame: pd.DataFrame, **options: Any) -> None:
+    """A table with its texts as they are: nothing in them turns a line, hides or is obeyed. `options` are those of
+    `st.dataframe`."""
+    shown = frame.rename(columns=visible)
+    for place, kind in enumerate(shown.dtypes):
+        if pd.api.types.is_object_dtype(kind) or pd.api.types.is_string_dtype(kind):
+            cells = [visible(cell) if isinstance(cell, str) else cell for cell in frame.iloc[:, place]]
+            shown.isetitem(place, pd.Series(cells, index=shown.index, dtype=object))
+    st.dataframe(shown, **{"hide_index": True, "placeholder": "–", **options})
+
+
 def _draw_table(table: Table) -> None:
     """A table that can be sorted, its numbers as in the report."""
     frame = pd.DataFrame({table.first: [row.label for row in table.rows]})
@@ -69,7 +81,7 @@ def _draw_table(table: Table) -> None:
             scale, form = _NUMBER_FORMATS[column.kind]
             frame[title] = [None if value is None else scale * value for value in values]
             config[title] = st.column_config.NumberColumn(format=form, help=column.meaning)
-    st.dataframe(frame, hide_index=True, column_config=config, placeholder="–")
+    show_table(frame, column_config=config)
 
 
 def in_theme(figure: PlainFigure) -> go.Figure:
@@ -84,7 +96,7 @@ def is_dark() -> bool:
 
 def _draw_picture(picture: Picture, label: str) -> None:
     figure = picture.dark if is_dark() else picture.light
-    st.plotly_chart(figure, theme=None, config=CONFIG, alt=label, key=label)
+    st.plotly_chart(figure, theme=None, config=CONFIG, alt=visible(label), key=label)
 
 
 def choose_span(window: WindowPage, interval: int) -> tuple[int, int]:

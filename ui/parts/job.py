@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -24,7 +25,7 @@ _SAID = {
     "done": "is done",
     "failed": "failed",
     "cancelled": "was cancelled",
-    "died": "ended without a word",
+    "died": "ended unexpectedly",
 }
 
 
@@ -86,7 +87,8 @@ def _follow_log(name: str) -> None:
 
 def _draw(job: Job) -> None:
     words, button = st.columns([4, 1], vertical_alignment="center")
-    words.markdown(f"**{escape_markdown(job.name)}** {_SAID[job.status]}{_since(job)}")
+    # One id: that of its run is all but the same as the job's own.
+    words.markdown(f"**{escape_markdown(job.run or job.name)}** {_SAID[job.status]}{_since(job)}")
     if job.message:
         (st.error if job.status in ("failed", "died") else st.info)(escape_markdown(job.message))
     if job.active and job.cancelled_at is None:
@@ -98,7 +100,9 @@ def _draw(job: Job) -> None:
     if job.active:
         progress = job.progress
         counted = f"{progress.what} {progress.done} of {progress.total} {progress.note}" if progress.total else ""
-        st.progress(job.share or 0.0, text=escape_markdown(counted or "It has not begun to count yet"))
+        left = job.seconds_left(time.time()) if job.status == "running" else None
+        remaining = "" if left is None else f", about {_clock(left)} left"
+        st.progress(job.share or 0.0, text=escape_markdown(f"{counted or 'It has not begun to count yet'}{remaining}"))
         curves = job.equity()
         if curves:
             figure = in_theme(accounts_chart(curves))
@@ -125,4 +129,10 @@ def _since(job: Job) -> str:
         return f" ({format_time(job.finished_at)} UTC)"
     moment = job.started_at if job.started_at is not None else job.request.submitted_at
     seconds = max(0, int(datetime.now(tz=UTC).timestamp() - moment / 1000))
-    return f" for {seconds // 60}:{seconds % 60:02d}"
+    return f" for {_clock(seconds)}"
+
+
+def _clock(seconds: float) -> str:
+    """A duration as minutes and seconds, or as hours, minutes and seconds."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

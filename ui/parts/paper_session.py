@@ -9,6 +9,8 @@ import pandas as pd
 import streamlit as st
 
 from backend.decisions.tree import decision_tree
+from backend.jobs.commands import resume_command
+from backend.paper.background import process_of
 from backend.paper.overview.session_overview import SessionOverview, is_killed
 from backend.paper.switch import set_kill, set_stop
 from backend.reporting.charts import CONFIG, accounts_chart
@@ -16,23 +18,34 @@ from backend.reporting.decision_narrative import headline, narrate
 from backend.runs.requests import RUNS
 from cryptosentinel.protocol.untrusted import visible
 from simulator.market.timeframes import format_time
-from ui.access import escape_markdown
+from ui.access import escape_markdown, job_queue, store_name
 from ui.parts.decision import draw_lines
-from ui.parts.drawing import MOMENT, in_theme
+from ui.parts.drawing import MOMENT, in_theme, show_table
+from ui.parts.job import open_job
 
 _SWITCHES = {
     "Close everything": ("flatten", "All orders are withdrawn and all positions closed at the market."),
     "Freeze": ("freeze", "Orders that could open anything are withdrawn; positions stay."),
 }
 _EVENTS_SHOWN = 50
+_TRADE = ("time", "symbol", "quantity", "price", "fee", "reason")
+_POSITIONS = {
+    "entry": st.column_config.NumberColumn("entry price", help="The average price of what is open."),
+    "price": st.column_config.NumberColumn("last price"),
+    "profit": st.column_config.NumberColumn(format="%+.2f", help="By the last price, before the costs of closing."),
+    "share": st.column_config.NumberColumn(format="%+.2f %%", help="Of the equity; below 0: short."),
+}
 
 
 def draw_switch(session: str) -> None:
-    """The kill switch and the stop of a session. They write the files that the commands write, and ask no store."""
+    """The kill switch and the stop of a session that runs here. They write the files that the commands write, and ask
+    no store."""
     folder = RUNS / session
+    if process_of(folder) is None:
+        return
     words, stop, kill = st.columns([4, 1, 1], vertical_alignment="center")
     if is_killed(folder):
-        words.error("The kill switch is set. `paper resume --release` takes it back.", icon=":material/block:")
+        words.error("The kill switch is set.", icon=":material/block:")
         return
     words.caption("The kill switch works within about a second, also while a model thinks and while this page waits.")
     with stop.popover("Stop", icon=":material/pause:", width="stretch"):
@@ -41,12 +54,27 @@ def draw_switch(session: str) -> None:
             set_stop(folder)
             st.toast("The session stops.")
     with kill.popover("Kill", icon=":material/dangerous:", width="stretch"):
-        st.text("Nothing is decided any more.")
+        st.text("From then on the session decides nothing more. Choose what becomes of its positions:")
         for label, (how, meaning) in _SWITCHES.items():
             st.caption(meaning)
             if st.button(f"{label} now", key=f"{how} {session}", type="primary" if how == "flatten" else "secondary"):
                 set_kill(folder, "flatten" if how == "flatten" else "freeze")
                 st.rerun(scope="app")
+
+
+def _offer_to_resume(session: str) -> None:
+    """A button that resumes a session whose process is gone, as a job; of one with its kill switch set, only after the
+    reader has said that it may be released."""
+    words, place = st.columns([5, 1], vertical_alignment="center")
+    killed = is_killed(RUNS / session)
+    release = False
+    if killed:
+        words.error("The kill switch is set.", icon=":material/block:")
+        release = words.checkbox("Release the kill switch", key=f"release {session}")
+    else:
+        words.caption("It can be resumed with the same account.")
+    if place.button("Resume", key=f"resume {session}", icon=":material/resume:", disabled=killed and not release):
+        open_job(job_queue().submit(resume_command(session, store_name(), str(RUNS), release=release), once=True))
 
 
 def draw_session(found: SessionOverview) -> None:
@@ -56,7 +84,7 @@ def draw_session(found: SessionOverview) -> None:
     with st.container():
         _standing(found)
     gained = outcome.equity / outcome.begun_with - 1.0
-    held = 100.0 * sum(abs(row[4]) for row in found.positions)
+    held = 100.0 * sum(abs(one.share) for one in found.positions)
     tiles = (
         ("Equity", f"{outcome.equity:,.2f}", f"{100.0 * gained:+.2f} % since the session began"),
         ("Bars", f"{outcome.bars:,}", f"{outcome.fills:,} fills"),
@@ -83,10 +111,13 @@ def draw_session(found: SessionOverview) -> None:
 
 
 def _standing(found: SessionOverview) -> None:
-    where = f"process {found.process}" if found.process else "no process of this machine"
-    st.markdown(f"**{escape_markdown(found.record.run)}** is {found.record.status}, {where}")
-    if found.record.message:
-        st.caption(escape_markdown(found.record.message))
+    record = found.record
+    where = f", process {found.process}" if found.process else ""
+    st.markdown(f"**{escape_markdown(record.run)}** is {record.status}{where}")
+    if record.message not in ("", record.status):
+        st.caption(escape_markdown(record.message))
+    if found.process is None and record.status != "finished":
+        _offer_to_resume(record.run)
     if found.problem:
         st.warning(escape_markdown(f"Not well: {found.problem}"))
 
@@ -116,27 +147,29 @@ def _guard(state: Mapping[str, Any]) -> tuple[str, str]:
 def _holdings(found: SessionOverview) -> None:
     st.markdown("**Positions at the last close**")
     if found.positions:
-        columns = ["symbol", "quantity", "price", "value", "share"]
-        frame = pd.DataFrame(list(found.positions), columns=columns)
-        frame["symbol"] = frame["symbol"].map(visible)
+        frame = pd.DataFrame([vars(one) for one in found.positions])
         frame["share"] *= 100.0
-        shares = {"share": st.column_config.NumberColumn(format="%+.2f %%", help="Of the equity; below 0: short.")}
-        st.dataframe(frame, hide_index=True, column_config=shares, placeholder="–")
+        show_table(frame, column_config=_POSITIONS)
     else:
         st.caption("Nothing is held.")
     st.markdown("**Open orders**")
     if found.waiting:
-        st.dataframe(pd.DataFrame([_order(one) for one in found.waiting]), hide_index=True, placeholder="–")
+        show_table(pd.DataFrame([_order(one) for one in found.waiting]))
     else:
         st.caption("No order waits.")
+    st.markdown("**Trades**")
+    if found.trades:
+        frame = pd.DataFrame([{name: one.get(name) for name in _TRADE} for one in found.trades])
+        frame["time"] = pd.to_datetime(frame["time"], unit="ms")
+        frame = frame.rename(columns={"time": "at (UTC)", "reason": "because of"})
+        show_table(frame, column_config={"at (UTC)": MOMENT})
+    else:
+        st.caption("No trade so far.")
 
 
 def _order(order: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("symbol", "kind", "quantity", "price", "trigger", "stop", "target", "reduce_only")
-    return {
-        name.replace("_", " "): visible(order[name]) if isinstance(order.get(name), str) else order.get(name)
-        for name in kept
-    }
+    return {name.replace("_", " "): order.get(name) for name in kept}
 
 
 def _decisions(found: SessionOverview) -> None:
@@ -168,11 +201,11 @@ def _events(found: SessionOverview) -> None:
     newest = list(reversed(found.log.events))[:_EVENTS_SHOWN]
     table = {
         "at (UTC)": pd.to_datetime([int(one.get("time", 0)) for one in newest], unit="ms"),
-        "event": [visible(str(one["event"])) for one in newest],
-        "what": [visible(_words(one, ("what", "notice"))) for one in newest],
-        "detail": [visible(_words(one, ("detail",))) for one in newest],
+        "event": [str(one["event"]) for one in newest],
+        "what": [_words(one, ("what", "notice")) for one in newest],
+        "detail": [_words(one, ("detail",)) for one in newest],
     }
-    st.dataframe(pd.DataFrame(table), hide_index=True, column_config={"at (UTC)": MOMENT}, placeholder="–")
+    show_table(pd.DataFrame(table), column_config={"at (UTC)": MOMENT})
 
 
 def _words(event: Mapping[str, Any], names: Sequence[str]) -> str:

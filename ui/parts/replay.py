@@ -18,6 +18,7 @@ from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.tool_calls import ToolCall
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown, mistakes_explained, open_store
+from ui.parts.drawing import show_table
 
 _ANSWER, _OBSERVATION = "What a role answers", "What a role is shown"
 
@@ -77,9 +78,8 @@ def _show(replay: DecisionReplay) -> None:
             right.text(visible(f"now: {row.now}"))
     same = [row for row in rows if not row.differs]
     with st.expander("What is the same"):
-        st.dataframe(
-            pd.DataFrame({"what": [row.label for row in same], "as it was": [visible(row.then) for row in same]}),
-            hide_index=True,
+        show_table(
+            pd.DataFrame({"what": [row.label for row in same], "as it was": [row.then for row in same]}),
         )
 
 

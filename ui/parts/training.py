@@ -21,7 +21,7 @@ from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown, mistakes_explained, open_store
 from ui.parts.decision import draw_lines
-from ui.parts.drawing import draw_blocks
+from ui.parts.drawing import draw_blocks, show_table
 
 _LOOK_SECONDS = 1.0
 _CHECKSUM = 12  # characters of a checksum that tell versions apart
@@ -164,12 +164,12 @@ def _adapters(run: str) -> None:
     table = {
         "role": [role_title(one.role) for one in versions],
         "step": [one.step for one in versions],
-        "version": [visible(one.version) for one in versions],
-        "file": [visible(one.path) for one in versions],
+        "version": [one.version for one in versions],
+        "file": [one.path for one in versions],
         "there": ["no" if one in gone else "yes" for one in versions],
-        "checksum (SHA-256)": [visible(one.checksum[:_CHECKSUM]) for one in versions],
+        "checksum (SHA-256)": [one.checksum[:_CHECKSUM] for one in versions],
     }
-    st.dataframe(pd.DataFrame(table), hide_index=True)
+    show_table(pd.DataFrame(table))
 
 
 def _example(page: RunPage) -> None:

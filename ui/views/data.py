@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-import re
+from contextlib import nullcontext
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
-from backend.jobs.commands import download_command, import_command
+from backend.jobs.commands import download_command
 from backend.jobs.queue import command_words
 from backend.reporting.data.coverage import coverage_of, coverage_picture, coverage_table, data_folders
 from backend.runs.requests import sample_data
 from cryptosentinel.protocol.untrusted import visible
 from simulator.data.catalog import Catalog
+from simulator.data.formats.csv_table import CsvLayout
+from simulator.data.formats.recognise import FileOptions, columns_of
 from simulator.errors import UserError
-from simulator.market.instruments import MARKET_KINDS
+from simulator.market.instruments import MARKET_KINDS, check_kind
 from simulator.market.timeframes import TIMEFRAMES
-from ui.access import asked_for, escape_markdown, job_queue, mistakes_explained, open_store, set_address
-from ui.parts.drawing import draw_blocks
+from ui.access import (
+    address_follows,
+    asked_for,
+    escape_markdown,
+    job_queue,
+    mistakes_explained,
+    open_store,
+    set_address,
+)
+from ui.parts.drawing import draw_blocks, show_table
+from ui.parts.imports import NAME, import_into, new_folder, uploaded
 from ui.parts.job import job_label, newest_of, open_job, show_job
 
 _ROOTS = (Path("data"), Path("bars"))  # below the current folder
-_UPLOADS = Path("data/uploads")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+_AS_FILES_SAY = "as the files say"
 _OTHER = "another folder …"
 
 
@@ -33,6 +44,7 @@ def _page() -> None:
     st.caption("Bars, funding and news, as files of this machine. Nothing is filled in and nothing is sent anywhere.")
     with mistakes_explained():
         _jobs()
+    _tell_import()
     look, import_, download = st.tabs(["Look at a folder", "Import files", "Download"])
     with look, mistakes_explained():
         _look()
@@ -43,7 +55,7 @@ def _page() -> None:
 
 
 def _jobs() -> None:
-    """The import or download that the address names, and others that run."""
+    """The download that the address names, and others that run."""
     queue = job_queue()
     queue.wake()
     jobs = queue.jobs()
@@ -78,12 +90,18 @@ def _look() -> None:
         st.warning(escape_markdown(f"The address asks for a folder that is not here: {asked[:80]}. Choose one below."))
     if not names:
         st.info("No folder of bars is known here yet: name one, import files, or download some.")
-    chosen = st.selectbox("Folder", [*names, _OTHER], index=names.index(asked) if asked in names else 0)
+    if asked in names:
+        st.session_state["folder chosen"] = asked
+    chosen = st.selectbox(
+        "Folder", [*names, _OTHER], key="folder chosen", on_change=_follow_folder, format_func=visible
+    )
     if chosen == _OTHER:
-        chosen = st.text_input("Its path", help="A folder of files like BTCUSDT-1h.parquet.").strip()
+        chosen = st.text_input(
+            "Its path", key="other folder", on_change=address_follows("folder", "other folder"),
+            help="A folder of files like BTCUSDT-1h.parquet.",
+        ).strip()  # fmt: skip
         if not chosen:
             return
-    set_address("folder", [chosen])
     folder = Path(chosen)
     coverage = coverage_of(folder)
     st.caption(escape_markdown(_kinds(folder)))
@@ -94,6 +112,11 @@ def _look() -> None:
         st.session_state["checked folder"] = chosen
     if st.session_state.get("checked folder") == chosen:
         _quality(folder)
+
+
+def _follow_folder() -> None:
+    chosen = st.session_state["folder chosen"]
+    set_address("folder", [] if chosen == _OTHER else [chosen])
 
 
 def _kinds(folder: Path) -> str:
@@ -111,62 +134,71 @@ def _quality(folder: Path) -> None:
         st.success(f"Usable, {len(issues)} notes.")
     if issues:
         columns = ["verdict", "what", "count", "file", "detail"]
-        st.dataframe(pd.DataFrame([dict(zip(columns, row, strict=True)) for row in issues]), hide_index=True)
+        show_table(pd.DataFrame([dict(zip(columns, row, strict=True)) for row in issues]))
 
 
 @st.cache_data(show_spinner="Checking every bar", max_entries=16)
 def _issues(folder: str, newest: int) -> list[tuple[str, str, int, str, str]]:
     """The arguments are the key of the cache; `newest` is the time of the newest file."""
     return [
-        ("unusable" if issue.fatal else "note", issue.kind, issue.count, visible(Path(issue.file).name),
-         visible(issue.detail))
+        ("unusable" if issue.fatal else "note", issue.kind, issue.count, Path(issue.file).name, issue.detail)
         for issue in Catalog(folder).check()
     ]  # fmt: skip
 
 
 def _import() -> None:
     st.caption(
-        "Parquet files of bars, Binance Vision, CryptoDataDownload, freqtrade and other CSV. They are checked first, "
-        "and the files that you name are only read."
+        "Parquet files of bars, Binance Vision, CryptoDataDownload, freqtrade and other CSV. They are checked first. "
+        "Files of this machine are only read, and uploaded ones are removed after the import."
     )
     source = st.text_input("Folder or file on this machine", key="source").strip()
     uploads = st.file_uploader("Or upload files", accept_multiple_files=True, key="uploads")
     left, middle, right = st.columns(3)
     name = left.text_input("Name of the new folder, below data/", key="new folder").strip()
     kind = middle.selectbox(
-        "What the bars are of", ["as the files say", *MARKET_KINDS],
+        "What the bars are of", [_AS_FILES_SAY, *MARKET_KINDS],
         help="Spot, or perpetual futures, which pay or earn funding. Only where the files do not say it.",
     )  # fmt: skip
-    columns = right.text_input(
+    zone = right.text_input(
+        "Time zone of a CSV", placeholder="UTC or Europe/Berlin",
+        help="Only for times that name no zone themselves (--time-zone).",
+    ).strip()  # fmt: skip
+    columns = left.text_input(
         "Columns of a CSV, where they are not recognised", placeholder="time=Date,open=Open,high=High,low=Low,…"
     ).strip()
+    symbol = middle.text_input("Symbol, where the files do not name it", placeholder="BTCUSDT").strip()
+    frame = right.selectbox("Timeframe, where the files do not name it", ["", *TIMEFRAMES])
     if not st.button("Import", type="primary", icon=":material/upload_file:"):
         return
-    target = _new_folder(name)
-    if uploads:
-        source = str(_UPLOADS / name)
-        Path(source).mkdir(parents=True, exist_ok=False)
-        for upload in uploads:
-            file = Path(upload.name).name
-            if not _NAME.fullmatch(file):
-                raise UserError(f"the file name '{file[:80]}' has other characters than letters, digits, '.', '_', '-'")
-            (Path(source) / file).write_bytes(upload.getvalue())
-    if not source:
+    target = new_folder(name)
+    instrument = None if kind == _AS_FILES_SAY else check_kind("What the bars are of", kind)
+    options = FileOptions(columns_of(columns), CsvLayout(time_zone=zone), symbol, frame or "", name)
+    if not uploads and not source:
         raise UserError("nothing is chosen: name a folder or a file, or upload files")
-    if not Path(source).exists():
+    if not uploads and not Path(source).exists():
         raise UserError(f"there is no {source} on this machine")
-    instrument = "" if kind == "as the files say" else kind
-    open_job(job_queue().submit(import_command(source, target, instrument, columns), once=True))
+    shown = st.progress(0.0, "Importing")
+    with uploaded(uploads, name) if uploads else nullcontext(Path(source)) as files:
+        report = import_into(files, target, instrument, options, lambda done, total: _show_share(shown, done, total))
+    st.session_state["imported"] = [
+        {"outcome": one.outcome, "file": str(one.path), "detail": one.detail} for one in report.sources
+    ]
+    set_address("folder", [str(target if len(report.catalogs) == 1 else target / report.catalogs[0].name)])
+    st.rerun()
 
 
-def _new_folder(name: str) -> Path:
-    """`data/NAME`, which must not be there: nothing is ever written over. Raises `UserError`."""
-    if not _NAME.fullmatch(name):
-        raise UserError("give the new folder a name of letters, digits, '.', '_' and '-'")
-    target = Path("data") / name
-    if target.exists() or (_UPLOADS / name).exists():
-        raise UserError(f"{target} is there already and is not written over: take another name")
-    return target
+def _show_share(place: DeltaGenerator, done: int, total: int) -> None:
+    place.progress(done / max(1, total), "Importing")
+
+
+def _tell_import() -> None:
+    """What became of the files of the import that was just made."""
+    files = st.session_state.pop("imported", None)
+    if files is None:
+        return
+    refused = sum(one["outcome"] == "refused" for one in files)
+    (st.warning if refused else st.success)(f"Imported. {refused} of {len(files)} files were refused.")
+    show_table(pd.DataFrame(files))
 
 
 def _download() -> None:
@@ -179,7 +211,7 @@ def _download() -> None:
     today = datetime.now(tz=UTC).date()
     start: date = middle.date_input("From (UTC)", today - timedelta(days=365), key="download from")
     name = right.text_input("Folder, below data/", f"{exchange}-{market}", key="download folder").strip()
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise UserError("give the folder a name of letters, digits, '.', '_' and '-'")
     command = download_command(exchange, market, symbols, ",".join(frames), start.isoformat(), Path("data") / name)
     st.caption("The same as a command:")

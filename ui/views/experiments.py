@@ -27,6 +27,7 @@ from backend.experiments.folder import (
 from backend.experiments.measures import Measure, measure_called
 from backend.reporting.blocks import Picture
 from backend.reporting.charts import difference_chart
+from backend.reporting.comparison.teams import LEAST_TRADES_RANKED
 from backend.reporting.labels import title_of
 from backend.reporting.run_summary import summarise_results
 from backend.runs.requests import RUNS
@@ -35,9 +36,9 @@ from backend.store.store import Store
 from cryptosentinel.protocol.untrusted import visible
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
-from ui.access import asked_for, escape_markdown, mistakes_explained, open_store, set_address, store_name
+from ui.access import address_follows, asked_for, escape_markdown, mistakes_explained, open_store, store_name
 from ui.kept import Kept
-from ui.parts.drawing import MOMENT, draw_blocks
+from ui.parts.drawing import MOMENT, draw_blocks, show_table
 
 _MOST_RUNS = 50  # backtests of the leaderboard, the newest ones
 _MARKETS = {
@@ -47,6 +48,8 @@ _MARKETS = {
     "shuffled_news": "Control: headlines shuffled",
 }
 _LEADERS = {
+    "rank": st.column_config.NumberColumn(
+        help=f"By the deflated Sharpe ratio, of those with {LEAST_TRADES_RANKED} closed trades or more."),
     "return": st.column_config.NumberColumn("return", format="%+.2f %%", help="Net of all costs."),
     "Sharpe": st.column_config.NumberColumn(format="%.2f", help="Return per unit of risk, for a year."),
     "deflated": st.column_config.NumberColumn(
@@ -88,10 +91,14 @@ def _leaderboard() -> None:
     chosen = st.selectbox("Window", list(rows), format_func=names.__getitem__, key="leaderboard window",
                           help="Only results of the same data and period can be compared.")  # fmt: skip
     table = pd.DataFrame(rows[chosen]).sort_values(["deflated", "Sharpe"], ascending=False)
-    st.dataframe(table, hide_index=True, column_config=_LEADERS, placeholder="–")
+    ranked = table["trades"] >= LEAST_TRADES_RANKED
+    table = pd.concat([table[ranked], table[~ranked]])  # who hardly traded comes last
+    table.insert(0, "rank", pd.array([*range(1, sum(ranked) + 1), *[None] * sum(~ranked)], dtype="Int64"))
+    show_table(table, column_config=_LEADERS)
     st.caption(
-        f"The newest {_MOST_RUNS} backtests at most. Sorted by the deflated Sharpe ratio. Intervals are 95 %, by a "
-        "block bootstrap of the bars; costs and settings may differ between runs, and the run says which."
+        f"The newest {_MOST_RUNS} backtests at most. Ranked by the deflated Sharpe ratio, and not at all with fewer "
+        f"than {LEAST_TRADES_RANKED} closed trades. Intervals are 95 %, by a block bootstrap of the bars; costs and "
+        "settings may differ between runs, and the run says which."
     )
 
 
@@ -116,6 +123,7 @@ def _rows(store: Store, run: RunRecord) -> list[tuple[_Window, dict[str, Any]]]:
                 "Sharpe": result.metrics.get("sharpe"),
                 "deflated": 100.0 * evidence.deflated,
                 "trials": evidence.trials,
+                "trades": int(result.metrics.get("trades") or 0),
                 "drawdown": 100.0 * float(result.metrics.get("max_drawdown", 0.0)),
                 "run": run.run,
             }))  # fmt: skip
@@ -149,9 +157,9 @@ def _ledger() -> None:
         "ways of trading": [counts[window].trials for window in windows],
         "looks (runs)": [counts[window].looks for window in windows],
     }
-    st.dataframe(pd.DataFrame(table), hide_index=True, column_config={"from (UTC)": MOMENT, "to (UTC)": MOMENT})
+    show_table(pd.DataFrame(table), column_config={"from (UTC)": MOMENT, "to (UTC)": MOMENT})
     with st.expander(f"All {len(trials)} trials"):
-        st.dataframe(_trial_table(trials), hide_index=True, column_config={"tested (UTC)": MOMENT})
+        show_table(_trial_table(trials), column_config={"tested (UTC)": MOMENT})
 
 
 def _trial_table(trials: Sequence[TrialRecord]) -> pd.DataFrame:
@@ -175,8 +183,10 @@ def _experiments() -> None:
         return
     names = list(folders)
     asked = asked_for("experiment", names, "an experiment")
-    chosen = st.selectbox("Experiment", names, index=names.index(asked[0]) if asked else 0)
-    set_address("experiment", [chosen])
+    if asked:
+        st.session_state["experiment chosen"] = asked[0]
+    follow = address_follows("experiment", "experiment chosen")
+    chosen = st.selectbox("Experiment", names, key="experiment chosen", on_change=follow)
     folder = folders[chosen]
     state = read_state_of(folder)
     if not (folder / RESULTS).is_file():
@@ -243,7 +253,7 @@ def _market(result: Mapping[str, Any], market: Mapping[str, Any], shown: Measure
                         for one in market["arms"]],
         "differs": ["yes" if compared.get(one["arm"], {}).get("different") else "" for one in market["arms"]],
     }  # fmt: skip
-    st.dataframe(pd.DataFrame(table), hide_index=True, placeholder="–", column_config={
+    show_table(pd.DataFrame(table), column_config={
         measure: st.column_config.NumberColumn(format="%.2f"),
         f"beyond {visible(str(result['against']))}": st.column_config.NumberColumn(format="%+.2f"),
         "p corrected": st.column_config.NumberColumn(

@@ -10,8 +10,8 @@ import streamlit as st
 from backend.jobs.files import Job
 from backend.jobs.queue import MOST_AT_A_TIME, command_words
 from cryptosentinel.protocol.untrusted import visible
-from ui.access import asked_for, job_queue, mistakes_explained, read_run, set_address
-from ui.parts.drawing import MOMENT
+from ui.access import address_follows, asked_for, job_queue, mistakes_explained, read_run
+from ui.parts.drawing import MOMENT, show_table
 from ui.parts.follow import LOOK_SECONDS
 from ui.parts.job import show_job
 from ui.views.run import show_run
@@ -47,18 +47,17 @@ def _page() -> None:
         elif st.session_state.get("job chosen") not in names:
             st.session_state["job chosen"] = names[0]
         chosen = st.selectbox(
-            "Open", names, key="job chosen", format_func=labels.__getitem__, on_change=_let_address_follow
+            "Open",
+            names,
+            key="job chosen",
+            format_func=labels.__getitem__,
+            on_change=address_follows("job", "job chosen"),
         )
-        set_address("job", [chosen])
         job = queue.job(chosen)
         show_job(job)
         if job.run:
             st.divider()
             show_run(read_run(job.run))
-
-
-def _let_address_follow() -> None:
-    set_address("job", [st.session_state["job chosen"]])
 
 
 def _limit() -> None:
@@ -79,7 +78,7 @@ def _follow(names: Sequence[str]) -> None:
         if [job.name for job in jobs] != list(names):
             st.rerun(scope="app")
         if jobs:
-            st.dataframe(_table(jobs), hide_index=True, placeholder="–", column_config=_COLUMNS)
+            show_table(_table(jobs), column_config=_COLUMNS)
 
 
 def _table(jobs: Sequence[Job]) -> pd.DataFrame:
@@ -88,11 +87,10 @@ def _table(jobs: Sequence[Job]) -> pd.DataFrame:
             "job": [job.name for job in jobs],
             "state": [job.status for job in jobs],
             "done": [job.share for job in jobs],
-            "run": [job.run for job in jobs],
             "asked for (UTC)": pd.to_datetime([job.request.submitted_at for job in jobs], unit="ms"),
             "began (UTC)": pd.to_datetime(pd.Series([job.started_at for job in jobs]), unit="ms"),
             "ended (UTC)": pd.to_datetime(pd.Series([job.finished_at for job in jobs]), unit="ms"),
-            "command": [visible(command_words(job.request.command)) for job in jobs],
+            "command": [command_words(job.request.command) for job in jobs],
         }
     )
 

@@ -41,7 +41,6 @@ def _page() -> None:
     kept = st.session_state.get("job")
     shown = asked[:1] or [name for name in names if name == kept]
     if shown:
-        set_address("job", shown)
         st.session_state["job"] = shown[0]
         _show_backtest(shown[0])
     others = [job for job in newest_of(jobs, "backtest") if job.name not in shown]

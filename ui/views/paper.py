@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pandas as pd
 import streamlit as st
 
+from backend.jobs.commands import session_command
+from backend.jobs.queue import Submission
 from backend.paper.background import process_of
 from backend.paper.overview.session_overview import SessionOverview, is_killed, overview, session_folders
 from backend.paper.sessions import paper_sessions
-from backend.runs.requests import RUNS
+from backend.reporting.labels import title_of
+from backend.runs.choices import BacktestChoices
+from backend.runs.requests import RUNS, WindowRequest, sample_data
 from backend.store.records import RunRecord
-from ui.access import asked_for, in_time, mistakes_explained, open_store, set_address
-from ui.parts.drawing import MOMENT
+from simulator.market.timeframes import SECOND_MS, interval_of
+from ui.access import (
+    address_follows,
+    asked_for,
+    escape_markdown,
+    in_time,
+    job_queue,
+    mistakes_explained,
+    open_store,
+    store_name,
+)
+from ui.parts.again import known_teams
+from ui.parts.drawing import MOMENT, show_table
+from ui.parts.job import job_label, newest_of, open_job, show_job
 from ui.parts.paper_session import draw_session, draw_switch
 
 _LOOK_SECONDS = 1.0
@@ -23,30 +40,73 @@ def _page() -> None:
     st.title("Paper")
     st.caption("Teams that trade on data that goes on, with the simulator's exchange. No real money.")
     names = session_folders(RUNS)
+    with st.expander("Start a session", expanded=not names, icon=":material/play_arrow:"), mistakes_explained():
+        _ask()
+    with mistakes_explained():
+        _jobs()
     if not names:
-        st.info("There are no paper sessions yet. A week in two minutes, without a network:")
-        st.code("cryptosentinel paper demo", language=None)
-        st.caption("Or the scripted team on live data of an exchange, in the background:")
-        st.code("cryptosentinel paper start --exchange binance --symbols BTC/USDT --timeframe 1m --decide-every 15",
-                language=None)  # fmt: skip
+        st.info("There are no paper sessions yet.")
         return
     asked = asked_for("session", names, "a session")
     if asked:
         st.session_state["session chosen"] = asked[0]
     elif st.session_state.get("session chosen") not in names:
         st.session_state["session chosen"] = names[0]
-    chosen = st.selectbox("Session", names, key="session chosen", on_change=_let_address_follow)
-    set_address("session", [chosen])
+    chosen = st.selectbox(
+        "Session", names, key="session chosen", on_change=address_follows("session", "session chosen")
+    )
     draw_switch(chosen)
     _follow(chosen)
     with st.expander("All sessions"), mistakes_explained():
         records, _ = in_time("all sessions", _all)
         if records is not None:
-            st.dataframe(_table(records, names), hide_index=True, column_config={"begun (UTC)": MOMENT})
+            show_table(_table(records, names), column_config={"begun (UTC)": MOMENT})
 
 
-def _let_address_follow() -> None:
-    set_address("session", [st.session_state["session chosen"]])
+def _jobs() -> None:
+    """The job that the address names, and others of sessions that wait or run."""
+    queue = job_queue()
+    queue.wake()
+    jobs = queue.jobs()
+    shown = asked_for("job", [job.name for job in jobs], "a job")[:1]
+    for job in newest_of(jobs, "paper"):
+        if job.name not in shown and st.button(escape_markdown(job_label(job)), key=f"open {job.name}"):
+            open_job(Submission(job, True))
+    if shown:
+        show_job(queue.job(shown[0]))
+
+
+def _ask() -> None:
+    """What a session of recorded bars needs; one on live data of an exchange begins in a terminal."""
+    st.caption("A session on recorded bars, as a job. On live data of an exchange it begins in a terminal:")
+    st.code("cryptosentinel paper start --exchange binance --symbols BTC/USDT --timeframe 1m --decide-every 15",
+            language=None)  # fmt: skip
+    folder = Path(st.text_input("Data folder", str(sample_data())).strip())
+    choices = BacktestChoices.of(folder)
+    suggested = choices.suggested_symbols(choices.timeframe)
+    first, after = choices.suggested_days(suggested, choices.timeframe)
+    with st.form("session"):
+        left, right = st.columns(2)
+        symbols = left.multiselect("Symbols", choices.symbols(choices.timeframe), default=suggested)
+        team = right.selectbox("Team", known_teams(strategies=False), format_func=title_of)
+        columns = st.columns(4)
+        start = columns[0].date_input("From", first)
+        end = columns[1].date_input("To (not included)", after)
+        every = columns[2].number_input("Bars between decisions", 0, 10_000, 0, help="0: once a day.")
+        pace = columns[3].number_input("Bars a second", 0.0, 1000.0, 2.0, help="0: as fast as they are used.")
+        submitted = st.form_submit_button("Start", type="primary", icon=":material/play_arrow:")
+    if submitted:
+        speed = pace * interval_of(choices.timeframe) / SECOND_MS
+        request = WindowRequest(
+            data=folder, symbols=tuple(symbols), timeframe=choices.timeframe, start=start.isoformat(),
+            end=end.isoformat(), decide_every=int(every), overrides=(f"paper.speed={speed:g}",),
+        )  # fmt: skip
+        request.check()
+        open_job(job_queue().submit(session_command(request, str(team), store_name(), str(RUNS)), once=True))
+    st.caption("Or a week of the sample on a mock exchange with a bad network, in two minutes:")
+    if st.button("Play the demonstration", icon=":material/play_arrow:"):
+        command = ("paper", "demo", f"--store={store_name()}", f"--runs={RUNS}")
+        open_job(job_queue().submit(command, once=True))
 
 
 @st.fragment(run_every=_LOOK_SECONDS)

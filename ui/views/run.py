@@ -12,7 +12,7 @@ from backend.reporting.decision.behaviour import TITLE as BEHAVIOUR
 from backend.reporting.labels import ABSENT
 from backend.reporting.run_page import RunPage, WindowPage
 from backend.store.records import PAPER
-from cryptosentinel.protocol.untrusted import visible
+from cryptosentinel.protocol.untrusted import visible, visible_values
 from ui.access import escape_markdown, market_kept, mistakes_explained
 from ui.parts.again import offer_again
 from ui.parts.candles import show_candles
@@ -57,7 +57,7 @@ def show_run(page: RunPage) -> None:
                     "Save as TOML", text, f"{page.run.run}.toml", "application/toml", help="A file for --config.",
                     on_click="ignore",
                 )  # fmt: skip
-            st.json(page.settings, expanded=1)
+            st.json(visible_values(page.settings), expanded=1)
 
 
 def _result(page: RunPage, blocks: Sequence[ReportBlock]) -> None:

@@ -11,11 +11,12 @@ from backend.reporting.comparison.run_labels import RunLabels, write_labels
 from backend.reporting.comparison.run_table import RunRow
 from backend.reporting.comparison.seed_groups import SeedGroup, seed_groups
 from backend.reporting.comparison.side_by_side import comparison_blocks
+from backend.runs.deletion import RunDeletion, delete_run, plan_deletions
+from backend.runs.requests import RUNS
 from backend.runs.sample_run import add_sample_run, has_sample_run
 from backend.store.store import Store
-from cryptosentinel.protocol.untrusted import visible
 from ui.access import asked_for, escape_markdown, mistakes_explained, read_run, set_address, store_name
-from ui.parts.drawing import MOMENT, draw_blocks
+from ui.parts.drawing import MOMENT, draw_blocks, show_table
 from ui.parts.follow import follow_store
 from ui.parts.ready import look_at_runs
 from ui.views.run import show_run
@@ -69,6 +70,7 @@ def _page() -> None:
             show_run(read_run(chosen[0], records[chosen[0]]))
         else:
             draw_blocks(comparison_blocks([read_run(name, records[name]).summary for name in chosen]), "compared")
+        _offer_to_delete(chosen)
 
 
 def _add_sample() -> None:
@@ -85,7 +87,7 @@ def _begin_with(names: Sequence[str]) -> None:
     if asked and set(asked) != set(chosen) and st.session_state.get("runs") != asked:
         chosen = asked  # the address was typed anew
     st.session_state["open"] = [name for name in chosen if name in names]
-    _keep_choice()
+    st.session_state["runs"] = list(st.session_state["open"])
 
 
 def _keep_choice() -> None:
@@ -109,6 +111,43 @@ def _edit_labels(run: str, labels: RunLabels) -> None:
                 st.rerun()
 
 
+def _offer_to_delete(chosen: Sequence[str]) -> None:
+    """A button for the runs that are open; what would go is shown first, and nothing goes without a second click."""
+    if not chosen:
+        return
+    if st.session_state.get("to delete") != list(chosen):
+        if st.button(f"Delete {_counted(len(chosen))} …", icon=":material/delete:", key="delete"):
+            st.session_state["to delete"] = list(chosen)
+            st.rerun()
+        return
+    with mistakes_explained(), Store.open(store_name()) as store:
+        plans = plan_deletions(store, RUNS, chosen)
+        for plan in plans:
+            st.warning(escape_markdown(_deletion_words(plan)))
+        sure, keep = st.columns(2)
+        if keep.button("Keep", key="keep"):
+            del st.session_state["to delete"]
+            st.rerun()
+        going = [plan for plan in plans if not plan.needed_by]
+        if going and sure.button(f"Delete {_counted(len(going))} for good", type="primary", key="delete for good"):
+            for plan in going:
+                delete_run(store, plan)
+            del st.session_state["to delete"]
+            set_address("run", [])
+            st.rerun()
+
+
+def _deletion_words(plan: RunDeletion) -> str:
+    if plan.needed_by:
+        return f"{plan.run} stays: {'; '.join(plan.needed_by)}."
+    own = f" Files of yours stay: {', '.join(plan.kept)}." if plan.kept else ""
+    return f"{plan.run}: {plan.total:,} records and {plan.size / 1e6:,.1f} MB of files will be deleted.{own}"
+
+
+def _counted(number: int) -> str:
+    return "this run" if number == 1 else f"these {number} runs"
+
+
 def _show_seeds(groups: Sequence[SeedGroup]) -> None:
     """Runs that are alike but for the seed, a row for each such group."""
     if not groups:
@@ -124,7 +163,7 @@ def _show_seeds(groups: Sequence[SeedGroup]) -> None:
             "runs": [", ".join(one.runs) for one in groups],
         }
         form = {"mean return": st.column_config.NumberColumn(format="%+.2f %%")}
-        st.dataframe(pd.DataFrame(table), hide_index=True, column_config=form)
+        show_table(pd.DataFrame(table), column_config=form)
 
 
 def _choose_in_table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> None:
@@ -155,8 +194,8 @@ def _choose_in_table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) ->
         _keep_choice()
 
     height = 38 + 35 * min(len(seen), 8)
-    st.dataframe(_table(seen, labels), hide_index=True, column_config=_COLUMNS, on_select=take, key="table",
-                 height=height, selection_mode="multi-row", placeholder="–")  # fmt: skip
+    show_table(_table(seen, labels), column_config=_COLUMNS, on_select=take, key="table",
+                 height=height, selection_mode="multi-row")  # fmt: skip
 
 
 def _table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> pd.DataFrame:
@@ -180,8 +219,8 @@ def _table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> pd.DataFr
             "data": [row.data for row in rows],
             "started (UTC)": pd.to_datetime([row.started_at for row in rows], unit="ms"),
             "seed": [row.seed for row in rows],
-            "tags": [visible(", ".join(labels.get(row.run, RunLabels()).tags)) for row in rows],
-            "note": [visible(labels.get(row.run, RunLabels()).note) for row in rows],
+            "tags": [", ".join(labels.get(row.run, RunLabels()).tags) for row in rows],
+            "note": [labels.get(row.run, RunLabels()).note for row in rows],
         }
     )
 

@@ -57,15 +57,15 @@ def _page() -> None:
         with open_store() as store:
             runs = [run for run in store.runs() if run.kind in _KINDS]
         follow_store(state)
-        shown = _shown(queue, jobs, runs)
-        if not runs and not jobs:
-            st.info("No training is stored yet. Start one below: the preset quick takes about a minute.")
-        with st.expander("Start a training", expanded=shown is None, icon=":material/play_arrow:"):
+        with st.expander("Start a training", expanded=not runs and not jobs, icon=":material/play_arrow:"):
             _ask()
+        if not runs and not jobs:
+            st.info("No training is stored yet: start one. The preset quick takes about a minute.")
+        _show_chosen(queue, jobs, runs)
 
 
-def _shown(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> str | None:
-    """Offer the jobs and trainings, show the chosen one, and return its name; None where there is none."""
+def _show_chosen(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> None:
+    """Offer the jobs and trainings, and show the chosen one."""
     by_run = {job.run: job for job in reversed(jobs) if job.run}
     waiting = [job for job in jobs if job.active and job.run not in {run.run for run in runs}]
     names = [*(job.name for job in waiting), *(run.run for run in runs)]
@@ -78,25 +78,21 @@ def _shown(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> s
         asked = [run] if run in names else asked
     to_open = (asked or asked_run)[:1]
     if not names:
-        return None
+        return
     if to_open and to_open[0] in names and st.session_state.get("training asked") != to_open[0]:
         st.session_state["training"] = to_open[0]
     elif st.session_state.get("training") not in names:
         st.session_state["training"] = names[0]
     # The names alone: how one stands is said below, and a label that changed would show its former words.
-    chosen: str = st.selectbox("Training, the newest first", names, key="training")
+    chosen: str = st.selectbox("Training, the newest first", names, key="training", on_change=_let_address_follow)
     st.session_state["training asked"] = chosen
     news = st.session_state.pop("told of job", None)
     if news:
         st.info(news)
     of_run = {run.run: run for run in runs}
     if chosen not in of_run:
-        set_address("run", [])
-        set_address("job", [chosen])
         show_job(queue.job(chosen))
-        return chosen
-    set_address("job", [])
-    set_address("run", [chosen])
+        return
     job = by_run.get(chosen)
     if job is not None:
         show_job(queue.job(job.name))
@@ -107,7 +103,13 @@ def _shown(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]) -> s
     show_training(page)
     st.page_link("views/runs.py", label=escape_markdown(f"All of run {chosen}"), icon=":material/open_in_new:",
                  query_params={"run": chosen})  # fmt: skip
-    return chosen
+
+
+def _let_address_follow() -> None:
+    chosen = st.session_state["training"]
+    is_job = any(job.name == chosen for job in job_queue().jobs())
+    set_address("job", [chosen] if is_job else [])
+    set_address("run", [] if is_job else [chosen])
 
 
 def _go_on(run: RunRecord, job: Job | None) -> None:

@@ -27,6 +27,7 @@ class _Account(_Shape):
     equity: FiniteFloat
     cash: FiniteFloat
     positions: dict[str, FiniteFloat]
+    entry_prices: dict[str, FiniteFloat] = {}  # of the symbols that are held
 
 
 class _Happened(_Shape):

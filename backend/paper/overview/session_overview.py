@@ -21,6 +21,8 @@ from backend.store.records import JournalRecord, RunRecord
 from backend.store.store import Store
 
 LAST_DECISIONS = 20
+LAST_TRADES = 50
+_TRADED_ENTRIES = 1_000  # of the journal that are looked through for them
 _TAIL = 4_000_000  # bytes of the log that are read: about a month of minutes
 _LATEST = ("alert", "notice", "control", "promotion")
 
@@ -35,11 +37,26 @@ class EventLog:
 
 
 @dataclass(frozen=True)
+class HeldPosition:
+    """A position at the last close: its signed quantity in base units, its average entry price and the last price in
+    quote currency, its value, its profit before closing costs, and its share of the equity (below 0: short)."""
+
+    symbol: str
+    quantity: float
+    entry: float
+    price: float
+    value: float
+    profit: float
+    share: float
+
+
+@dataclass(frozen=True)
 class SessionOverview:
     """A session as it stands.
 
     Attributes:
-        positions: of each symbol that is held: quantity, last price, value in quote currency, share of the equity.
+        positions: one of each symbol that is held.
+        trades: the newest fills, the newest first, as the journal has them (see `Fill`).
         waiting: orders that wait at the last close, or were sent after it.
         decisions: the newest first, each with what the journal says of it beside.
         guard: what the guard holds, as the newest entry has it.
@@ -51,7 +68,8 @@ class SessionOverview:
     outcome: PaperOutcome
     process: int | None
     log: EventLog
-    positions: tuple[tuple[str, float, float, float, float], ...]
+    positions: tuple[HeldPosition, ...]
+    trades: tuple[Mapping[str, Any], ...]
     waiting: tuple[Mapping[str, Any], ...]
     decisions: tuple[tuple[StoredDecision, Mapping[str, Any]], ...]
     guard: Mapping[str, Any]
@@ -93,6 +111,7 @@ def overview(store: Store, run: str, runs: Path, now: float) -> SessionOverview:
         process=process_of(runs / run),
         log=event_log(runs / run / LOG),
         positions=_positions(outcome, bars),
+        trades=_trades(store, run, entries[-1].ordinal if entries else 0 if snapshot is None else snapshot.after),
         waiting=_waiting(entries),
         decisions=_decisions(run, entries),
         guard=guards[-1] if guards else before.get("guard", {}),
@@ -127,18 +146,25 @@ def event_log(path: Path) -> EventLog:
     return EventLog(tuple(times), tuple(equity), tuple(events))
 
 
-def _positions(
-    outcome: PaperOutcome, bars: Sequence[JournalRecord]
-) -> tuple[tuple[str, float, float, float, float], ...]:
+def _positions(outcome: PaperOutcome, bars: Sequence[JournalRecord]) -> tuple[HeldPosition, ...]:
     price: dict[str, float] = {}
     for entry in bars:
         price |= {symbol: float(values[3]) for symbol, values in entry.document["bar"]["candles"].items()}
     rows = []
     for symbol, quantity in outcome.positions.items():
         if quantity:
-            value = quantity * price.get(symbol, float("nan"))
-            rows.append((symbol, quantity, price.get(symbol, float("nan")), value, value / outcome.equity))
+            entry, last = (prices.get(symbol, float("nan")) for prices in (outcome.entry_prices, price))
+            value = quantity * last
+            profit = quantity * (last - entry)
+            rows.append(HeldPosition(symbol, quantity, entry, last, value, profit, value / outcome.equity))
     return tuple(rows)
+
+
+def _trades(store: Store, run: str, last: int) -> tuple[Mapping[str, Any], ...]:
+    """The newest fills of the entries up to the ordinal `last`."""
+    entries = store.journal_between(run, max(0, last - _TRADED_ENTRIES), last + 1)
+    ledger = [one for entry in entries if entry.kind == "bar" for one in entry.document["happened"]["ledger"]]
+    return tuple([one for one in reversed(ledger) if one["kind_of_record"] == "Fill"][:LAST_TRADES])
 
 
 def _waiting(entries: Sequence[JournalRecord]) -> tuple[Mapping[str, Any], ...]:

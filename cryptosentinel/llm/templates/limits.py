@@ -24,6 +24,7 @@ from simulator.errors import UserError
 
 SECONDS = 10.0  # for one conversation; templates take milliseconds
 MEGABYTES = 2048  # more than the program has when it begins
+_TOO_DEEP = "it calls itself, or is nested, without end"
 _MOST_TIMES = 1000  # a factor in a template
 _GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")  # a tag of transformers, which marks and does nothing
 
@@ -58,6 +59,8 @@ def limited() -> Iterator[None]:
         yield
     except MemoryError:
         raise OverLimit(f"it takes more than {MEGABYTES:,} MB of memory") from None
+    except (RecursionError, SyntaxError):  # what Python says of the code that a template becomes
+        raise OverLimit(_TOO_DEEP) from None
     finally:
         sys.settrace(traced)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
@@ -70,11 +73,14 @@ def check_program(template: str) -> None:
     environment = Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=True)
     try:
         parsed = environment.parse(_GENERATION.sub("", template))
+        powers, products = parsed.find(nodes.Pow), list(parsed.find_all(nodes.Mul))
     except TemplateError:
-        return  # it is no template: whoever renders it says what is wrong
-    if parsed.find(nodes.Pow) is not None:
+        return  # it is not a template: whoever renders it says what is wrong
+    except RecursionError:
+        raise OverLimit(_TOO_DEEP) from None
+    if powers is not None:
         raise OverLimit("it raises to a power, which no chat template needs")
-    for product in parsed.find_all(nodes.Mul):
+    for product in products:
         if not (_is_small(product.left) or _is_small(product.right)):
             raise OverLimit(f"it multiplies by what may be more than {_MOST_TIMES:,}, which no chat template needs")
 

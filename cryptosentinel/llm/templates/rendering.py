@@ -22,7 +22,7 @@ TurnMessage = dict[str, Any]
 
 # Some templates write the date of the day. A fixed one makes the same conversation of the same words on any day.
 _TODAY = datetime.datetime(2024, 7, 26)
-_FAILURES = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+_FAILURES = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class CannotRender(Exception):

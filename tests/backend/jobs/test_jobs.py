@@ -251,7 +251,15 @@ def test_a_damaged_folder_hides_no_other(jobs: JobQueue) -> None:
 
 
 def test_what_is_no_job_is_refused(jobs: JobQueue) -> None:
-    commands: list[Sequence[str]] = [(), ("ui",), ("jobs", "list"), ("paper", "run"), ("--help",), ("data", "a\0b")]
+    commands: list[Sequence[str]] = [
+        (),
+        ("ui",),
+        ("jobs", "list"),
+        ("paper", "start"),
+        ("paper",),
+        ("--help",),
+        ("data", "a\0b"),
+    ]
     for command in commands:
         with pytest.raises(UserError):
             check_command(command)
@@ -259,6 +267,35 @@ def test_what_is_no_job_is_refused(jobs: JobQueue) -> None:
     (jobs.folder.parent / "file").write_text("")
     with pytest.raises(UserError, match="jobs cannot be kept"):
         JobQueue(jobs.folder.parent / "file").submit(COMMAND)
+
+
+@pytest.mark.parametrize(
+    ("progress", "left"),
+    [
+        (JobProgress("", "step", 30, 40, at=60_000, since=20_000, first=10), 20.0),  # 2 s a step, ten to go
+        (
+            JobProgress("", "step", 30, 40, at=50_000, since=10_000, first=10),
+            10.0,
+        ),  # the last count was ten seconds ago
+        (JobProgress("", "step", 39, 40, at=20_000, since=10_000, first=29), 0.0),  # it takes longer than it should
+        (JobProgress("", "step", 10, 40, at=60_000, since=60_000, first=10), None),
+        (JobProgress("", "step", 40, 40, at=60_000, since=20_000, first=10), None),
+        (JobProgress(), None),
+    ],
+)
+def test_time_left_is_of_the_pace_so_far(jobs: JobQueue, progress: JobProgress, left: float | None) -> None:
+    job = jobs.submit(COMMAND).job
+    write_part(job.path / PROGRESS, progress)
+    assert jobs.job(job.name).seconds_left(60.0) == left
+
+
+def test_each_part_of_a_job_has_a_pace_of_its_own(jobs: JobQueue) -> None:
+    job = jobs.submit(COMMAND).job
+    report = JobReport(job.path, seconds=0.0)
+    for what, done, total in (("rollouts", 3, 8), ("rollouts", 8, 8), ("steps", 50, 60), ("steps", 51, 60)):
+        report.moved(what, done, total)
+    progress = jobs.job(job.name).progress
+    assert (progress.first, progress.done) == (50, 51) and 0 < progress.since <= progress.at
 
 
 def test_progress_is_seen_while_it_is_made(jobs: JobQueue) -> None:

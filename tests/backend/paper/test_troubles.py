@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -18,7 +19,7 @@ from backend.builders.market import limits_of
 from backend.paper.background import process_of
 from backend.paper.bar_source import FeedBars
 from backend.paper.journal import Journal, entries_of
-from backend.paper.monitor import LOG
+from backend.paper.monitor import LOG, Monitor
 from backend.paper.parity import check_parity
 from backend.paper.switch import Switch, set_kill
 from backend.store import Store, StoreError
@@ -112,6 +113,43 @@ def test_the_kill_switch_acts_while_a_backfill_hangs(tmp_path: Path) -> None:
         assert time.monotonic() - pulled[0] < 5.0, "it was not waited for"
     assert not feed.over.is_set() and bars.ended == "", "the session is asked, not over"
     feed.over.set()
+
+
+class WrongFeed(HangingFeed):
+    """Four minutes of which the second comes at a million times the price, from the stream and when asked for again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = [self._candle(100 + number, price) for number, price in enumerate((1.0, 1e6, 1.01, 1.02))]
+
+    @staticmethod
+    def _candle(number: int, price: float) -> Candle:
+        opens, closes = number * MINUTE_MS, (number + 1) * MINUTE_MS
+        return Candle("BTC/USDT", opens, price, price, price, price, 5.0, closes, closes)
+
+    def next(self, timeout_s: float) -> FeedEvent | None:
+        """The candles one after the other."""
+        return self._left.pop(0) if self._left else None
+
+    def backfill(self, since: int, until: int) -> Sequence[Candle | Funding]:
+        """The wrong candle again."""
+        return [self._candle(101, 1e6)] if since == 101 * MINUTE_MS else []
+
+
+def test_a_candle_at_a_million_times_its_price_is_not_traded_on(tmp_path: Path) -> None:
+    marks = {"BTC/USDT": 1.0}
+    assembler = BarAssembler({"BTC/USDT": "spot"}, MINUTE_MS, 100 * MINUTE_MS, 1e-4, closes=lambda: marks)
+    monitor = Monitor("paper-1", tmp_path, 0, 60.0)
+    with Store.open("mem://") as store:
+        journal = Journal(store, "paper-1")
+        journal.tell(monitor.entry)
+        bars = FeedBars(WrongFeed(), assembler, journal, 1000, 103 * MINUTE_MS)
+        made = [bar for _ in range(4) if (bar := bars.next_bar(lambda: False)) is not None]
+    monitor.close()
+    assert [bar.candles["BTC/USDT"][3] if bar.candles else None for bar in made] == [1.0, None, 1.01, 1.02]
+    assert bars.counters()["implausible"] == 1
+    alerts = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [one["what"] for one in alerts if one["event"] == "alert"] == ["implausible_data"]
 
 
 class LateFeed(HangingFeed):

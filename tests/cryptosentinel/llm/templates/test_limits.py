@@ -25,6 +25,14 @@ HOSTILE = {
     "{{ ('a' | center(30000)) | replace('a', 'b' | center(30000)) | replace(' ', 'c' | center(90000)) }}": (
         "takes more than 512 MB"
     ),
+    "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}": "calls itself",
+    "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}": "calls itself",
+    "{% for m in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}": "calls itself",
+    "{{ " + "(" * 5_000 + "1" + ")" * 5_000 + " }}": "calls itself",
+    "{{ " + "not " * 5_000 + "1 }}": "calls itself",
+    "{{ messages" + "[0]" * 5_000 + " }}": "calls itself",
+    "{% for a in messages %}" * 30 + "{% endfor %}" * 30: "calls itself",
+    "{% if messages %}" * 2_000 + "{% endif %}" * 2_000: "calls itself",
     "{{ 9 ** 9 ** 9 ** 9 }}": "raises to a power",
     "{{ 'a' * 99999999999 }}": "multiplies",
     "{% set ns = namespace(x=9) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}": "multiplies",
