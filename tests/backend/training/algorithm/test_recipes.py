@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,6 +163,17 @@ def test_a_recipe_and_a_credit_of_your_own() -> None:
     credit = credit_of(TrainingConfig(credit=f"{__name__}:Halves"))
     assert credit is not None and credit.shares(lambda who: float(len(who)), ["trader"]) == {"trader": 0.5}
     assert credit_of(TrainingConfig()) is None
+
+
+def test_the_recipe_of_the_manual_is_ten_lines_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "extending.md").read_text()
+    block = page.split("<!-- tested: my_recipe.py -->\n```python\n")[1].split("```")[0]
+    assert sum(bool(line.strip()) for line in block.splitlines()) <= 10
+    (tmp_path / "my_recipe.py").write_text(block)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recipe = recipe_of(TrainingConfig(recipe="my_recipe:OnlyGood"))
+    assert recipe.advantages([0.0, 1.0], [True, True], None)[0].tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("name", ["Halves", "seeds", "missing"])
