@@ -47,8 +47,9 @@ _LOOKALIKES = str.maketrans(
 )
 _WORD = re.compile(r"\w+")
 _LATIN = re.compile(r"[A-Za-z]")
-# What opens a tag of any chat format: <|im_end|>, </tool_response>, <think>, <<SYS>>.
-_TAG = re.compile(r"<(?=[|/!A-Za-z])")
+# What opens a tag of any chat format: <|im_end|>, </tool_response>, <think>, <<SYS>>, [/INST].
+_BRACKETED = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|THINK|ARGS|CALL_ID|PREFIX|SUFFIX"
+_TAG = re.compile(rf"<(?=[|/!A-Za-z])|\[(?=/?(?:{_BRACKETED})\])")
 _CONTAINERS = (dict, list, tuple, Mapping)
 
 
@@ -56,14 +57,14 @@ def clean(text: str, limit: int) -> str:
     """`text` as one visible line of at most `limit` characters; a longer one is cut and ends in `...`.
 
     What cannot be seen is removed, compatibility forms (full-width, mathematical) become plain characters, white space
-    is one space, and `<` before a tag's name is set apart from it. Reads a bounded part of `text`, whatever its
+    is one space, and `<` or `[` before a tag's name is set apart from it. Reads a bounded part of `text`, whatever its
     length. Raises `ValueError` if `limit` has no room for the mark.
     """
     if limit < len(CUT_MARK):
         raise ValueError(f"a limit of {limit} characters has no room for the mark {CUT_MARK!r}")
     read = text[: 4 * limit + 64]
     shown = read if read.isascii() and read.isprintable() else _visible(read)
-    shown = " ".join(_TAG.sub("< ", shown).split())
+    shown = " ".join(_TAG.sub(r"\g<0> ", shown).split())
     if len(shown) <= limit and len(read) == len(text):
         return shown
     return shown[: limit - len(CUT_MARK)].rstrip() + CUT_MARK

@@ -155,8 +155,8 @@ def _check(path: Path, kind: FileKind, stored: pd.DataFrame, given: pd.DataFrame
     differs = _differs(before, after)
     wrong = differs.any(axis=1)
     if wrong.any():
-        time = int(wrong.idxmax())
-        name = str(differs.loc[time].idxmax())
+        place = int(wrong.to_numpy().argmax())
+        time, name = int(common[place]), str(names[int(differs.to_numpy()[place].argmax())])
         raise DataError(
             f"{name} of {format_time(time)} is {after.at[time, name]:.10g} here and {before.at[time, name]:.10g} in"
             f" {path} ({int(wrong.sum())} of {len(common)} common rows differ); import the right one with --replace"
