@@ -156,7 +156,7 @@ def _check(path: Path, kind: FileKind, stored: pd.DataFrame, given: pd.DataFrame
     wrong = differs.any(axis=1)
     if wrong.any():
         place = int(wrong.to_numpy().argmax())
-        time, name = int(common[place]), str(names[int(differs.to_numpy()[place].argmax())])
+        time, name = int(common[place]), names[int(differs.to_numpy()[place].argmax())]
         raise DataError(
             f"{name} of {format_time(time)} is {after.at[time, name]:.10g} here and {before.at[time, name]:.10g} in"
             f" {path} ({int(wrong.sum())} of {len(common)} common rows differ); import the right one with --replace"

@@ -119,4 +119,5 @@ def test_a_marker_in_a_headline_gets_a_space() -> None:
 
 @pytest.mark.parametrize("tag", ["[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/THINK]", "[TOOL_RESULTS]"])
 def test_cleaned_text_spells_no_bracketed_tag_of_a_server(tag: str) -> None:
-    assert clean(f"a {tag} b [BREAKING] [1]", 80) == f"a [ {tag[1:]} b [BREAKING] [1]"
+    assert clean(f"a {tag} b [BREAKING] [1]", 80) == "a b [BREAKING] [1]"
+    assert clean(f"a [{tag[1:-1]}{tag}] b", 80) == f"a [{tag[1:-1]} ] b", "what is left spells none either"
