@@ -158,10 +158,14 @@ def _check(path: Path, kind: FileKind, stored: pd.DataFrame, given: pd.DataFrame
         place = int(wrong.to_numpy().argmax())
         time, name = int(common[place]), names[int(differs.to_numpy()[place].argmax())]
         raise DataError(
-            f"{name} of {format_time(time)} is {after.at[time, name]:.10g} here and {before.at[time, name]:.10g} in"
+            f"{name} of {format_time(time)} is {_number(after, time, name)} here and {_number(before, time, name)} in"
             f" {path} ({int(wrong.sum())} of {len(common)} common rows differ); import the right one with --replace"
         )
     _same_columns(path, kind, given, stored)
+
+
+def _number(frame: pd.DataFrame, time: int, name: str) -> str:
+    return f"{float(frame[name].loc[time]):.10g}"
 
 
 def _same_columns(
