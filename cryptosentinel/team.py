@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -36,7 +37,7 @@ from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import Clamp
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage
-from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall
+from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, NoArguments, ToolCall
 from cryptosentinel.team_settings import TeamSettings
 from cryptosentinel.tools.book import WhatIfBook
 from cryptosentinel.tools.context import ToolContext
@@ -268,14 +269,16 @@ class _DecisionSession:
             self._listed(role, coins) if team.settings.schemas_in_prompt else (),
         )
         types, turns, sampling = role.argument_types(), role.turns(len(context.symbols)), self._sampling(role, context)
-        called: set[tuple[str, str]] = set()
-        for turn in range(turns):
+        called: Counter[tuple[str, str]] = Counter()
+        requests = turn = free = 0
+        while turn < turns:
             if full and turn == turns - 1:  # nothing else could still help
                 tools = tuple(tool for tool in tools if tool["function"]["name"] == role.answer.name)
             obstacle = self._obstacle(conversation, sampling.room)
             if obstacle is not None:
                 return conversation.finish(asked, None, obstacle)
-            seed = derive_seed(self.seed, role.key, ordinal, turn)
+            seed = derive_seed(self.seed, role.key, ordinal, requests)
+            requests, turn = requests + 1, turn + 1
             ids = tuple(conversation.ids)
             [completion] = yield [Request(role.key, ids, sampling, seed, tools)]
             cost = self.budget.book(role.key, completion.usage, len(ids)) if self.budget else 0.0
@@ -296,8 +299,12 @@ class _DecisionSession:
                 return conversation.finish(asked, call.arguments.model_dump(exclude_none=True), None)
             run = role.tool(call.name).run
             wanted = (call.name, call.arguments.model_dump_json())
-            if full and wanted in called:  # small models ask the same again and again
+            if full and called[wanted]:  # small models ask the same again and again
                 result: dict[str, Any] = {"note": f"you have this result already; call {role.answer.name}"}
+                if type(call.arguments) is NoArguments:
+                    tools = tuple(tool for tool in tools if tool["function"]["name"] != call.name)
+                if called[wanted] > 1:  # only the first time costs a turn; and in the end nothing is left but to answer
+                    turn, free = (turn - 1, free + 1) if free < turns else (max(turn, turns - 1), free)
             elif run is not None:
                 left = self.budget.remaining() if self.budget else {}
                 result = run(replace(context, budget=left) if left else context, call.arguments)
@@ -307,8 +314,8 @@ class _DecisionSession:
                 result = yield from self.delegate_jointly(call.arguments)
             else:
                 result = yield from self.delegate(call)
-            called.add(wanted)
-            if full and turn == turns - 2:
+            called[wanted] += 1
+            if full and turn == turns - 1:
                 result = {**result, "last_turn": f"call {role.answer.name} now"}
             conversation.add_tool_response(result, tool=call.name)
         return conversation.finish(asked, None, f"no_answer: no {role.answer.name} within {turns} turns")

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from simulator.folders import check_regular
+
 _MOST_BYTES = 256 * 2**20  # of one document, or of one line of a file of lines
 MOST_DEPTH = 100
 _MOST_DIGITS = 300  # of one number: all of them have a float
@@ -122,6 +124,7 @@ def _are_digits(letters: Any) -> Any:
 
 def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
     """The content of a file, at most `most` bytes. Raises `OSError`, and `ValueError` for a longer one."""
+    check_regular(path)
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 from simulator.errors import DataError, UserError
+
+
+def check_regular(path: Path) -> None:
+    """Raise `OSError` where `path`, links followed, is a FIFO, device, socket or folder: to open one may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is a FIFO, device, socket or folder, and only files are read", str(path))
 
 
 def data_folder(folder: str | Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simulator.errors import DataError
+from simulator.folders import check_regular
 
 _MOST_VALUES, _MOST_BYTES = 400_000_000, 8 * 2**30  # of one file
 # Times outside this range are seconds, microseconds or garbage, not milliseconds since the epoch.
@@ -20,12 +20,12 @@ EARLIEST, LATEST = 946_684_800_000, 4_102_444_800_000  # 2000-01-01, 2100-01-01
 
 
 Columns = Mapping[str, pa.Array | npt.NDArray[np.generic]]
-Written = Literal["written", "unchanged", "replaced"]
 
 
 def column_names(path: Path) -> list[str]:
     """The columns of the file at `path`, without reading them. Raises `DataError` when it is unreadable."""
     try:
+        check_regular(path)
         return list(pq.read_schema(path).names)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from error
@@ -50,6 +50,7 @@ def read_table(path: Path, required: tuple[str, ...]) -> pa.Table:
 
 def _check_size(path: Path) -> None:
     """Raise `DataError` for a file that says that it holds more than a machine should be asked for."""
+    check_regular(path)
     about = pq.read_metadata(path)
     size = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
     if about.num_rows * about.num_columns > _MOST_VALUES or size > _MOST_BYTES:
@@ -87,6 +88,8 @@ def write_table(path: Path, columns: Columns) -> None:
     part = path.with_suffix(".tmp")
     try:
         pq.write_table(pa.table(dict(columns)), part, compression="zstd", compression_level=9)
+        with part.open("rb") as written:  # the content is on disk before the name is
+            os.fsync(written.fileno())
         os.replace(part, path)
     except OSError as error:
         raise DataError(
@@ -94,21 +97,6 @@ def write_table(path: Path, columns: Columns) -> None:
         ) from error
     finally:
         part.unlink(missing_ok=True)
-
-
-def write_if_changed(path: Path, columns: Columns) -> Written:
-    """Write `columns` unless `path` holds them already; says what was done. Raises `DataError` where it cannot."""
-    if not path.exists():
-        write_table(path, columns)
-        return "written"
-    try:
-        # Content, not bytes: another version of the library may write other bytes.
-        if pq.read_table(path, partitioning=None).equals(pa.table(dict(columns))):
-            return "unchanged"
-    except (pa.ArrowException, OSError):
-        pass  # what cannot be read is not what is to be written
-    write_table(path, columns)
-    return "replaced"
 
 
 def timestamp_array(values: npt.NDArray[np.int64]) -> pa.Array:

@@ -78,7 +78,7 @@ def size_in_words(size: int) -> str:
 
 def comparison_table(title: str, evaluation: Mapping[str, Any]) -> Table:
     """The rows of an evaluation, the best return first."""
-    table = narrow_table(f"{title}: means over {evaluation.get('windows')} windows")
+    table = narrow_table(f"{title}: means over {evaluation['windows']} windows")
     for heading in ("return%", "Sharpe", "loss%", "expo", "trades", "long", "hold", "cost%"):
         table.add_column(heading, justify="right", no_wrap=True)
     rows = sorted(evaluation["rows"].items(), key=lambda item: -(item[1].get("total_return") or 0.0))

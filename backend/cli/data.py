@@ -19,6 +19,7 @@ from simulator.market.instruments import check_kind
 from simulator.market.timeframes import TIMEFRAMES, format_time, parse_time
 
 if TYPE_CHECKING:  # it imports numba
+    from simulator.data.importing import ImportReport
     from simulator.data.instruments import StatedKind
 
 data_app = typer.Typer(help="Make, list, check and import market data.", no_args_is_help=True)
@@ -100,10 +101,15 @@ def data_import(
     ] = "",
     delimiter: Annotated[str, typer.Option("--delimiter", help="What parts the cells of a CSV; tab for a tab.")] = "",
     decimal: Annotated[str, typer.Option("--decimal", help="Decimal point of a CSV: . or ,")] = ".",
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Replace stored rows of the same times where they differ; all others stay."),
+    ] = False,
 ) -> None:
-    """Make catalogs of recorded bars, funding, books, news and series. Exit code 2 if nothing could be used.
+    """Add recorded bars, funding, books, news and series to catalogs. Nothing that is stored there is deleted.
 
-    Binance Vision, CryptoDataDownload and freqtrade are recognised; for other CSV say --columns.
+    Exit code 1 if a file was refused, 2 if nothing could be used. Binance Vision, CryptoDataDownload and freqtrade are
+    recognised; for other CSV say --columns.
     """
     from simulator.data.formats.csv_table import CsvLayout
     from simulator.data.formats.recognise import FileOptions, columns_of
@@ -120,25 +126,37 @@ def data_import(
             lambda done, total: shown.progress("import", done, total),
             kind,
             options,
+            replace=replace,
         )
     for one in report.sources:
         console.print(f"{one.outcome:<9} {one.path}: {one.detail}", soft_wrap=True)
     for line in report.series:
         console.print(f"made      {line}", soft_wrap=True)
     for catalog in report.catalogs:
-        states = {path: state for path, state in report.written if path.parent == catalog}
-        counts = ", ".join(
-            f"{count} {state}"
-            for state in ("written", "unchanged", "replaced")
-            if (count := list(states.values()).count(state))
-        )
-        console.print(f"{catalog}: {counts}", soft_wrap=True)
-        _print_kinds(catalog, report.kinds[catalog])
-        for path, state in states.items():
-            if state == "replaced":
-                console.print(f"replaced  {path}: it had other content", soft_wrap=True)
+        _print_changes(catalog, report)
+    refused = sum(one.outcome == "refused" for one in report.sources)
     if not report.catalogs:
         raise DataError(f"{source}: nothing could be used; the reasons are above")
+    if refused:
+        console.print(f"{source}: {refused} of {len(report.sources)} files were refused; the reasons are above")
+        raise typer.Exit(1)
+
+
+def _print_changes(catalog: Path, report: ImportReport) -> None:
+    """What an import did to the files of a catalog, and the kinds of its symbols."""
+    changes = {path: change for path, change in report.written if path.is_relative_to(catalog)}
+    states = [change.state for change in changes.values()]
+    found = (state for state in ("written", "extended", "replaced", "unchanged") if state in states)
+    console.print(
+        f"{catalog}: {', '.join(f'{states.count(state)} {state}' for state in found) or 'unchanged'}", soft_wrap=True
+    )
+    _print_kinds(catalog, report.kinds.get(catalog, {}))
+    for path, change in changes.items():
+        if change.state in ("extended", "replaced"):
+            both = [f"{change.added} rows added"] * bool(change.added) + [f"{change.replaced} rows replaced"] * bool(
+                change.replaced
+            )
+            console.print(f"{change.state:<9} {path}: {', '.join(both)}", soft_wrap=True)
 
 
 @data_app.command("download")

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from backend.cli.console import comparison_table, console, difference_line, narrow_table, size_in_words
+from backend.cli.console import comparison_table, console, difference_line, narrow_table, size_in_words, value_table
 from backend.cli.parts.places import RunsOption, StoreOption
 from backend.config.places import RUNS, STORE
 from cryptosentinel.protocol.untrusted import visible
@@ -466,6 +466,7 @@ def _show(opened: Store, run: str, settings: bool) -> None:
     from backend.decisions.checked_documents import check_document
     from backend.decisions.document import read_decisions
     from backend.decisions.tree import describe_decisions
+    from backend.reporting.comparison.decision_value import HELD_OUT_VALUE
     from backend.reporting.comparison.run_labels import read_labels
     from backend.reporting.run_summary import how_it_was_run, summarise
     from backend.store.records import TrajectoryRecord
@@ -491,7 +492,9 @@ def _show(opened: Store, run: str, settings: bool) -> None:
         console.print(f"conversations: {there}; store.keep = {keep}")
     for evaluation in opened.evaluations(run):
         check_document(evaluation)
-        if "rows" in evaluation.result:
+        if evaluation.name == HELD_OUT_VALUE:
+            console.print(value_table(evaluation.result))
+        elif "rows" in evaluation.result:
             console.print(comparison_table(evaluation.name, evaluation.result))
             if evaluation.result.get("difference"):
                 console.print(difference_line(evaluation.result))

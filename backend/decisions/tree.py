@@ -194,8 +194,11 @@ def traced_tree(
     return decision_tree(decision.document, tuple(sorted(fills, key=lambda fill: fill.bar)), tuple(rejections))
 
 
-def find_decision(store: Store, run_id: str, number: int, team: str | None) -> tuple[StoredDecision, DecisionTree]:
-    """Decision `number` of `team` in a run, with its tree. Without `team` it is the only one that has decisions.
+def find_decision(
+    store: Store, run_id: str, number: int, team: str | None, *, option: str = "--team"
+) -> tuple[StoredDecision, DecisionTree]:
+    """Decision `number` of `team` in a run, with its tree. Without `team` it is the only one that has decisions;
+    `option` is the one with which a command names it.
 
     Raises `UserError` where there is no such run, team or decision, and says what there is.
     """
@@ -211,7 +214,7 @@ def find_decision(store: Store, run_id: str, number: int, team: str | None) -> t
     for decision in decisions:
         by_team.setdefault(decision.backtest, []).append(decision)
     if team is None and len(by_team) > 1:
-        raise UserError(f"run {run_id} has decisions of several teams: choose one with --team; there are {available}")
+        raise UserError(f"run {run_id} has decisions of several teams: choose one with {option}; there are {available}")
     of_team = by_team.get(team or next(iter(by_team)))
     chosen = next((decision for decision in of_team or [] if decision.ordinal == number), None)
     if of_team is None or chosen is None:

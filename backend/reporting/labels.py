@@ -39,10 +39,10 @@ _TITLES = {
     "oracle": "Oracle",
 }
 MEANINGS = {
-    "trained": "the four small models after M-GRPO",
+    "trained": "the team after M-GRPO",
     "warm_started": "the same models before it: they know the language and little of the trade",
     "trained, greedy": "each role says what it thinks likeliest, nothing is left to chance",
-    "scripted": "hand-written rules for the same four roles: the teacher of the warm start",
+    "scripted": "hand-written rules for the same roles",
     "hold": "buys once and keeps it",
     "flat": "never trades",
     "always_short": "sells short once and stays short",

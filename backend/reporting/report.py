@@ -7,7 +7,7 @@ it is gone or has changed. What a run did not get to is said to be not available
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
         "interval_meaning": interval_meaning,
         "columns": COLUMNS,
         "meanings": MEANINGS,
+        "who_learned": who_learned(summary.settings),
         "how": how_it_was_run(summary),
         "config": json.dumps(summary.settings, indent=2) if summary.settings else None,
         "value": _value(summary),
@@ -107,6 +108,28 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
         "backtest": _backtest(summary, reload),
     }
     return render_page("report.html.j2", figures, context)
+
+
+def who_learned(settings: Mapping[str, Any]) -> str:
+    """What the stages of a training taught which roles, by its `settings` (the sections of a configuration)."""
+    team, training = settings.get("team") or {}, settings.get("training") or {}
+    roles = ["manager", *team.get("roles", ())]
+    frozen = [role for role in roles if role in training.get("freeze", ())]
+    learning = [role for role in roles if role not in frozen]
+    first = "Stage 1 teaches the format. " if training.get("stage1_max_steps") else ""
+    whole = "the outcome of the team's trades"
+    if len(learning) == 1:
+        second = f"In stage 2 the {_in_words(learning)} alone learns, from {whole}"
+    elif frozen:
+        second = f"In stage 2 the {_in_words(learning)} share {whole}"
+    else:
+        second = f"In stage 2 all {len(roles)} roles share {whole}"
+    return f"{first}{second}{f'; the {_in_words(frozen)} kept the initial weights' if frozen else ''}."
+
+
+def _in_words(roles: Sequence[str]) -> str:
+    *most, last = [role.replace("_", " ") for role in roles]
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def interval_meaning(low: float, high: float) -> str:

@@ -42,11 +42,11 @@ def instructions(role: Role, context: ToolContext) -> str:
             "interest.",
         ]
     parts = [role.guide or role.system, "Words:\n" + "\n".join(f"- {word}" for word in words)]
-    if role.example:
-        example = json.dumps(dict(role.example))
+    if role.examples:
+        shown = "\n".join(json.dumps(dict(example)) for example in role.examples)
         if not context.mask.enabled:  # masked, the first coin is C1 anyhow
-            example = example.replace('"C1"', json.dumps(context.mask.alias(context.symbols[0])))
-        parts.append(f"Example of the arguments of {role.answer.name}: {example}")
+            shown = shown.replace('"C1"', json.dumps(context.mask.alias(context.symbols[0])))
+        parts.append(f"Arguments of {role.answer.name} in other cases, for their form only:\n{shown}")
     return "\n\n".join([*parts, _RULES])
 
 

@@ -136,7 +136,7 @@ def joint(role: SubAgent) -> SubAgent:
         role,
         answer=Tool(f"{role.answer.name}{EACH}", f"{role.answer.description} Of each coin.", answer),
         tools=(*(tool for tool in role.tools if tool.name in role.opening), *_looking_up(role)),
-        example={"answers": [{"symbol": "C1", **role.example}]} if role.example else {},
+        examples=[{"answers": [{"symbol": "C1", **example}]} for example in role.examples],
         guide=f"{role.guide or role.system}\n\nYou are asked about several coins at once. Judge each by what is said "
         "of it, and answer for all of them in one call.",
         brief=brief,

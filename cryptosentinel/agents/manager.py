@@ -105,7 +105,11 @@ class Decision(Arguments):
         return [position for position in self.positions if position.side != "keep"]
 
 
-_EXAMPLE = {"positions": [{"symbol": "C1", "reason": "analyst: up", "side": "long", "exposure": 0.5}]}
+_EXAMPLES = (
+    {"positions": [{"symbol": "C1", "reason": "analyst: up", "side": "long", "exposure": 0.6}]},
+    {"positions": [{"symbol": "C1", "reason": "analyst: strong down", "side": "short", "exposure": 0.9, "stop": 8}]},
+    {"positions": [{"symbol": "C1", "reason": "no lean", "side": "flat"}]},
+)
 
 
 def brief(context: ToolContext) -> str:
@@ -224,7 +228,7 @@ def role_over(
         max_turns=MAX_TURNS + len(own) + len(book),
         brief=brief,
         guide=_guide(sub_agents, bool(own), portfolio, joint),
-        example=_EXAMPLE,
+        examples=_EXAMPLES,
         opening=(known.name,),
         turns_per_coin=(0 if joint else len(sub_agents)) + len(own) if portfolio else 0,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from cryptosentinel.agents.manager import AskAnalyst
 from cryptosentinel.agents.role import SubAgent, Tool
-from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
+from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, in_kinds
 from cryptosentinel.tools import cross_market, market, technical
 from cryptosentinel.tools.context import ToolContext, horizon_volatility
 
@@ -19,6 +20,9 @@ BASE_RATE = 0.38  # of up, and of down: the chance of a normal move beyond FLAT_
 CLEAR_EDGE = 0.15
 STRONG_EDGE = 0.3
 MAX_EVIDENCE_CHARS = 160
+
+
+_OUTCOMES = ("up", "flat", "down")
 
 
 class Outlook(Arguments):
@@ -33,6 +37,7 @@ class Outlook(Arguments):
 class Forecast(Arguments):
     """Probabilities of the three outcomes at the horizon, normalised by their sum, which must be above 0."""
 
+    model_config = in_kinds(*({name: {"type": "number", "exclusiveMinimum": 0, "maximum": 1}} for name in _OUTCOMES))
     reason: str = Field(default="", max_length=200, description="what the tools said")
     up: float = Field(ge=0, le=1, description="probability that it ends above the flat band")
     flat: float = Field(ge=0, le=1, description="probability that it ends inside the flat band")
@@ -55,17 +60,12 @@ class Analysis(Forecast):
 
     further: list[Outlook] | None = Field(default=None, max_length=4, description="other horizons")
     volatility: float | None = Field(default=None, ge=0, le=1000, description="expected over the horizon, in percent")
-    evidence: list[str] | None = Field(default=None, max_length=5, description="what speaks for it, strongest first")
+    evidence: list[Annotated[str, Field(max_length=MAX_EVIDENCE_CHARS)]] | None = Field(
+        default=None, max_length=5, description="what speaks for it, strongest first"
+    )
     invalidation: float | None = Field(
         default=None, ge=-100, le=1000, description="move from now, in percent, that would prove it wrong"
     )
-
-    @field_validator("evidence")
-    @classmethod
-    def _short(cls, evidence: list[str] | None) -> list[str] | None:
-        if any(len(line) > MAX_EVIDENCE_CHARS for line in evidence or ()):
-            raise ValueError(f"a line of evidence has at most {MAX_EVIDENCE_CHARS} characters")
-        return evidence
 
 
 def brief(context: ToolContext) -> str:
@@ -142,7 +142,11 @@ ROLE = SubAgent(
         "against the crowd: where longs pay much, the price more often falls. Mostly this is enough: answer. Look up "
         "more only if it could change your answer."
     ),
-    example={"reason": "drift up, news good", "up": 0.5, "flat": 0.2, "down": 0.3},
+    examples=(
+        {"reason": "drift up, news good", "up": 0.58, "flat": 0.21, "down": 0.21},
+        {"reason": "drift strong down, longs pay", "up": 0.14, "flat": 0.19, "down": 0.67},
+        {"reason": "no evidence", "up": BASE_RATE, "flat": round(1 - 2 * BASE_RATE, 2), "down": BASE_RATE},
+    ),
     note=note,
     speaks_of_positions=False,
     opening=("get_trend", "get_news", "get_funding"),

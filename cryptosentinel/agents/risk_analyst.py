@@ -76,7 +76,11 @@ ROLE = SubAgent(
         "The question comes with get_risk (in percent: volatility over the horizon, `var` its normal quantile, "
         "`historical` that of the last 240 bars) and the account. A fair `loss` lies between `var` and `historical`."
     ),
-    example={"verdict": "reduce", "to": 0.5, "loss": 6, "rule": "the coin is twice as volatile as usual"},
+    examples=(
+        {"verdict": "approve", "loss": 3.1},
+        {"verdict": "reduce", "to": 0.4, "loss": 8.6, "rule": "the coin is twice as volatile as usual"},
+        {"verdict": "veto", "loss": 19.5, "rule": "the drawdown is deep"},
+    ),
     opening=("get_risk", "get_account"),
     tools=(
         Tool("get_risk", "Volatility and loss quantiles over the horizon, and the drawdown.", NoArguments, risk.risk),

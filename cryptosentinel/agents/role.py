@@ -8,7 +8,7 @@ A further sub-agent is one new file in `agents/` and one entry in `agents/regist
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -43,7 +43,8 @@ class Role:
         system: the system turn of the short prompt.
         brief: the question, with which the conversation begins.
         guide: what the system turn of the full prompt begins with: the aim, how it is judged, how to go about it.
-        example: arguments of the answer, as the full prompt shows them.
+        examples: arguments of the answer, as the full prompt shows them. Several that differ: of a single one small
+            models copy the numbers.
         note: what belongs to the question in the full prompt besides.
         turns_per_coin: turns for each coin of the decision but the first, beside `max_turns`.
         opening: tools without arguments that everybody calls first; the full prompt has their results.
@@ -58,7 +59,7 @@ class Role:
     max_turns: int
     brief: Callable[[ToolContext], str]
     guide: str = field(default="", kw_only=True)
-    example: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    examples: Sequence[Mapping[str, Any]] = field(default=(), kw_only=True)
     note: Callable[[ToolContext], str] | None = field(default=None, kw_only=True)
     opening: tuple[str, ...] = field(default=(), kw_only=True)
     turns_per_coin: int = field(default=0, kw_only=True)

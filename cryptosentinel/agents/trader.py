@@ -109,7 +109,11 @@ ROLE = SubAgent(
         "margin. Where the spread is normal and the order small, one market order without waiting is right; where the "
         "spread is wide, wait two bars."
     ),
-    example={"type": "market", "wait": 0, "slices": 1},
+    examples=(
+        {"type": "market", "wait": 0, "slices": 1},
+        {"type": "market", "wait": 2, "slices": 3, "rule": "the spread is wide"},
+        {"type": "limit", "wait": 0, "slices": 1, "offset": 0.3},
+    ),
     opening=("preview_order", "compare_orders", "get_margin"),
     tools=(
         Tool("preview_order", "The spread now and usually, and the volatility.", NoArguments, execution.preview),

@@ -11,8 +11,8 @@ What it holds a turn to: the tool's name; which arguments there are and must be,
 choices and lengths, and the bounds of numbers (an integer has no fraction, a bounded number no exponent, 0 no minus);
 text in which no tag of the chat format can be spelled; lists that name no coin twice; arguments that
 go with some values of others alone (`tool_schemas.KINDS`). What neither says is still for `tool_calls.parse` to refuse:
-other rules over several arguments, the validators of a field, a number without bounds that no float can hold, and an
-answer of more than `tool_calls.MAX_ANSWER_CHARS`. Letters beyond ASCII are written as they are, not as JSON's escapes.
+other rules over several arguments, a number without bounds that no float can hold, and an answer of more than
+`tool_calls.MAX_ANSWER_CHARS`. Letters beyond ASCII are written as they are, not as JSON's escapes.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ TurnPhase = Literal["opening", "thought", "closing", "answer"]
 class TurnState:
     """What a request has been answered so far. `begin` gives the grammar of its answer, behind a thought's end with
     True; None where it is not constrained. `is_blank` tells which tokens are white space alone. `versions`
-    are those of the weights, each with the first token that they sample."""
+    are those of the weights, each with the first token that they sample. A thought with all that opens and closes it
+    stays within its budget."""
 
     request: Request
     ends: Collection[int]
@@ -41,7 +42,7 @@ class TurnState:
     versions: list[tuple[int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.request.sampling.thinking_tokens == 0:
+        if self.thoughts is not None and not self._fits(self.thoughts):
             self.thoughts = None
         self._opened = 0  # how many tokens of an opening there are
         if self.thoughts is not None:
@@ -131,6 +132,14 @@ class TurnState:
             forced=self.forced,
             versions=tuple(self.versions),
         )
+
+    def _fits(self, thoughts: ThoughtFormat) -> bool:
+        """Whether the budget has room for what opens and what closes a thought; where it has not, none may open. Raises
+        `ValueError` where the prompt has opened one already."""
+        budget, frame = self.request.sampling.thinking_tokens, len(thoughts.cut_off)
+        if thoughts.begun and 0 < budget < frame:
+            raise ValueError(f"thinking_tokens = {budget}, and to close a thought takes {frame}")
+        return budget >= max(1, frame if thoughts.begun else frame + len(thoughts.opening))
 
     def _take_opening(self, token: int) -> None:
         assert self.thoughts is not None

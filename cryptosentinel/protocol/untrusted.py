@@ -1,8 +1,9 @@
 """Cleaning of all text from outside: headlines, names, tool output, remembered lessons, messages of an exchange.
 
-Cleaned text is one line of visible characters of bounded length, and spells no tag of a chat format. The codec already
-encodes data without special tokens (`llm/chat_codec.py`). Here the characters themselves are made safe. So an engine
-that sends text to a server meets no tag, and neither does a model that quotes what it read.
+Cleaned text is one line of visible characters of bounded length, and spells no tag of a chat format: a headline with
+tags reads as the one without them. The codec already encodes data without special tokens (`llm/chat_codec.py`). Here
+the characters themselves are made safe. So an engine that sends text to a server meets no tag, and neither does a model
+that quotes what it read, or a small one that was never shown such a word.
 
 `clean` and `render_result` are for what models read, `visible` for what people do.
 
@@ -48,8 +49,14 @@ _LOOKALIKES = str.maketrans(
 )
 _WORD = re.compile(r"\w+")
 _LATIN = re.compile(r"[A-Za-z]")
-# What opens a tag of any chat format: <|im_end|>, </tool_response>, <think>, <<SYS>>.
-_TAG = re.compile(r"<(?=[|/!A-Za-z])")
+# Tags of chat formats, with the role behind one: <|im_end|>, <|im_start|>user, </tool_response>, <<SYS>>, [/INST].
+_BRACKETED = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|THINK|ARGS|CALL_ID|PREFIX|SUFFIX"
+_TAG = re.compile(
+    r"<\|[^<>]{0,60}\|>(?:(?:assistant|user|system|tool|developer)\b)?"
+    rf"|</?[A-Za-z_][\w:|-]{{0,60}}/?>|<</?[A-Za-z_]{{1,60}}>>|\[/?(?:{_BRACKETED})\]"
+)
+# What would open one that is longer, or that is made of the rest.
+_TAG_START = re.compile(rf"<(?=[|/!A-Za-z])|\[(?=/?(?:{_BRACKETED})\])")
 _CONTAINERS = (dict, list, tuple, Mapping)
 
 
@@ -57,14 +64,16 @@ def clean(text: str, limit: int) -> str:
     """`text` as one visible line of at most `limit` characters; a longer one is cut and ends in `...`.
 
     What cannot be seen is removed, compatibility forms (full-width, mathematical) become plain characters, white space
-    is one space, and `<` before a tag's name is set apart from it. Reads a bounded part of `text`, whatever its
-    length. Raises `ValueError` if `limit` has no room for the mark.
+    is one space. Tags of chat formats are left out, and any other `<` or `[` is set apart from a tag's name. Reads a
+    bounded part of `text`, whatever its length. Raises `ValueError` if `limit` has no room for the mark.
     """
     if limit < len(CUT_MARK):
         raise ValueError(f"a limit of {limit} characters has no room for the mark {CUT_MARK!r}")
     read = text[: 4 * limit + 64]
     shown = read if read.isascii() and read.isprintable() else _visible(read)
-    shown = " ".join(_TAG.sub("< ", shown).split())
+    if "<" in shown or "[" in shown:
+        shown = _TAG_START.sub(r"\g<0> ", _TAG.sub(" ", shown))
+    shown = " ".join(shown.split())
     if len(shown) <= limit and len(read) == len(text):
         return shown
     return shown[: limit - len(CUT_MARK)].rstrip() + CUT_MARK

@@ -53,7 +53,7 @@ def news(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     confirmed ones alone, and one counts half as much as another that is `NEWS_HALF_LIFE` younger.
     """
     view = context.view
-    items = view.news(context.symbol, NEWS_COUNT, NEWS_MAX_AGE)
+    items = [item for item in view.news(context.symbol, NEWS_COUNT, NEWS_MAX_AGE) if clean(item.text, TONE_CHARS)]
     if not items:
         return {"tone": "not available"}
     newest = [

@@ -30,18 +30,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simulator.arrays import IntArray
+from simulator.arrays import FloatArray, IntArray
 from simulator.data.archive import MARKET_MANIFEST, SYMBOL, bar_file
 from simulator.data.catalog import BAR_FILE, STORED_COLUMNS, Catalog, read_bars
 from simulator.data.formats.recognise import NO_DATA, SUFFIXES, FileOptions, read_recorded
-from simulator.data.formats.recorded import BAR_VALUES, Disagreement, Recorded, joined
+from simulator.data.formats.recorded import BAR_VALUES, FUNDING_VALUES, Disagreement, Recorded, joined
 from simulator.data.instruments import INSTRUMENTS_FILE, StatedKind, read_instruments, write_instruments
+from simulator.data.merging import Change, FileKind, ImportLock, merged, write_merged
 from simulator.errors import DataError
 from simulator.market.bar_checks import check_bars
 from simulator.market.events import (
     NewsItem,
     funding_columns,
-    in_order,
     news_columns,
     read_funding,
     read_news,
@@ -60,9 +60,8 @@ from simulator.market.series import (
     series_file,
 )
 from simulator.market.timeframes import TIMEFRAMES, format_time, interval_of
-from simulator.tables import Columns, Written, column_names, timestamp_array, write_if_changed
+from simulator.tables import Columns, column_names, timestamp_array
 
-FileKind = Literal["bars", "funding", "book", "news", "series"]
 ImportOutcome = Literal["taken", "refused", "left out", "unknown"]
 
 _FUNDING_SUFFIX = "-funding.parquet"
@@ -85,7 +84,7 @@ class ImportReport:
     """Every file of the tree that might hold data, and every file of the catalogs with what was done to it."""
 
     sources: tuple[SourceFile, ...]
-    written: tuple[tuple[Path, Written], ...]
+    written: tuple[tuple[Path, Change], ...]
     catalogs: tuple[Path, ...]
     kinds: dict[Path, dict[str, StatedKind]]  # of the symbols of each catalog
     series: tuple[str, ...] = ()  # what was joined of files of other programs, with its gaps
@@ -103,16 +102,21 @@ class _Found:
     source: str = ""
 
 
+_Merged = list[tuple[Path, Columns, Change]]
+
+
 @dataclass
 class _Work:
     """An import under way."""
 
     root: Path
     out: Path
+    replace: bool = False
     is_tree: bool = True  # False: one file
+    lock: ImportLock | None = None
     sources: list[SourceFile] = field(default_factory=list)
     taken: dict[Path, Path] = field(default_factory=dict)  # file of a catalog: the file that it is made of
-    written: dict[Path, Written] = field(default_factory=dict)
+    written: dict[Path, Change] = field(default_factory=dict)
     traded: dict[str, set[str]] = field(default_factory=dict)  # the symbols that have usable bars, by venue
     news: dict[str, list[NewsItem]] = field(default_factory=dict)  # by venue
     stated: dict[str, dict[str, MarketKind]] = field(default_factory=dict)  # by files: venue, symbol
@@ -131,12 +135,34 @@ class _Work:
         self.taken |= dict.fromkeys(paths, one.path)
         return paths
 
-    def write(self, path: Path, columns: Columns) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{path.parent}: cannot be written: {error.strerror or error}") from error
-        self.written[path] = write_if_changed(path, columns)
+    def symbols(self, venue: str) -> set[str]:
+        """The symbols of which the tree or the venue's catalog has bars."""
+        return self.traded.get(venue, set()) | _stored_symbols(self.out / venue)
+
+    def venues(self) -> list[str]:
+        """The venues of the tree; where it has none, those that `out` has catalogs of."""
+        stored = self.out.iterdir() if self.out.is_dir() else ()
+        return sorted(self.traded or {path.name for path in stored if _stored_symbols(path)})
+
+    def merge(self, paths: Sequence[Path], kind: FileKind, columns: Columns, timeframe: str = "") -> _Merged:
+        """The rows added to each of the files. Raises `DataError` where one of them cannot take them."""
+        interval = interval_of(timeframe) if kind == "bars" else 0
+        return [(path, *merged(path, kind, columns, replace=self.replace, interval=interval)) for path in paths]
+
+    def write(self, files: _Merged) -> None:
+        for path, columns, change in files:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise DataError(f"{path.parent}: cannot be written: {error.strerror or error}") from error
+            write_merged(path, columns, change)
+            self.written[path] = change
+
+
+def _stored_symbols(catalog: Path) -> set[str]:
+    if not catalog.is_dir() or (catalog / MARKET_MANIFEST).exists():
+        return set()
+    return {match[1] for path in catalog.iterdir() if (match := BAR_FILE.fullmatch(path.name))}
 
 
 def import_tree(
@@ -146,27 +172,44 @@ def import_tree(
     progress: Callable[[int, int], None] = lambda done, total: None,
     instrument: MarketKind | None = None,
     options: FileOptions | None = None,
+    *,
+    replace: bool = False,
 ) -> ImportReport:
     """Make one catalog `out/VENUE` of each venue in the tree `source`; of some `symbols` only, where given.
 
     `source` may be one file. `options` say what files of other programs do not say of themselves.
 
-    Nothing in `source` is changed. A file of a catalog that has the same content already stays as it is; one of other
-    content is replaced, and the report says so. Files that are there and not in the tree stay. `progress` is called
-    with the files done and their number. `instrument` is the kind of all the symbols, in place of what the tree states.
+    Nothing in `source` is changed. Rows join those that a catalog has already, by time. A file with a row that differs
+    from the stored one of the same time is refused; with `replace` its rows take the place of the stored ones of the
+    same times, and all others stay. Headlines are added. `progress` is called with the files done and their number.
+    `instrument` is the kind of all the symbols, in place of what the tree states.
 
     Raises:
         DataError: no such folder or no file of a known kind in it, a symbol that no venue has, an `out` that lies in
-            the tree, cannot be written to or holds a market that the project wrote. What is wrong with single files is
-            in the report.
+            the tree, cannot be written to, holds a market that the project wrote or is written by another import. What
+            is wrong with single files is in the report.
     """
-    work = _Work(Path(source), Path(out))
+    work = _Work(Path(source), Path(out), replace)
+    try:
+        return _import(work, symbols, progress, instrument, options or FileOptions())
+    finally:
+        if work.lock is not None:
+            work.lock.release()
+
+
+def _import(
+    work: _Work,
+    symbols: Sequence[str] | None,
+    progress: Callable[[int, int], None],
+    instrument: MarketKind | None,
+    options: FileOptions,
+) -> ImportReport:
     paths = _paths(work)
     found: list[_Found] = []
     recorded: list[tuple[Path, Recorded]] = []
     foreign = {path for path in paths if _is_foreign(path)}
     for number, path in enumerate(sorted(foreign), 1):
-        recorded += [(path, one) for one in _read(path, work, symbols, options or FileOptions())]
+        recorded += [(path, one) for one in _read(path, work, symbols, options)]
         progress(number, len(paths))
     for path in paths:
         if path in foreign:
@@ -189,6 +232,7 @@ def import_tree(
         _check_outside(work, part.venue)
     there = {one.name for one in bars} | {part.symbol for _, part in recorded if part.kind == "bars"}
     _check_symbols(symbols, there, work.root)
+    work.lock = ImportLock(work.out)
     done = len(paths) - len(found)
     progress(done, len(paths))
     # Bars go first: what stands beside them needs to know the venues that could be used.
@@ -196,19 +240,20 @@ def import_tree(
     for one in bars + _named_apart([one for one in found if one.kind != "bars"]):
         try:
             detail, targets, columns = _take(one, work)
+            files = work.merge(targets, one.kind, columns, one.timeframe)
         except DataError as error:
             work.tell(one.path, "refused", _reason(one.path, error))
         else:
-            for target in targets:
-                work.write(target, columns)
+            work.write(files)
             work.tell(one.path, "taken", f"{one.kind}: {detail}")
         done += 1
         progress(done, len(paths))
     _take_recorded([entry for entry in recorded if entry[1].kind != "bars"], work)
     for venue, items in work.news.items():
         if items:
-            work.write(work.out / venue / _NEWS, news_columns(in_order(items)))
-    catalogs = tuple(work.out / venue for venue in sorted(work.traded))
+            work.write(work.merge([work.out / venue / _NEWS], "news", news_columns(items)))
+    changed = {path.relative_to(work.out).parts[0] for path in work.written}
+    catalogs = tuple(work.out / venue for venue in sorted(changed | set(work.traded)))
     return ImportReport(
         tuple(sorted(work.sources, key=lambda one: one.path)),
         tuple(sorted(work.written.items())),
@@ -216,6 +261,7 @@ def import_tree(
         {
             catalog: _state_kinds(catalog, work.traded[catalog.name], instrument, work.stated.get(catalog.name, {}))
             for catalog in catalogs
+            if catalog.name in work.traded
         },
         tuple(work.series),
     )
@@ -245,13 +291,17 @@ def _paths(work: _Work) -> list[Path]:
         path, work.root, work.is_tree = work.root, work.root.parent, False
         return [path]
     if not work.root.is_dir():
-        raise DataError(f"{work.root}: there is no such folder to import")
+        special = "it is a FIFO, device or socket" if work.root.exists() else "there is no such folder or file"
+        raise DataError(f"{work.root}: {special}; name a folder of recorded files, or one of them")
     if work.out.resolve().is_relative_to(work.root.resolve()):
         raise DataError(f"{work.out}: lies in the tree that is imported; choose a folder outside {work.root}")
     known = (".parquet", *SUFFIXES)
-    named = (path for path in work.root.rglob("*") if path.name.endswith(known) and path.name not in NO_DATA)
+    named = [path for path in work.root.rglob("*") if path.name.endswith(known) and path.name not in NO_DATA]
     paths = sorted(path for path in named if path.is_file())
-    if not paths:
+    for path in named:
+        if not path.is_file() and not path.is_dir():
+            work.tell(path, "refused", "it is a FIFO, device or socket, or a link that leads nowhere")
+    if not paths and not work.sources:
         raise DataError(f"{work.root}: holds no file that ends with {', '.join(known)}")
     return paths
 
@@ -303,7 +353,7 @@ def _take_recorded(recorded: list[tuple[Path, Recorded]], work: _Work) -> None:
 def _take_series(parts: list[tuple[Path, Recorded]], work: _Work) -> None:
     """Join and write the parts of one series. Raises `DataError` where it has no place."""
     kind, venue, symbol, timeframe = parts[0][1].key
-    if kind != "bars" and symbol not in work.traded.get(venue, ()):
+    if kind != "bars" and symbol not in work.symbols(venue):
         raise DataError(f"there are no bars of {symbol} in {venue} for it to stand beside; import both together")
     folder = work.out / venue
     if (folder / MARKET_MANIFEST).exists():
@@ -312,15 +362,19 @@ def _take_series(parts: list[tuple[Path, Recorded]], work: _Work) -> None:
     place = f"mark/{name}" if kind == "mark" else name
     source = _Found(parts[0][0], "funding" if kind == "funding" else "bars", venue, symbol, timeframe)
     target = work.claim(source, [venue], place)[0]
-    while True:
+    stored: FileKind = "funding" if kind == "funding" else "bars"
+    parts = [entry for entry in parts if _agrees(entry, target, stored, work)]
+    while parts:
         try:
             time, values, common = joined([one for _, one in parts])
             break
         except Disagreement as error:
             work.tell(next(path for path, one in parts if one is error.part), "refused", str(error))
             parts = [entry for entry in parts if entry[1] is not error.part]
-    names = ("funding_rate",) if kind == "funding" else BAR_VALUES
-    columns = {column: np.ascontiguousarray(values[:, number]) for number, column in enumerate(names)}
+    if not parts:
+        return
+    columns = _series_columns(time, values)
+    files = work.merge([target], stored, columns, timeframe)
     notes = [] if kind == "funding" else check_bars(str(target), interval_of(timeframe), time, columns)
     told = [issue.detail for issue in notes if kind == "bars" or issue.kind == "gap"]
     told += [f"{common} rows are in two files"] * bool(common)
@@ -331,9 +385,29 @@ def _take_series(parts: list[tuple[Path, Recorded]], work: _Work) -> None:
             work.stated.setdefault(venue, {})[symbol] = one.instrument
         said = f"{kind}: {one.format}, {len(one.rows.time)} {_span(one.rows.time)} for {venue}/{place}"
         work.tell(path, "taken", "; ".join([said, *one.rows.notes]))
-    work.write(target, {"timestamp": timestamp_array(time), **columns})
-    files = f"{len(parts)} file{'s' * (len(parts) > 1)}"
-    work.series.append("; ".join([f"{venue}/{place}: {len(time)} rows {_span(time)} of {files}", *told]))
+    work.write(files)
+    count = f"{len(parts)} file{'s' * (len(parts) > 1)}"
+    work.series.append("; ".join([f"{venue}/{place}: {len(time)} rows {_span(time)} of {count}", *told]))
+
+
+def _agrees(entry: tuple[Path, Recorded], target: Path, kind: FileKind, work: _Work) -> bool:
+    """Whether a part of a series fits what is stored of it; where it does not, it is refused."""
+    path, one = entry
+    if work.replace:
+        return True
+    try:
+        columns = _series_columns(one.rows.time, one.rows.values)
+        work.merge([target], kind, columns, one.timeframe)
+    except DataError as error:
+        work.tell(path, "refused", str(error))
+        return False
+    return True
+
+
+def _series_columns(time: IntArray, values: FloatArray) -> dict[str, Any]:
+    names = FUNDING_VALUES if values.shape[1] == 1 else BAR_VALUES
+    columns = {name: np.ascontiguousarray(values[:, number]) for number, name in enumerate(names)}
+    return {"timestamp": timestamp_array(time), **columns}
 
 
 def _span(time: IntArray) -> str:
@@ -421,9 +495,10 @@ def _take(one: _Found, work: _Work) -> tuple[str, list[Path], Columns]:
     """What is in a file, in words; where it goes and what is written there. Raises `DataError` where it is refused."""
     if one.kind == "bars":
         return _take_bars(one, work)
-    if not work.traded:
+    venues = work.venues()
+    if not venues:
         raise DataError("no venue of the tree has usable bars for it to stand beside")
-    own = [one.venue] if one.venue in work.traded else sorted(work.traded)
+    own = [one.venue] if work.symbols(one.venue) else venues
     if one.kind == "news":
         return _take_news(one, own, work), [], {}
     columns: dict[str, Any]
@@ -433,15 +508,15 @@ def _take(one: _Found, work: _Work) -> tuple[str, list[Path], Columns]:
     elif one.kind == "book":
         books, name = read_books(one.path), one.path.name
         columns, content = book_columns(books), f"{len(books)} order books"
-        own = [one.venue] if one.name in work.traded.get(one.venue, ()) else []
+        own = [one.venue] if one.name in work.symbols(one.venue) else []
     else:
         events, name = read_funding(one.path), one.path.name
         columns, content = funding_columns(events), f"{len(events)} settlements"
-        if one.venue not in work.traded:
-            own = [venue for venue in own if one.name in work.traded[venue]]
+        if not work.symbols(one.venue):
+            own = [venue for venue in own if one.name in work.symbols(venue)]
     if not own:
         raise DataError(f"there are no bars of {one.name} for it to stand beside; put both in the folder of one venue")
-    bare = one.kind == "funding" and one.name not in work.traded[own[0]]
+    bare = one.kind == "funding" and one.name not in work.symbols(own[0])
     detail = f"{content} for {', '.join(own)}" + (f", which has no bars of {one.name}" if bare else "")
     return detail, work.claim(one, own, name), columns
 
@@ -465,8 +540,7 @@ def _take_news(one: _Found, venues: Sequence[str], work: _Work) -> str:
     counts = []
     for venue in venues:
         # Symbols of an earlier import keep their headlines.
-        there = {match[1] for path in (work.out / venue).iterdir() if (match := BAR_FILE.fullmatch(path.name))}
-        items = read_news(one.path, tuple(sorted(there)))
+        items = read_news(one.path, tuple(sorted(_stored_symbols(work.out / venue))))
         work.news.setdefault(venue, []).extend(items)
         counts.append(f"{len(items)} headlines for {venue}")
     return "; ".join([", ".join(counts), *time_findings(one.path)])

@@ -135,7 +135,8 @@ def test_a_first_message_tells_of_every_coin_and_a_grammar_asks_for_each(key: st
         named = {arguments.get("symbol") for tool, arguments, _ in told if tool == name}
         assert named in ({"C3", "C1"}, {None})
     assert "several coins" in instructions(role, context)
-    role.answer.arguments.model_validate(dict(role.example))
+    for example in role.examples:
+        role.answer.arguments.model_validate(dict(example))
     coins = ("C3", "C1")
     answer = callable_tools(role, coins)[-1]["function"]["parameters"]["properties"]["answers"]
     assert [one["properties"]["symbol"] for one in answer["prefixItems"]] == [{"const": "C3"}, {"const": "C1"}]

@@ -73,7 +73,7 @@ def replay_decision(
     Raises `UserError` for a decision, role or tool that is not there, an answer of another shape, a team whose folder
     is gone, and data or settings that have changed since.
     """
-    then, then_tree = find_decision(store, run_id, number, backtest)
+    then, then_tree = find_decision(store, run_id, number, backtest, option="--backtest")
     setup = stored_setup(store, run_id)
     result = {one.name: one.document for one in read_backtests(store, run_id)}.get(then.backtest)
     if result is None:

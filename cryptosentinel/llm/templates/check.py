@@ -53,6 +53,9 @@ def check_format(codec: TemplateCodec) -> FormatReport:
         adapted.append("a tool's answer is a turn of the user")
     if codec.thoughts is not None and not codec.thoughts.kept:
         adapted.append("thoughts are dropped from earlier turns")
+    if codec.words.words:
+        listed = ", ".join(f"'{word}'" for word in codec.words.words)
+        adapted.append(f"turns are marked by the words {listed}, which get a space inside where they stand in data")
     return FormatReport("approximate" if differs else "exact", layout.syntax.name, differs, tuple(adapted))
 
 

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages, ThoughtFormat
 from cryptosentinel.llm.templates.layout import SYSTEM, TEXT, TOOL, USER, Layout, opening_with
 from cryptosentinel.llm.templates.pieces import Piece, PieceEncoder, Special
+from cryptosentinel.llm.templates.words import WordMarkers
 from cryptosentinel.protocol.calls.syntax import CallSyntax, Said, guessed, json_text
 from cryptosentinel.protocol.tool_calls import (
     Arguments,
@@ -74,6 +75,9 @@ class TemplateCodec(ChatFormat):
         # What the beginning of the next answer ends with, and that of one in the past does not have.
         dropped = self.thoughts is not None and not self.thoughts.kept
         self._begun = encoder.split(layout.begun) if dropped else []
+        # Where the user gives a tool's answer, the pieces of his turns have all words.
+        answered = [layout.response] if layout.calls_shown else []
+        self.words = WordMarkers([layout.opening, layout.next_user, *answered])
         self._openings: dict[str, list[Piece]] = {}
         self._told: dict[str, None] = {}  # lists of tools in system texts, in the order in which they came
         self._opening_of(None)
@@ -96,15 +100,16 @@ class TemplateCodec(ChatFormat):
             told = _tools_text(tools, self.syntax)
             self._told[told] = None
             system, tools = system + told, None
-        values = {SYSTEM: self.layout.rules[SYSTEM].apply(system), USER: self.layout.rules[USER].apply(user)}
-        return self._encoder.encode(self._opening_of(tools), values)
+        return self._encoder.encode(
+            self._opening_of(tools), {SYSTEM: self._value(SYSTEM, system), USER: self._value(USER, user)}
+        )
 
     def tool_response(self, text: str, tool: str = "") -> list[int]:
-        values = {TEXT: self.layout.rules[TEXT].apply(text), TOOL: re.sub(r"[^A-Za-z0-9_.-]", "_", tool) or "unknown"}
+        values = {TEXT: self._value(TEXT, text), TOOL: re.sub(r"[^A-Za-z0-9_.-]", "_", tool) or "unknown"}
         return self._encoder.encode(self._response, values, after=self.layout.end)
 
     def user_turn(self, text: str) -> list[int]:
-        return self._encoder.encode(self._next_user, {TEXT: self.layout.rules[USER].apply(text)}, after=self.layout.end)
+        return self._encoder.encode(self._next_user, {TEXT: self._value(USER, text)}, after=self.layout.end)
 
     def past_prompt(self, prompt: Sequence[int]) -> list[int]:
         begun = self._encoder.encode(self._begun, {}, after=self.layout.end)
@@ -116,7 +121,11 @@ class TemplateCodec(ChatFormat):
         return [*lead, *answer[first:]]
 
     def encode_data(self, text: str) -> list[int]:
-        return self._encoder.data(text)
+        return self._encoder.data(self.words.broken(text))
+
+    def _value(self, slot: str, text: str) -> str:
+        """`text` as it stands in the slot: as the template writes it, and without words that open or close a turn."""
+        return self.layout.rules[slot].apply(self.words.broken(text))
 
     def encode_assistant(self, text: str) -> list[int]:
         layout = self.layout

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from simulator.errors import DataError
+from simulator.folders import check_regular
 
 MOST_UNPACKED = 2 * 2**30  # of one file or member, unpacked
 _MOST_MEMBERS, _AT_ONCE = 10_000, 2**20
@@ -42,6 +43,7 @@ def contents_of(path: Path, most: int = MOST_UNPACKED) -> Iterator[Content]:
     holds more than `most` bytes.
     """
     try:
+        check_regular(path)
         with path.open("rb") as file:
             start = file.read(2)
             file.seek(0)

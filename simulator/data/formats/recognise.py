@@ -36,6 +36,7 @@ from simulator.data.formats.recorded import (
     ordered,
 )
 from simulator.errors import DataError, UserError
+from simulator.folders import check_regular
 from simulator.market.timeframes import interval_of
 from simulator.tables import numbers, read_table, times
 
@@ -297,6 +298,7 @@ def _arrow_rows(path: Path) -> Rows:
         if path.suffix == ".parquet":
             table = read_table(path, ("date", *BAR_VALUES))
         else:
+            check_regular(path)
             batches, size = [], 0
             with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
                 for number in range(reader.num_record_batches):

@@ -21,9 +21,9 @@ from plotly.offline import get_plotlyjs
 from backend.decisions.document import EXAMPLE_DECISION
 from backend.reporting import charts
 from backend.reporting.html.page import packed_plotly
-from backend.reporting.labels import ABSENT
+from backend.reporting.labels import ABSENT, MEANINGS
 from backend.reporting.market_reload import MarketReload
-from backend.reporting.report import interval_meaning, render, write_report
+from backend.reporting.report import interval_meaning, render, who_learned, write_report
 from backend.reporting.run_summary import RunSummary, run_facts, summarise
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
@@ -320,3 +320,29 @@ def test_curves_show_returns_drawdowns_and_holes() -> None:
     assert [line.x0 for line in drawn.layout.shapes] == [2]
     calls = charts.calls_chart({"trader": {0: 3, 1: 1}}).plotly().data[0]
     assert (list(calls.x), list(calls.y)) == ([0, 1], [75.0, 25.0])
+
+
+ALL = ["market_analyst", "risk_analyst", "trader"]
+
+
+@pytest.mark.parametrize(
+    ("roles", "frozen", "steps", "said"),
+    [
+        (ALL, [], 5, "Stage 1 teaches the format. In stage 2 all 4 roles share the outcome of the team's trades."),
+        (ALL, ALL, 0, "In stage 2 the manager alone learns, from the outcome of the team's trades; the market analyst, "
+                      "risk analyst and trader kept the initial weights."),
+        (ALL, ["manager", "trader"], 0, "In stage 2 the market analyst and risk analyst share the outcome of the "
+                                        "team's trades; the manager and trader kept the initial weights."),
+        (ALL[:1], [], 0, "In stage 2 all 2 roles share the outcome of the team's trades."),
+        ([], [], 0, "In stage 2 the manager alone learns, from the outcome of the team's trades."),
+        (["trader"], ["market_analyst"], 0, "In stage 2 all 2 roles share the outcome of the team's trades."),
+    ],
+)  # fmt: skip
+def test_the_report_tells_who_learned_by_the_runs_own_settings(
+    roles: list[str], frozen: list[str], steps: int, said: str
+) -> None:
+    assert who_learned({"team": {"roles": roles}, "training": {"freeze": frozen, "stage1_max_steps": steps}}) == said
+
+
+def test_only_one_row_is_called_the_teacher() -> None:
+    assert [name for name, meaning in MEANINGS.items() if "teacher" in meaning] == []

@@ -78,9 +78,10 @@ def test_what_is_told_at_first_is_not_offered_again(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ROLES)
-def test_the_example_is_a_valid_answer(key: str) -> None:
+def test_the_examples_are_valid_answers_that_differ(key: str) -> None:
     role = ROLES[key]
-    role.answer.arguments.model_validate(dict(role.example))
+    said = [role.answer.arguments.model_validate(dict(example)) for example in role.examples]
+    assert len({one.model_dump_json() for one in said}) == len(said) > 1, "one example alone is copied"
 
 
 def test_a_coin_that_is_not_masked_is_named_in_the_example() -> None:
@@ -90,17 +91,34 @@ def test_a_coin_that_is_not_masked_is_named_in_the_example() -> None:
 
 def test_the_last_turn_is_for_the_answer_and_what_was_asked_before_is_not_told_again() -> None:
     again = render_call("get_regime", {})
-    full, short = ([again] * 14 for _ in range(2))
+    full, short = ([again] * 40 for _ in range(2))
     heard = {}
     for prompts, spoken in (("full", full), ("short", short)):
         engine = SayingEngine({"manager": [ask("market_analyst"), submit()], "market_analyst": spoken})
         decide(engine, prompts=prompts, schemas_in_prompt=True)
         heard[prompts] = [request for request in engine.requests if request.role == "market_analyst"]
     offered = [[tool["function"]["name"] for tool in request.tools] for request in heard["full"]]
-    assert offered[-1] == ["submit_analysis"] and all(len(names) > 8 for names in offered[:-1])
+    assert offered[-1] == ["submit_analysis"] and all(len(names) > 7 for names in offered[:-1])
+    assert ["get_regime" in names for names in offered[:3]] == [True, True, False], "no grammar allows it a third time"
+    assert len(offered) == 1 + 1 + 14 + 1 + 1, "asked, a repeat that costs a turn, 14 that cost none, one more, answer"
     results = [turn["content"] for turn in codec().messages(heard["full"][-1].ids) if turn["role"] == "tool"]
     assert "volatility" in results[0]
     assert results[1:-1] == ['{"note": "you have this result already; call submit_analysis"}'] * (len(results) - 2)
     assert results[-1].endswith('"last_turn": "call submit_analysis now"}')
     assert len({tuple(len(request.tools) for request in heard["short"])}) == 1  # nano's turns are as they were
     assert "already" not in codec().decode(list(heard["short"][-1].ids))
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 5, 13])
+def test_a_repeated_call_costs_one_turn_however_often_it_is_made(repeats: int) -> None:
+    others = [render_call("get_bars", {"timeframe": "1h", "count": count}) for count in range(2, 40)]
+    engine = SayingEngine(
+        {
+            "manager": [ask("market_analyst"), submit()],
+            "market_analyst": [render_call("get_regime", {})] * (1 + repeats) + others,
+        }
+    )
+    decide(engine, prompts="full", schemas_in_prompt=True)
+    made = [request for request in engine.requests if request.role == "market_analyst"]
+    assert len(made) == 14 + repeats - 1, "14 turns, of which the repeats took one"
+    assert len({request.seed for request in made}) == len(made)

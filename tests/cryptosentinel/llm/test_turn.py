@@ -1,6 +1,9 @@
 """A turn in the making, as a property: whatever is sampled, thought and answer each have their own room."""
 
-from hypothesis import given
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cryptosentinel.llm.chat_format import ThoughtFormat
@@ -22,17 +25,28 @@ def formats(draw: st.DrawFn) -> ThoughtFormat:
     )
 
 
-@given(thoughts=formats(), budget=st.integers(5, 12), room=st.integers(1, 6), data=st.data())
+# What closes a thought goes on behind its closing token, and takes 4 of 5 tokens: one that is opened by 2 cannot fit.
+TIGHT = ThoughtFormat((OPEN, MORE), CLOSE, False, (BLANK, CLOSE, BLANK, BLANK), "", True)
+
+
+@given(thoughts=formats(), budget=st.integers(1, 12), room=st.integers(1, 6), tokens=st.lists(st.integers(0, 5)))
+@example(thoughts=TIGHT, budget=5, room=3, tokens=[OPEN, MORE, WORD, WORD, WORD])
+@example(thoughts=replace(TIGHT, opening=(OPEN,)), budget=5, room=3, tokens=[OPEN, WORD, WORD, WORD])
 def test_thought_and_answer_have_their_own_room(
-    thoughts: ThoughtFormat, budget: int, room: int, data: st.DataObject
+    thoughts: ThoughtFormat, budget: int, room: int, tokens: list[int]
 ) -> None:
     request = Request("manager", (1,), Sampling(max_tokens=room, thinking_tokens=budget), 0)
+    if thoughts.begun and budget < len(thoughts.cut_off):
+        with pytest.raises(ValueError, match="to close a thought takes"):
+            TurnState(request, {END}, thoughts, None, lambda token: token == BLANK)
+        return
     turn = TurnState(request, {END}, thoughts, None, lambda token: token == BLANK)
     drawn = 0
+    following = iter([*tokens, *[WORD] * 40])
     while not turn.done:
         forced = turn.next_forced
         drawn += forced is None
-        turn.take(data.draw(st.integers(0, 5)) if forced is None else forced, -1.0)
+        turn.take(next(following) if forced is None else forced, -1.0)
     said = turn.completion()
     thought, answer = said.ids[: said.thought], said.ids[said.thought :]
     assert len(thought) <= budget and len(answer) <= room

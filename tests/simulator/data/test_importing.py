@@ -84,7 +84,7 @@ def outcomes(report: ImportReport) -> dict[str, str]:
 
 
 def states(report: ImportReport) -> Counter[str]:
-    return Counter(state for _, state in report.written)
+    return Counter(change.state for _, change in report.written)
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -164,8 +164,10 @@ def test_importing_again_changes_nothing_and_other_content_is_reported(tree: Pat
     again = import_tree(tree, out)
     assert states(again) == {"unchanged": len(first.written)} and snapshot(out) == before
     put(tree / "spot/BTCUSDT-1h.parquet", hourly(seed=9))
-    third = import_tree(tree, out)
-    assert [str(path.relative_to(out)) for path, state in third.written if state == "replaced"] == [
+    refused = import_tree(tree, out)
+    assert outcomes(refused)["spot/BTCUSDT-1h.parquet"] == "refused" and snapshot(out) == before
+    third = import_tree(tree, out, replace=True)
+    assert [str(path.relative_to(out)) for path, change in third.written if change.state == "replaced"] == [
         "spot/BTCUSDT-1h.parquet"
     ]
     np.testing.assert_array_equal(Catalog(out / "spot").load(["BTCUSDT"]).close[:, 0], hourly(seed=9)["close"])
@@ -199,7 +201,7 @@ def test_what_makes_an_import_impossible_is_one_clear_error(tree: Path, tmp_path
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("in the way")
     cases: list[tuple[Path, Path, list[str] | None, str]] = [
-        (tmp_path / "nowhere", tmp_path / "out", None, "no such folder to import"),
+        (tmp_path / "nowhere", tmp_path / "out", None, "no such folder or file"),
         (tmp_path / "empty", tmp_path / "out", None, "holds no file that ends with .parquet"),
         (tree, tree / "out", None, "lies in the tree that is imported"),
         (tree, tree, None, "lies in the tree that is imported"),
@@ -228,13 +230,17 @@ def test_the_command_reports_every_file_and_fails_only_if_nothing_could_be_used(
     runner = CliRunner()
     out = str(tmp_path / "out")
     done = runner.invoke(data_app, ["import", str(tree), "--out", out])
-    assert done.exit_code == 0
+    assert done.exit_code == 1, "files were refused"
     for path in tree.rglob("*.parquet"):
         assert str(path.relative_to(tree)) in done.output
     assert "refused   spot/XRPUSDT-1h.parquet: 48 bars are impossible" in done.output
     put(tree / "spot/BTCUSDT-1h.parquet", hourly(seed=9))
-    done = runner.invoke(data_app, ["import", str(tree), "--out", out, "--symbols", "BTCUSDT"])
-    assert f"replaced  {tmp_path / 'out/spot/BTCUSDT-1h.parquet'}: it had other content" in done.output
+    asked = ["import", str(tree / "spot/BTCUSDT-1h.parquet"), "--out", out]
+    done = runner.invoke(data_app, asked)
+    assert done.exit_code == 1 and "import the right one with --replace" in done.output
+    done = runner.invoke(data_app, [*asked, "--replace"])
+    assert done.exit_code == 0
+    assert f"replaced  {tmp_path / 'out/spot/BTCUSDT-1h.parquet'}: 48 rows replaced" in done.output
     only = runner.invoke(data_app, ["import", str(tree / "news"), "--out", str(tmp_path / "none")])
     assert isinstance(only.exception, DataError) and "nothing could be used" in str(only.exception)
     assert "no venue of the tree has usable bars" in only.output and not (tmp_path / "none").exists()

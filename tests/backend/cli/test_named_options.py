@@ -1,0 +1,148 @@
+"""Messages name options that exist: those of the command that they name, or of the one that prints them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from backend.cli.main import app
+from backend.cli.parts.lazy import commands_below
+from backend.decisions.document import write_decisions
+from backend.store.records import RunRecord
+from backend.store.store import Store
+from tests.command_line import Run, program
+from tests.stored_runs import add_demo_run, full_decision
+
+ROOT = Path(__file__).parents[3]
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+# Options of other programs that messages and comments name.
+FOREIGN = {
+    "--enable-auto-tool-choice", "--tool-call-parser", "--max-model-len", "--max-lora-rank", "--logprobs-mode",
+    "--max-logprobs", "--jinja", "--no-deps",
+}  # fmt: skip
+
+
+def options_of(command: Any) -> set[str]:
+    named = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    return {name for name in named if name.startswith("--")} | {"--help"}
+
+
+# By what a user types for a command, as `runs show`; the program itself by nothing.
+MADE = {
+    path.removeprefix("cryptosentinel").strip(): command
+    for path, command in commands_below(typer.main.get_command(app), "cryptosentinel")
+}
+COMMANDS = {path: options_of(command) for path, command in MADE.items()}
+OF_FUNCTION = {command.callback.__name__: options_of(command) for command in MADE.values() if command.callback}
+PATHS = "|".join(sorted((re.escape(path) for path in COMMANDS if path), key=len, reverse=True))
+NAMED = re.compile(
+    rf"(?:cryptosentinel |`)({PATHS})(?= )([^`;:()\n]*)|(?<![\w-])({PATHS})((?: [A-Z{{][\w}}.]*)* --[^`;:()\n]*)"
+)
+
+
+def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The strings of a module that are no docstrings, with `{}` for what is put into them."""
+    documented = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield (
+                node.lineno,
+                "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values),
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented | inside:
+            yield node.lineno, node.value
+
+
+def modules() -> list[Path]:
+    return sorted(
+        path for layer in ("simulator", "cryptosentinel", "backend", "ui") for path in (ROOT / layer).rglob("*.py")
+    )
+
+
+def test_a_command_that_a_message_names_has_the_options_that_it_names_with_it() -> None:
+    wrong, count = [], 0
+    for path in modules():
+        for line, text in texts(ast.parse(path.read_text(encoding="utf-8"))):
+            for found in NAMED.finditer(text):
+                command, rest = found[1] or found[3], found[2] or found[4]
+                if found[3] == "check":  # a verb
+                    continue
+                for option in OPTION.findall(rest.split(" -- ")[0]):
+                    count += 1
+                    if option not in COMMANDS[command] | COMMANDS[""]:
+                        wrong.append(f"{path.relative_to(ROOT)}:{line}: {command} has no {option}")
+    assert not wrong, "\n".join(wrong)
+    assert count > 30
+
+
+def test_every_option_that_a_message_names_is_one_of_some_command() -> None:
+    known = set().union(*COMMANDS.values()) | FOREIGN
+    wrong, count = [], 0
+    for path in modules():
+        for line, text in texts(ast.parse(path.read_text(encoding="utf-8"))):
+            if " " not in text:  # an argument of a program that is started
+                continue
+            for option in OPTION.findall(text):
+                count += 1
+                if option not in known:
+                    wrong.append(f"{path.relative_to(ROOT)}:{line}: no command has {option}")
+    assert not wrong, "\n".join(wrong)
+    assert count > 100
+
+
+def test_an_error_of_a_command_names_its_own_options() -> None:
+    wrong, count = [], 0
+    for path in sorted((ROOT / "backend" / "cli").rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(function, ast.FunctionDef) or function.name not in OF_FUNCTION:
+                continue
+            own = OF_FUNCTION[function.name]
+            for raised in (node for node in ast.walk(function) if isinstance(node, ast.Raise)):
+                for line, text in texts(raised):
+                    for option in OPTION.findall(NAMED.sub("", text)):
+                        count += 1
+                        if option not in own | COMMANDS[""]:
+                            wrong.append(f"{path.relative_to(ROOT)}:{line}: {function.name} has no {option}")
+    assert not wrong, "\n".join(wrong)
+    assert count > 10
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    return program(tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"), [(("runs", "show"), "--team"), (("runs", "replay"), "--backtest")], ids=["show", "replay"]
+)
+def test_whose_decision_is_chosen_by_the_commands_own_option(
+    arguments: tuple[str, ...], option: str, command: Run, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    with Store.open(tmp_path / "runs" / "store") as store:
+        store.add_run(RunRecord("two", "backtest", 0, "", 0, {}))
+        write_decisions(store, [replace(full_decision(), run="two", backtest=name) for name in ("one", "other")])
+    said = command(*arguments, "two", "--decision", str(full_decision().ordinal))
+    assert said.code == 2 and f"choose one with {option};" in " ".join(said.err.split())
+
+
+def test_a_demonstrations_value_of_decisions_is_shown_as_such(command: Run, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "runs" / "store") as store:
+        add_demo_run(store, "demo-1")
+    said = command("runs", "show", "demo-1")
+    assert said.code == 0 and "None" not in said.out
+    assert "Value of a decision: means over" in said.out and "held_out: means over" in said.out
