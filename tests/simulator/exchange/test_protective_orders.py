@@ -118,9 +118,13 @@ def mirrored(table: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return 200.0 - table[:, [0, 2, 1, 3]]
 
 
-def random_order(rng: np.random.Generator, mark: float, side: float, step: float, closes: bool) -> Order:
-    """An order of any kind, its prices on any side; `closes`: one that only reduces a position of `side`."""
-    near = (mark * np.exp(rng.normal(0.0, 2.0 * step, 4))).tolist()
+def random_order(
+    rng: np.random.Generator, mark: float, side: float, step: float, closes: bool, *, behind: bool
+) -> Order:
+    """An order of any kind, its prices on any side; `closes`: one that only reduces a position of `side`; `behind`: its
+    prices lie where a position of `side` loses."""
+    moves = rng.normal(0.0, 2.0 * step, 4)
+    near = (mark * np.exp(-side * np.abs(moves) if behind else moves)).tolist()
     prices: dict[str, Any] = {"trigger": near[0], "limit": near[1], "trail": float(rng.uniform(0.001, 0.05))}
     prices |= {name: near[2 + place] for place, name in enumerate(("stop", "target")) if rng.random() < 0.6}
     quantity = 10.0 * side * (-1.0 if closes else 1.0)
@@ -129,14 +133,16 @@ def random_order(rng: np.random.Generator, mark: float, side: float, step: float
     return replace(order, stop=None, target=None) if closes else order
 
 
-def submitted(seed: int, candles: np.ndarray[Any, Any], side: float, step: float) -> dict[int, list[Order]]:
+def submitted(
+    seed: int, candles: np.ndarray[Any, Any], side: float, step: float, *, behind: bool = False
+) -> dict[int, list[Order]]:
     """By bar, what is submitted at its close: entries on one side and orders that only reduce, in any order."""
     rng = np.random.default_rng(seed)
     found: dict[int, list[Order]] = {}
     for bar in range(len(candles) - 1):
-        if rng.random() < 0.5:
+        if behind or rng.random() < 0.5:
             found[bar] = [
-                random_order(rng, float(candles[bar, 3]), side, step, bool(rng.random() < 0.4))
+                random_order(rng, float(candles[bar, 3]), side, step, bool(rng.random() < 0.4), behind=behind)
                 for _ in range(int(rng.integers(1, 4)))
             ]
     return found
@@ -164,7 +170,7 @@ def test_nothing_is_earned_on_bars_that_only_move_against_the_position(seed: int
     table = candles_of(np.random.default_rng(seed), 12, step, falls=True)
     table = table if side > 0.0 else mirrored(table)
     market = market_of([tuple(row) for row in table.tolist()])
-    exchange = played(market, submitted(seed, table, side, step), Costs(**FREE))
+    exchange = played(market, submitted(seed, table, side, step, behind=True), Costs(**FREE))
     assert exchange.equity_curve().max() <= CASH * (1.0 + 1e-12)
 
 
