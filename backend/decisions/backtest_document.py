@@ -128,7 +128,7 @@ class BacktestDocument(VersionedDocument):
     strategy.
     """
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 1
 
     symbols: tuple[str, ...]
     start: int

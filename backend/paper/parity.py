@@ -220,7 +220,7 @@ def check_parity(
         decided: list[tuple[int, TeamDecision]] = []
         task = play(its_team, session, limits, seed, guard=guard, decisions=decided)
         result = _played(task, CutOffEngine(its_engine, closes, session))
-        theirs += [(bar, decision_document(its_team.codec, one).model_dump(mode="json")) for bar, one in decided]
+        theirs += [(bar, decision_document(its_team.codec, one).to_json()) for bar, one in decided]
         if not session.succeeded:
             break
     differences: list[str] = []

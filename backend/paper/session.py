@@ -199,9 +199,7 @@ class PaperSession:
                 "begun": begun,
                 "requests": requests_to_json(requests, late),
                 "dropped": dropped,
-                "decisions": [
-                    decision_document(self._codec, decision).model_dump(mode="json") for _, decision in self.decisions
-                ],
+                "decisions": [decision_document(self._codec, decision).to_json() for _, decision in self.decisions],
                 "guard": self._guard.state(),
                 "memory": None if self._memory is None else self._memory.to_dict(),
                 **self._thoughts.summary(),

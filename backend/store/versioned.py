@@ -23,7 +23,7 @@ class VersionedDocument(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """The document as JSON types, with its version; `from_json` brings back an equal one."""
-        return {"version": self.VERSION, **self.model_dump()}
+        return {"version": self.VERSION, **self.model_dump(mode="json")}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], where: str) -> Self:

@@ -191,7 +191,7 @@ def test_a_decision_that_cannot_be_read_is_named(how: str) -> None:
         assert [one.document for one in store.decisions("b") if one.ordinal == 3 and one.time == 5] == [document]
 
 
-@pytest.mark.parametrize("changes", [{"version": 9}, {"version": 1}, {"metrics": {}}, {"times": None}])
+@pytest.mark.parametrize("changes", [{"version": 9}, {"version": 2}, {"metrics": {}}, {"times": None}])
 def test_a_backtest_that_cannot_be_read_is_named(changes: dict[str, Any]) -> None:
     document = {**as_read(BacktestDocument.of(episode().result).to_json()), **changes}
     with Store.open("mem://") as store:
