@@ -27,11 +27,11 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
 from backend.policies.sharding import ShardGroup
+from cryptosentinel.llm.architecture import blocks_of
 
 Precision = Literal["float32", "bfloat16"]
 Quantisation = Literal["none", "nf4"]
@@ -89,14 +89,11 @@ class Hardware:
         """Let a model that is trained compute its blocks again in the backward pass, if that is wanted."""
         if not self.checkpointing:
             return
-        # Policies are in evaluation mode, where the library does not checkpoint. The blocks alone are told that they
-        # train: nothing in them does, so no dropout wakes up.
-        again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-        blocks: list[Any] = [one for one in model.modules() if isinstance(one, GradientCheckpointingLayer)]
+        # Not by the library's switch, which works in training mode alone and so would turn dropout on: the model stays
+        # in evaluation mode, in which two passes of one policy are equal.
+        blocks: list[Any] = list(blocks_of(model, model.config)[1])
         for block in blocks:
-            block.gradient_checkpointing = True
-            block._gradient_checkpointing_func = again
-            block.training = True
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
 
 
 def _shorten(model: nn.Module) -> None:
