@@ -76,8 +76,8 @@ class Hardware:
 
     def place(self, model: nn.Module) -> None:
         """Bring a frozen base to the device, in its numbers, in place; its adapters, if it has any, stay float32."""
+        _cast_frozen(model, self.dtype)
         if self.precision == "bfloat16":
-            _shorten(model)
             for module in model.modules():
                 if isinstance(module, LoraLayer):
                     # Autocast brings the input to its numbers; brought to the adapter's before, each layer would keep a
@@ -96,11 +96,12 @@ class Hardware:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
 
 
-def _shorten(model: nn.Module) -> None:
-    """Frozen floats to bfloat16. Buffers stay as they are: positions need the digits of RoPE's frequencies."""
+def _cast_frozen(model: nn.Module, dtype: torch.dtype) -> None:
+    """Frozen floats to `dtype`, one parameter after another. Buffers stay as they are: positions need the digits of
+    RoPE's frequencies."""
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and ".lora_" not in name:
-            parameter.data = parameter.data.to(torch.bfloat16)
+            parameter.data = parameter.data.to(dtype)
 
 
 def _quantise(model: PreTrainedModel, compute: torch.dtype) -> None:
