@@ -273,9 +273,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "CUDA_VISIBLE_DEVICES=3 vllm serve models/Qwen3-4B --served-model-name base --enable-lora --max-loras 4 "
         "--max-lora-rank 32 --port 8000",
     ),
-    "does a step of a model of 4 billion parameters, with random weights: minutes, and 10 GB": (
-        "cryptosentinel train --config qwen3_4b --dry-run-step",
-    ),
     "takes several machines": (
         "cryptosentinel train --begin --workers 2 --config demo --store ws://10.0.0.1:8765",
         "cryptosentinel serve lead RUN --store ws://10.0.0.1:8765",

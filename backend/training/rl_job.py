@@ -24,7 +24,7 @@ from backend.training.components import TrainingParts
 from backend.training.in_process import helper_gradients, local_learners, local_trainer
 from backend.training.learning.chosen_recipe import credit_of, recipe_of
 from backend.training.learning.data_parallel import gradient_pool
-from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
+from backend.training.memory_estimate import machine_memory, require
 from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.rollout_parts import begun_parts
 from backend.training.rollout.shared_shards import TrainingPlace
@@ -67,7 +67,7 @@ def run_rl(
     base = begin(config, market, folder, report, workers)
     shape = Shape.of(read_config(base))
     hardware = hardware_of(config.training)
-    require(estimate(shape, plan_of(config, shape, hardware.kind)), machine_memory(hardware.device))
+    require(config, shape, hardware.kind, machine_memory(hardware.device))
     roles, start = roles_of(config.team.roles), start_of(config.training, folder)
     with gradient_pool(base, config.training, roles, start) as gradients:
         parts = training_parts(config, market, store, run, folder, base, folder, workers, gradients.shards)

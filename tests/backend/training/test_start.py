@@ -23,7 +23,7 @@ from backend.models.shape import Shape
 from backend.policies.build import role_policies
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.training.planning.memory_estimate import estimate, plan_of
+from backend.training.memory_estimate import estimate, plan_of
 from backend.training.rl_job import run_rl
 from backend.training.sft_job import run_sft
 from backend.training.start import begin, start_of
