@@ -18,6 +18,8 @@ PRESETS = {"demo", "quick", "co_training", "recorded", "recorded_training", "smo
 
 def test_these_presets_ship() -> None:
     assert set(presets()) == PRESETS
+
+
 def served(needed: Estimate) -> int:
     """Bytes of the vLLM server."""
     return sum(one.size for one in needed.needs if one.part.startswith("vLLM"))
