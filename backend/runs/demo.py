@@ -181,16 +181,10 @@ def _paid(config: Config) -> str:
 
 
 _TEACHERS = {
-    "whole": "follow rules that read all the evidence",
-    "funding": "follow rules that read funding alone",
-    "news_backwards": "follow rules that take good news for bad",
-    "hesitant": "follow rules that leave a third of their changes out by lot",
-    "one_source": "follow rules that read one of trend, news and funding alone, and leave a third of their changes out",
-    "by_lot": "follow rules that read one of trend, news and funding alone, and leave changes out and halve positions "
-    "by lot",
-    "all_by_lot": "follow rules that read one of trend, news and funding alone, and leave changes out and draw "
-    "orders, verdicts and who is asked by lot",
-    "limits": "follow rules that read all the evidence and send limits where the spread is wide",
+    "expert": "follow rules that read all the evidence",
+    "skip_trades": "follow rules that leave a third of their changes out at random",
+    "random_all": "follow rules that read one of trend, news and funding at random, and leave changes out and draw "
+    "orders, verdicts and whom they ask at random",
 }
 
 
@@ -198,8 +192,6 @@ def _taught(config: Config) -> str:
     """What the warm start teaches, for a message."""
     if config.training.base_model or config.training.start_from:
         return "Here the model is given, so there is none to make."
-    if config.nano.teacher == "none":
-        return "All of its decisions are random, so the model learns the format and no skill."
     return (
         f"{config.nano.teacher_share:.0%} of its decisions {_TEACHERS[config.nano.teacher]}, the others are random: "
         f"the model learns the format, and {'little' if config.nano.teacher_share < 0.5 else 'some'} of the skill."

@@ -29,9 +29,8 @@ from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.rollout_parts import begun_parts
 from backend.training.rollout.shared_shards import TrainingPlace
 from backend.training.start import NANO, begin, start_of
-from backend.training.trackers.mlflow_logger import require_mlflow
-from backend.training.trackers.wandb_logger import require_wandb
 from backend.training.trainer import Progress, Trainer
+from backend.training.wandb_logger import require_wandb
 from cryptosentinel.agents.registry import STANDARD, SUB_AGENTS, roles_of, team_of
 from cryptosentinel.llm.model_files import read_config
 from simulator.market.market import Market
@@ -105,7 +104,6 @@ def training_parts(
         config.team.horizon_bars,
         config.training.wandb_project,
         config.store.keep,
-        config.training.mlflow_experiment,
     )
     return TrainingParts(
         config.training,
@@ -146,8 +144,11 @@ def processes_for(config: Config) -> int:
 def check_ready(config: Config) -> None:
     """Raise `UserError` for a training that cannot be done as it is configured, or not on this machine."""
     check_trainable(config)
+    if config.training.staleness:
+        raise ConfigError(
+            f"training.staleness = {config.training.staleness} is for several processes: leave it out, or use --launch"
+        )
     require_wandb(config.training.wandb_project)
-    require_mlflow(config.training.mlflow_experiment)
     hardware_of(config.training)
 
 
