@@ -270,7 +270,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "engine.gpu_share=0 --set engine.url=http://localhost:8000/v1 --set engine.served_model=base",
         "cryptosentinel train --config qwen3_4b --set training.data_parallel=4 --set training.sharding=fsdp --set "
         "engine.gpu_share=0 --set engine.url=http://other-machine:8000/v1 --set engine.served_model=base",
-        "CUDA_VISIBLE_DEVICES=3 vllm serve models/Qwen3-4B --served-model-name base --enable-lora --max-loras 4 "
+        "CUDA_VISIBLE_DEVICES=3 vllm serve models/Qwen--Qwen3-4B --served-model-name base --enable-lora --max-loras 4 "
         "--max-lora-rank 32 --port 8000",
     ),
     "takes several machines": (

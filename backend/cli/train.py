@@ -313,8 +313,8 @@ def show_dry_run(config: Config) -> None:
     print_config(config)
     from backend.models.architectures import architecture_of
     from backend.models.shape import Shape
-    from backend.policies.hardware import hardware_of
-    from backend.training.memory_estimate import estimate, gib, machine_memory, memory_verdict, plan_of, require
+    from backend.policies.hardware import hardware_of, machine_memory
+    from backend.training.memory_estimate import estimate, gib, memory_verdict, plan_of, require
 
     shape = Shape.of(architecture_of(config.training, config.nano))
     hardware = hardware_of(config.training)

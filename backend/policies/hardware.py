@@ -16,10 +16,12 @@ what the engine of this process gets is that base, too.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -172,6 +174,20 @@ def hardware_of(training: TrainingConfig, rank: int = 0) -> Hardware:
             )
     precision = precision_on(training, "cpu" if device == "cpu" else "cuda")
     return Hardware(device, precision, training.gradient_checkpointing, training.quantization)
+
+
+def machine_memory(device: str = "cpu") -> int:
+    """Bytes that are free on the device: of the GPU for a `cuda` device, else of the machine or of the limit that its
+    container sets."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    free, group = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), Path("/sys/fs/cgroup")
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+        return min(free, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    except (OSError, StopIteration, ValueError):  # not Linux, no group (version 2), or one without a limit
+        return free
 
 
 def precision_on(training: TrainingConfig, kind: DeviceKind) -> Precision:

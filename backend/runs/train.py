@@ -26,6 +26,7 @@ from backend.store.store import Store
 from backend.training import rl_job
 from backend.training.checkpoints import TrainingState
 from backend.training.sft_job import SCORES, run_sft
+from backend.training.start import require_start
 from simulator.errors import Interrupted, UserError
 from simulator.folders import check_links
 from simulator.market.market import Market
@@ -226,6 +227,7 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT, store: Sto
     the training cannot go on, and `Interrupted` after Ctrl-C.
     """
     config, folder = request.settings(), request.folder
+    require_start(config.training)
     market = load_market(config.market, config.costs)
     try:
         for name in request.sources:

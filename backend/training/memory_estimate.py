@@ -21,13 +21,9 @@ Phases follow one another, so the peak is what is always held plus the largest p
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
-
-import torch
 
 from backend.config.schema import Config
 from backend.models.shape import Shape
@@ -239,20 +235,6 @@ def _server(shape: Shape, plan: MemoryPlan) -> Iterator[Need]:
     yield Need("vLLM: adapters", "always", plan.roles * shape.adapter(plan.rank) * half)
     yield Need("vLLM: KV cache", "always", 2 * shape.keys * shape.layers * plan.rows * plan.context * half)
     yield Need("vLLM: context and graphs", "always", SERVER_RUNTIME)
-
-
-def machine_memory(device: str = "cpu") -> int:
-    """Bytes that are free on the device: of the GPU for a `cuda` device, else of the machine or of the limit that its
-    container sets."""
-    if torch.device(device).type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    free, group = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), Path("/sys/fs/cgroup")
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-        return min(free, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    except (OSError, StopIteration, ValueError):  # not Linux, no group (version 2), or one without a limit
-        return free
 
 
 def memory_verdict(needed: Estimate, memory: int) -> str:

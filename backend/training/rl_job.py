@@ -12,10 +12,11 @@ from backend.builders.plugins import load_plugins, reward_of, scores_of
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.compare import ReportProgress
 from backend.evaluation.in_sample import spans_trained_on
+from backend.models.architectures import architecture_of
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.models.registry import START
 from backend.models.shape import Shape
-from backend.policies.hardware import hardware_of
+from backend.policies.hardware import hardware_of, machine_memory
 from backend.policies.sharding import ShardGroup
 from backend.processes import ALONE, Workers, cores
 from backend.store.store import Store
@@ -24,15 +25,14 @@ from backend.training.components import TrainingParts
 from backend.training.in_process import helper_gradients, local_learners, local_trainer
 from backend.training.learning.chosen_recipe import credit_of, recipe_of
 from backend.training.learning.data_parallel import gradient_pool
-from backend.training.memory_estimate import machine_memory, require
+from backend.training.memory_estimate import require
 from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.rollout_parts import begun_parts
 from backend.training.rollout.shared_shards import TrainingPlace
-from backend.training.start import NANO, begin, start_of
+from backend.training.start import NANO, begin, require_start, start_of
 from backend.training.trainer import Progress, Trainer
 from backend.training.wandb_logger import require_wandb
 from cryptosentinel.agents.registry import STANDARD, SUB_AGENTS, roles_of, team_of
-from cryptosentinel.llm.model_files import read_config
 from simulator.market.market import Market
 from simulator.synthetic.beliefs import MOST_COINS
 
@@ -64,9 +64,6 @@ def run_rl(
     check_ready(config)
     folder.mkdir(parents=True, exist_ok=True)
     base = begin(config, market, folder, report, workers)
-    shape = Shape.of(read_config(base))
-    hardware = hardware_of(config.training)
-    require(config, shape, hardware.kind, machine_memory(hardware.device))
     roles, start = roles_of(config.team.roles), start_of(config.training, folder)
     with gradient_pool(base, config.training, roles, start) as gradients:
         parts = training_parts(config, market, store, run, folder, base, folder, workers, gradients.shards)
@@ -149,7 +146,9 @@ def check_ready(config: Config) -> None:
             f"training.staleness = {config.training.staleness} is for several processes: leave it out, or use --launch"
         )
     require_wandb(config.training.wandb_project)
-    hardware_of(config.training)
+    hardware = hardware_of(config.training)
+    shape = Shape.of(architecture_of(config.training, config.nano))
+    require(config, shape, hardware.kind, machine_memory(hardware.device))
 
 
 def check_trainable(config: Config) -> None:
@@ -157,6 +156,7 @@ def check_trainable(config: Config) -> None:
     samples cannot be trained on, or a market that is kept for a headline. Raises `UserError` for a team that cannot
     be."""
     config.check_seeds()
+    require_start(config.training)
     load_plugins(config)
     reward_of(config.training)
     scores_of(config)

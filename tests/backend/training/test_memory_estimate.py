@@ -21,7 +21,7 @@ from backend.config.schema import Config, NanoConfig
 from backend.config.training import TrainingConfig
 from backend.models.architectures import KNOWN, architecture_of, qwen3_config
 from backend.models.shape import Shape
-from backend.policies.hardware import DeviceKind, Hardware, Precision
+from backend.policies.hardware import DeviceKind, Hardware, Precision, machine_memory
 from backend.policies.role_policies import RolePolicies
 from backend.training.memory_estimate import (
     GIB,
@@ -32,7 +32,6 @@ from backend.training.memory_estimate import (
     base_bytes,
     estimate,
     gib,
-    machine_memory,
     memory_verdict,
     plan_of,
     require,

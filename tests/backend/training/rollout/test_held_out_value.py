@@ -56,9 +56,8 @@ def teams(teacher: str = "expert", begun: Teacher | None = None) -> list[LoadedT
 @cache
 def measured(teacher: str = "expert") -> dict[str, Any]:
     market = load_market(config().market, config().costs)
-    return held_out_value(
-        config(teacher), market, teams(teacher, "random_all" if teacher == "random_all" else None), lambda *args: None
-    )
+    begun: Teacher | None = "random_all" if teacher == "random_all" else None
+    return held_out_value(config(teacher), market, teams(teacher, begun), lambda *args: None)
 
 
 def test_a_team_that_decides_as_its_teacher_earns_what_it_earns() -> None:
