@@ -90,7 +90,7 @@ class ThisProcess:
 
     def check(self, config: Config) -> None:
         """See `TrainingProcess`."""
-        rl_job.check_ready(config)
+        rl_job.check_new(config)
 
     def check_resumed(self, folder: Path) -> None:
         """See `TrainingProcess`."""

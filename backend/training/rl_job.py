@@ -33,6 +33,7 @@ from backend.training.start import NANO, begin, require_start, start_of
 from backend.training.trainer import Progress, Trainer
 from backend.training.wandb_logger import require_wandb
 from cryptosentinel.agents.registry import STANDARD, SUB_AGENTS, roles_of, team_of
+from cryptosentinel.llm.model_files import read_config
 from simulator.market.market import Market
 from simulator.synthetic.beliefs import MOST_COINS
 
@@ -64,6 +65,7 @@ def run_rl(
     check_ready(config)
     folder.mkdir(parents=True, exist_ok=True)
     base = begin(config, market, folder, report, workers)
+    _require_memory(config, Shape.of(read_config(base)))
     roles, start = roles_of(config.team.roles), start_of(config.training, folder)
     with gradient_pool(base, config.training, roles, start) as gradients:
         parts = training_parts(config, market, store, run, folder, base, folder, workers, gradients.shards)
@@ -146,8 +148,19 @@ def check_ready(config: Config) -> None:
             f"training.staleness = {config.training.staleness} is for several processes: leave it out, or use --launch"
         )
     require_wandb(config.training.wandb_project)
+    hardware_of(config.training)
+
+
+def check_new(config: Config) -> None:
+    """As `check_ready`, and raise `UserError` where the base or the team to begin with cannot be had or does not fit
+    here: a new run is refused before anything of it is created."""
+    check_ready(config)
+    require_start(config.training)
+    _require_memory(config, Shape.of(architecture_of(config.training, config.nano)))
+
+
+def _require_memory(config: Config, shape: Shape) -> None:
     hardware = hardware_of(config.training)
-    shape = Shape.of(architecture_of(config.training, config.nano))
     require(config, shape, hardware.kind, machine_memory(hardware.device))
 
 
@@ -156,7 +169,6 @@ def check_trainable(config: Config) -> None:
     samples cannot be trained on, or a market that is kept for a headline. Raises `UserError` for a team that cannot
     be."""
     config.check_seeds()
-    require_start(config.training)
     load_plugins(config)
     reward_of(config.training)
     scores_of(config)
