@@ -38,7 +38,7 @@ STATES = 200  # of each market
 BARS = 4_000  # fewer than the preset's: the values do not depend on how long the training part is
 STUDENT = 2.776  # 97.5 % quantile of Student's t with four degrees of freedom
 KNOWN_BY: dict[KnowledgeSource, str] = {"drift": "MarketAnalyst", "crowding": "RiskAnalyst", "spread": "Trader"}
-_COMPARED: tuple[Teacher, ...] = ("whole", "funding")
+_COMPARED: tuple[Teacher, ...] = ("expert", "random_all")
 Row = npt.NDArray[np.float64]
 
 

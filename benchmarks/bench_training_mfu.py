@@ -1,9 +1,9 @@
 """Model FLOP utilisation of the training step for Qwen3-0.6B's architecture on a GPU.
 
 Random weights, a LoRA adapter, bfloat16, one optimizer step on full micro-batches, with gradient checkpointing off and
-on. FLOPs are those of the model (`backend/training/planning/flops.py`), so what checkpointing computes again does not
+on. FLOPs are those of the model (`benchmarks/flops.py`), so what checkpointing computes again does not
 count as work. The peak is that of the data sheet for dense bfloat16. The rows `.memory` hold the estimate of what such
-a step takes (`backend/training/planning/memory_estimate.py`) against the most that the GPU's allocator held: a training
+a step takes (`backend/training/memory_estimate.py`) against the most that the GPU's allocator held: a training
 that is let begin should not end for want of memory, and one that would run should not be refused. Without a GPU there
 is nothing to measure, and the rows say so.
 """
@@ -22,8 +22,8 @@ from backend.policies.hardware import Hardware
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
-from backend.training.planning.flops import PEAKS, training_flops
-from backend.training.planning.memory_estimate import FLOAT, MemoryPlan, base_bytes, updates
+from backend.training.memory_estimate import FLOAT, MemoryPlan, base_bytes, estimate
+from benchmarks.flops import PEAKS, training_flops
 from benchmarks.run import Result
 from cryptosentinel.llm.nano import new_nano
 from tests.standard_settings import lora_settings, trainer_settings
@@ -81,7 +81,7 @@ def _memory_row(name: str, checkpointing: bool, taken: int) -> Result:
         device="cuda",
     )
     moments = round((1 + plan.moments) * shape.adapter(plan.rank) * FLOAT)  # with the adapter itself
-    expected = base_bytes(shape, plan) + moments + sum(need.size for need in updates(shape, plan))
+    expected = base_bytes(shape, plan) + moments + estimate(shape, plan).of("updates")
     return {
         "name": name,
         "value": expected / 2**30,

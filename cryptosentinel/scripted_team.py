@@ -35,20 +35,19 @@ from cryptosentinel.scripted_reading import (
     read_proposed,
 )
 from cryptosentinel.teachers import (
-    HESITATION,
+    EXPERT_WEIGHTS,
     LOOKED_UP,
     MOST_LOSS,
     NO_LEAN,
     NOT_ASKED,
     OUTLOOKS,
-    TEACHERS,
+    SKIPPED,
     SourceWeights,
     Teacher,
-    TeacherRules,
     level_of,
-    plan_by_lot,
     plan_by_rule,
-    verdict_by_lot,
+    random_plan,
+    random_verdict,
     verdict_of,
 )
 
@@ -58,34 +57,27 @@ _SMALLEST_PART = 0.3  # of a position: a smaller change is not worth its costs
 
 
 def expert_policies(
-    team: Collection[str] = STANDARD, *, portfolio: bool = False, teacher: Teacher = "whole", inherits: bool = True
+    team: Collection[str] = STANDARD, *, portfolio: bool = False, teacher: Teacher = "expert", inherits: bool = True
 ) -> dict[str, ScriptedPolicy]:
-    """The rules of a scripted team of the sub-agents `team`, by role; with `portfolio` of one that decides on all
-    coins at once. Unless the manager `inherits` the tools of absent roles, it trades nothing without MarketAnalyst,
-    and caps nothing without RiskAnalyst. `teacher` is what it makes of the evidence: all of it, funding alone, news
-    with the wrong sign. "limits" reads all too, and its Trader sends limits where the spread is wide, in place of
-    waiting. "hesitant" reads all, asks all, and then keeps what is held by lot in a third of the cases, so that who
-    learns from it has seen both. "one_source" hesitates too, and heeds one of trend, news and funding alone, by a lot
-    for each state. With "by_lot" the verdicts are drawn besides, whatever RiskAnalyst has seen, and with "all_by_lot"
-    orders and who is asked too, and every position that is asked for is whole; where nobody can know a direction it is
-    drawn as well. "none" has no rules but the format, and decides as a novice. Raises `ValueError` for a hesitant one
-    on a portfolio."""
-    if teacher == "none":
-        return novice_policies(team, portfolio=portfolio, inherits=inherits)
-    rules = TEACHERS[teacher]
-    if portfolio and rules.hesitates:
+    """The rules of a scripted team of the sub-agents `team`, by role, as `teacher` has them (`teachers.py`); with
+    `portfolio` of one that decides on all coins at once. Unless the manager `inherits` the tools of absent roles, it
+    trades nothing without MarketAnalyst, and caps nothing without RiskAnalyst; `random_all` draws the direction there.
+    Raises `ValueError` for another teacher than the expert on a portfolio."""
+    if portfolio and teacher != "expert":
         raise ValueError(f"the teacher {teacher} decides coin by coin")
+    at_random = teacher == "random_all"
+    weights = None if at_random else EXPERT_WEIGHTS
 
     def manager(messages: ChatMessages, seed: int) -> str:
         if portfolio:
-            return _expert_portfolio(messages, team, rules.weights, inherits)
-        return _expert_manager(messages, team, rules, inherits, random.Random(seed))
+            return _expert_portfolio(messages, team, weights, inherits)
+        return _expert_manager(messages, team, teacher, inherits, random.Random(seed))
 
     return added_policies(team, novice=False) | {
         "manager": manager,
-        "market_analyst": lambda messages, seed: _expert_analyst(messages, rules.weights),
-        "risk_analyst": lambda messages, seed: _expert_risk(messages, portfolio, rules, random.Random(seed)),
-        "trader": lambda messages, seed: _expert_trader(messages, rules, random.Random(seed)),
+        "market_analyst": lambda messages, seed: _expert_analyst(messages, weights),
+        "risk_analyst": lambda messages, seed: _expert_risk(messages, portfolio, at_random, random.Random(seed)),
+        "trader": lambda messages, seed: _expert_trader(messages, at_random, random.Random(seed)),
     }
 
 
@@ -104,8 +96,10 @@ def novice_policies(
 
 
 def _expert_manager(
-    messages: ChatMessages, team: Collection[str], rules: TeacherRules, inherits: bool, lots: random.Random
+    messages: ChatMessages, team: Collection[str], teacher: Teacher, inherits: bool, rng: random.Random
 ) -> str:
+    at_random = teacher == "random_all"
+    weights = None if at_random else EXPERT_WEIGHTS
     done = exchanges(messages, "manager")
     positions: list[dict[str, Any]] = []
     for symbol, held in read_coins(messages):
@@ -119,22 +113,22 @@ def _expert_manager(
             lean = str(heard["consult_market_analyst"]["lean"])
             reason = f"analyst: {lean}"
         elif not inherits:
-            lean, reason = _lean(_level_by_lot(messages, symbol) if rules.draws_plans else NO_LEAN), _evidence({})
+            lean, reason = _lean(_random_level(messages, symbol) if at_random else NO_LEAN), _evidence({})
         else:
             missing = next((tool for tool in LOOKED_UP if tool not in heard), None)
             if missing is not None:
                 return render_call(missing, {"symbol": symbol})
-            lean, reason = _lean(level_of(heard, rules.weights)), _evidence(heard)
+            lean, reason = _lean(level_of(heard, weights)), _evidence(heard)
         exposure, side = _wish(lean)
-        if rules.draws_plans and exposure != 0.0:
+        if at_random and exposure != 0.0:
             exposure = EXPOSURES[-1]
         signed = exposure if side == "long" else -exposure
         if exposure == 0.0 or abs(signed - held) < 0.3:
             continue
         question = {"symbol": symbol, "side": side, "exposure": exposure}
         order = [role for role in ("risk_analyst", "trader") if role in team]
-        if rules.draws_plans:
-            order = [role for role in lots.sample(order, len(order)) if lots.random() >= NOT_ASKED]
+        if at_random:
+            order = [role for role in rng.sample(order, len(order)) if rng.random() >= NOT_ASKED]
         unasked = next((role for role in order if f"consult_{role}" not in heard), None)
         if "risk_analyst" in team or not inherits:
             vetoed = heard.get("consult_risk_analyst", {}).get("verdict") == "veto"
@@ -148,14 +142,14 @@ def _expert_manager(
         if unasked is not None:
             return render_call(f"consult_{unasked}", question)
         reason += _timing(heard.get("consult_trader", {}))
-        if rules.hesitates and lots.random() < HESITATION:
+        if teacher != "expert" and rng.random() < SKIPPED:
             positions.append({"symbol": symbol, "reason": reason, "side": "keep"})
         else:
             positions.append({"symbol": symbol, "reason": reason, "side": side, "exposure": exposure})
     return render_call("submit_decision", {"positions": positions})
 
 
-def _level_by_lot(messages: ChatMessages, symbol: str) -> int:
+def _random_level(messages: ChatMessages, symbol: str) -> int:
     """One of `OUTLOOKS`. It is drawn from the brief, so it is the same in every turn of a conversation."""
     return random.Random(f"{symbol} {read_brief(messages)}").randrange(len(OUTLOOKS))
 
@@ -471,7 +465,7 @@ def _evidence(heard: dict[str, dict[str, Any]]) -> str:
     return ", ".join(said) or "no data"
 
 
-def _expert_risk(messages: ChatMessages, portfolio: bool, rules: TeacherRules, lots: random.Random) -> str:
+def _expert_risk(messages: ChatMessages, portfolio: bool, at_random: bool, rng: random.Random) -> str:
     asked = asked_together(messages, "risk_analyst")
     if asked:
         return _each(
@@ -480,8 +474,8 @@ def _expert_risk(messages: ChatMessages, portfolio: bool, rules: TeacherRules, l
     heard = {name: result for name, _, result in exchanges(messages, "risk_analyst")}
     if "get_risk" not in heard:
         return render_call("get_risk", {})
-    if rules.reduced_to:
-        verdict = verdict_by_lot(heard["get_risk"], read_proposed(messages), lots, rules.reduced_to)
+    if at_random:
+        verdict = random_verdict(heard["get_risk"], read_proposed(messages), rng)
         return render_call("submit_verdict", verdict)
     return render_call("submit_verdict", verdict_of(heard["get_risk"], read_proposed(messages) if portfolio else 1.0))
 
@@ -504,16 +498,16 @@ def _drawn_verdict(rng: random.Random, half: float) -> dict[str, Any]:
     return {**answer, "loss": rng.randint(2, 16)}
 
 
-def _expert_trader(messages: ChatMessages, rules: TeacherRules, lots: random.Random) -> str:
+def _expert_trader(messages: ChatMessages, at_random: bool, rng: random.Random) -> str:
     asked = asked_together(messages, "trader")
     if asked:
-        plans = [(coin, plan_by_rule(heard["preview_order"], rules.limits)) for coin, _, heard in asked]
+        plans = [(coin, plan_by_rule(heard["preview_order"])) for coin, _, heard in asked]
         return _each("submit_orders", plans)
     heard = {name: result for name, _, result in exchanges(messages, "trader")}
     if "preview_order" not in heard:
         return render_call("preview_order", {})
     preview = heard["preview_order"]
-    plan = plan_by_lot(preview, lots) if rules.draws_plans else plan_by_rule(preview, rules.limits)
+    plan = random_plan(preview, rng) if at_random else plan_by_rule(preview)
     return render_call("submit_orders", plan)
 
 

@@ -270,11 +270,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "engine.gpu_share=0 --set engine.url=http://localhost:8000/v1 --set engine.served_model=base",
         "cryptosentinel train --config qwen3_4b --set training.data_parallel=4 --set training.sharding=fsdp --set "
         "engine.gpu_share=0 --set engine.url=http://other-machine:8000/v1 --set engine.served_model=base",
-        "CUDA_VISIBLE_DEVICES=3 vllm serve models/Qwen3-4B --served-model-name base --enable-lora --max-loras 4 "
+        "CUDA_VISIBLE_DEVICES=3 vllm serve models/Qwen--Qwen3-4B --served-model-name base --enable-lora --max-loras 4 "
         "--max-lora-rank 32 --port 8000",
-    ),
-    "does a step of a model of 4 billion parameters, with random weights: minutes, and 10 GB": (
-        "cryptosentinel train --config qwen3_4b --dry-run-step",
     ),
     "takes several machines": (
         "cryptosentinel train --begin --workers 2 --config demo --store ws://10.0.0.1:8765",

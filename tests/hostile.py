@@ -103,7 +103,7 @@ def hostile_config(key: str, outside: str = "/etc", url: str = "http://127.0.0.1
     }  # fmt: skip
     default = table[name]
     table[name] = values.get(key, outside if isinstance(default, str) else 5 if isinstance(default, int) else 5.0)
-    if key in ("training.wandb_project", "training.mlflow_experiment"):
+    if key == "training.wandb_project":
         table[name] = "theirs"
     return document
 

@@ -77,7 +77,7 @@ def team_settings(
     )
 
 
-def scripted_team(config: TeamConfig, teacher: Teacher = "whole") -> LoadedTeam:
+def scripted_team(config: TeamConfig, teacher: Teacher = "expert") -> LoadedTeam:
     """The team of expert rules, or of another teacher's (`expert_policies`); needs no model."""
     policies = expert_policies(config.roles, portfolio=config.portfolio, teacher=teacher, inherits=config.inherit_tools)
     engine = ScriptedEngine(make_byte_codec(), policies)

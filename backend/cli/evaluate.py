@@ -38,7 +38,43 @@ from simulator.errors import UserError
 from simulator.files import write_whole
 
 if TYPE_CHECKING:  # it imports the database and torch
-    from backend.training.diagnostics.examine import Examination
+    from backend.training.doctor import Examination
+
+# What `doctor` shows, as (metric, words); `{role}/` stands before those of a role.
+ROLE_ROWS = (
+    ("reward/mean", "reward"),
+    ("reward/std", "reward, sigma"),
+    ("reward/format_share", "format's share of it"),
+    ("reward/outcome_share", "outcome's share of it"),
+    ("expert/mean", "expert score"),
+    ("valid", "valid answers"),
+    ("practice/valid", "valid in practice"),
+    ("degenerate_share", "groups without spread"),
+    ("calls", "calls a rollout"),
+    ("silent_steps", "steps without a call"),
+    ("calls/efficiency", "effective calls"),
+    ("length", "sampled tokens a call"),
+    ("truncated", "cut off"),
+    ("entropy", "entropy, nats"),
+    ("kl", "KL, nats"),
+    ("clip_share", "clipped"),
+    ("ratio/max", "largest ratio"),
+    ("engine_gap", "engine gap, nats"),
+    ("grad_norm", "gradient norm"),
+    ("skipped_updates", "skipped updates"),
+)
+TEAM_ROWS = (
+    ("team/outcome", "outcome"),
+    ("validation/outcome", "outcome, validation"),
+    ("team/train_gap", "training minus validation"),
+    ("team/net_return", "net return"),
+    ("team/hold_share", "decisions without order"),
+    ("validation/hold_share", "the same, validation"),
+    ("team/exposure", "exposure"),
+    ("team/net_exposure", "net exposure"),
+    ("team/timing", "exposure with move"),
+    ("rollbacks", "rollbacks so far"),
+)
 
 
 @grouped
@@ -130,23 +166,17 @@ def demo(
 def doctor(
     run: Annotated[
         str,
-        typer.Argument(
-            help="A run, as `cryptosentinel runs` lists it, or its folder, which can be read while the run goes on."
-        ),
+        typer.Argument(help="A run, as `cryptosentinel runs` lists it, or its folder; also while it runs."),
     ],
     store: StoreOption = STORE,
     json_: Annotated[Path | None, typer.Option("--json", help="Write all of it to this file, too.")] = None,
 ) -> None:
     """Say what is wrong with a training run, and what to try: a table per role, and the findings."""
     from backend.store.store import Store
-    from backend.training.diagnostics.examine import METRICS_FILE, examine_folder, examine_run
+    from backend.training.doctor import examine_run
 
-    folder = Path(run)
-    if (folder / METRICS_FILE).is_file():
-        found = examine_folder(folder)
-    else:
-        with Store.open(store, reads_only=True) as opened:
-            found = examine_run(opened, run)
+    with Store.open(store, reads_only=True) as opened:
+        found = examine_run(opened, Path(run).name)  # a run's folder bears its id
     show(found)
     if json_ is not None:
         try:
@@ -159,7 +189,6 @@ def doctor(
 
 def show(found: Examination) -> None:
     """Print an examination."""
-    from backend.training.diagnostics.examine import ROLE_ROWS, TEAM_ROWS
     from cryptosentinel.agents.registry import ROLES
 
     console.print(f"{found.run}: {found.steps} steps; means of the first and the last third of them")
@@ -180,10 +209,7 @@ def show(found: Examination) -> None:
         console.print(f"  when: {one.condition}")
         console.print(f"  try: {one.advice}")
     if found.too_short:
-        console.print(f"not judged yet, steps that they need more: {_steps_missing(found)}")
-    if found.unjudged:
-        told = "; ".join(f"{rule} ({', '.join(needs)})" for rule, needs in found.unjudged.items())
-        console.print(f"not judged, for want of metrics: {told}")
+        console.print(f"not judged yet, with the steps they still need: {_steps_missing(found)}")
 
 
 def _steps_missing(found: Examination) -> str:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:  # they import torch and the database
     from backend.runs.outcomes import SftOutcome
     from backend.store.store import Store
     from backend.training.checkpoints import TrainingState
-    from backend.training.planning.dry_run import DryRun
-    from backend.training.planning.memory_estimate import Estimate
     from simulator.market.market import Market
 
 
@@ -171,13 +169,8 @@ def train(
             help="Id of a paper session that ended: its bars, costs and states are the data of this run.",
         ),
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
-    dry_run_step: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run-step",
-            help="Estimate the memory, do one step with random weights of that architecture, and stop.",
-        ),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the settings and the memory that they take, and stop.")
     ] = False,
     launch: Annotated[
         Launch | None,
@@ -226,9 +219,6 @@ def train(
     if from_paper:
         request = request_from_paper(from_paper, request, recorded)
     if dry_run:
-        print_config(request.settings())
-        return
-    if dry_run_step:
         show_dry_run(request.settings())
         return
     if begin and (resume or launch is not None):
@@ -318,71 +308,28 @@ def ray_cluster(on_ray: bool, asked: str, store: str) -> str | None:
 
 
 def show_dry_run(config: Config) -> None:
-    """Print the memory that the configuration needs, do one step, and print what it took and what a full step would.
-
-    Raises `UserError` for a base of unknown architecture, or if not even one block of it fits.
-    """
+    """Print the settings and the memory that a training with them takes. Raises `UserError` for a base of unknown
+    architecture, and, with settings that fit, where the memory of this machine is too small."""
+    print_config(config)
     from backend.models.architectures import architecture_of
     from backend.models.shape import Shape
-    from backend.policies.hardware import hardware_of
-    from backend.training.planning.dry_run import dry_run, project
-    from backend.training.planning.memory_estimate import estimate, gib, machine_memory, memory_verdict, plan_of, server
+    from backend.policies.hardware import hardware_of, machine_memory
+    from backend.training.memory_estimate import estimate, gib, memory_verdict, plan_of, require
 
     shape = Shape.of(architecture_of(config.training, config.nano))
     hardware = hardware_of(config.training)
     free = machine_memory(hardware.device)
-    plan = plan_of(config, shape, hardware.kind)
-    expected = estimate(shape, plan)
+    expected = estimate(shape, plan_of(config, shape, hardware.kind))
     base = config.training.base_model or "nano"
     console.print(f"{base}: {shape.parameters / 1e9:.3g} billion parameters, {shape.layers} blocks")
-    where = f"{hardware.device}, {hardware.precision}, gradient checkpointing {'on' if plan.checkpointing else 'off'}"
-    console.print(_needs_table(f"memory of the trainer, estimated ({where})", expected))
-    console.print(memory_verdict(expected, free))
-    if not plan.checkpointing:
-        less = estimate(shape, replace(plan, checkpointing=True)).of("updates")
-        console.print(
-            f"its updates take {gib(expected.of('updates'))}; with training.gradient_checkpointing they would take "
-            f"{gib(less)}"
-        )
-    if plan.engine == "vllm" and not plan.shared:
-        console.print(_needs_table("memory of the vLLM server, estimated", server(shape, plan)))
-        console.print(memory_verdict(server(shape, plan), machine_memory("cuda")))
-    step = dry_run(config)
-    if step.layers < shape.layers:
-        console.print(f"note: {step.layers} of {shape.layers} blocks were built, as more do not fit here")
-    console.print(_parts_table(step))
-    console.print(f"it took {gib(step.peak)} at most; {gib(step.expected.total)} were estimated for it")
-    full = project(step, config)
-    console.print(
-        f"a step of {full.conversations} conversations and {full.tokens:,} tokens would take at most "
-        f"{full.step:,.0f} s here: rollouts {full.rollouts:,.0f} in this process, updates {full.updates:,.0f}, new "
-        f"weights {full.publishing:,.0f}"
-    )
-
-
-def _needs_table(title: str, expected: Estimate) -> Table:
-    """An estimate by part."""
-    from backend.training.planning.memory_estimate import gib, rows
-
-    table = narrow_table(title)
+    table = narrow_table(f"memory of the trainer, estimated ({hardware.device}, {hardware.precision})")
     table.add_column("when")
     table.add_column("takes", justify="right", no_wrap=True)
-    for part, when, size in rows(expected):
-        table.add_row(part, when, size)
-    table.add_row("at the peak", expected.peak_phase, gib(expected.total))
-    return table
-
-
-def _parts_table(step: DryRun) -> Table:
-    """What each part of the step took."""
-    from backend.training.planning.memory_estimate import gib
-
-    table = narrow_table("one step with random weights")
-    table.add_column("seconds", justify="right", no_wrap=True)
-    table.add_column("memory at most", justify="right", no_wrap=True)
-    for part in step.parts:
-        table.add_row(part.name, f"{part.seconds:.2f}", gib(part.peak))
-    return table
+    for need in sorted(expected.needs, key=lambda one: -one.size):
+        table.add_row(need.part, need.phase, gib(need.size))
+    console.print(table)
+    require(config, shape, hardware.kind, free)
+    console.print(memory_verdict(expected, free))
 
 
 @grouped

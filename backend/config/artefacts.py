@@ -117,7 +117,6 @@ USER_ONLY: Mapping[str, Effect] = {
     "training.data_parallel": "runs",
     "training.sharding": "runs",
     "training.wandb_project": "contacts",
-    "training.mlflow_experiment": "contacts",
 }
 # What a measurement is made of: without it, the numbers would be those of something else.
 _MEASURED = ("market", "venue")

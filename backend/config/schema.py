@@ -11,7 +11,7 @@ from backend.config.engine import BudgetConfig, EngineConfig
 from backend.config.gate import GateConfig
 from backend.config.market import CostsConfig, MarketConfig, VenueConfig
 from backend.config.training import TrainingConfig
-from cryptosentinel.teachers import HESITANT, Teacher
+from cryptosentinel.teachers import Teacher
 from simulator.errors import UserError
 from simulator.market.timeframes import parse_time
 
@@ -227,12 +227,10 @@ class NanoConfig(Section):
     decisions: int = Field(2500, ge=10, le=1_000_000, description="decisions to transcribe for the warm start")
     teacher_share: Fraction = Field(0.3, description="share of decisions that follow the teacher; others are random")
     teacher: Teacher = Field(
-        "whole",
-        description="what the teacher makes of the evidence: all; funding alone; news with the wrong sign; hesitant: "
-        "all, and then a third of its changes is left out by lot; one_source: hesitant, and reads one of trend, news "
-        "and funding by lot; by_lot: so too, and RiskAnalyst halves a third of the positions by lot; all_by_lot: so "
-        "too, with what is reduced to, orders and who is asked by lot, and whole positions; limits: all, and limits "
-        "where the spread is wide; none: the format alone, all decisions random",
+        "expert",
+        description="rules of the teacher: expert; skip_trades: expert, and then a third of its changes is left out at "
+        "random; random_all: so too, and it reads one of trend, news and funding at random, draws verdicts, orders and "
+        "whom it asks, and asks for full positions",
     )
     steps: int = Field(700, ge=1, le=1_000_000, description="steps of the warm start")
     batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step of the warm start, with padding")
@@ -404,10 +402,9 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.nano.teacher in HESITANT and self.team.portfolio:
+        if self.nano.teacher != "expert" and self.team.portfolio:
             raise ValueError(
-                f"nano.teacher = '{self.nano.teacher}' decides coin by coin: choose another teacher, or leave "
-                "team.portfolio out"
+                f"nano.teacher = '{self.nano.teacher}' decides coin by coin: choose expert, or leave team.portfolio out"
             )
         thinks = self.team.thinking_tokens
         if thinks and self.engine.empty_think:

@@ -220,9 +220,6 @@ class TrainingConfig(Section):
         pattern=r"^[^/\\#?%:]*$",
         description="project of Weights & Biases that gets the metrics as well; empty: none",
     )
-    mlflow_experiment: str = Field(
-        "", max_length=128, description="experiment of MLflow that gets the metrics as well; empty: none"
-    )
     seed: int = Field(1, ge=0, le=2**31 - 1, description="seed of all random draws of the training")
 
     @model_validator(mode="after")

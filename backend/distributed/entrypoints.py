@@ -27,10 +27,9 @@ from backend.store.store import Store
 from backend.training.components import TrainingParts
 from backend.training.learning.data_parallel import gradient_pool
 from backend.training.rl_job import check_trainable, training_parts, write_team
-from backend.training.start import start_of
-from backend.training.trackers.mlflow_logger import require_mlflow
-from backend.training.trackers.wandb_logger import require_wandb
+from backend.training.start import require_start, start_of
 from backend.training.trainer import Trainer
+from backend.training.wandb_logger import require_wandb
 from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
 
@@ -210,8 +209,8 @@ def _fetch_base(config: Config, files: RunFiles) -> Path:
 def check_distributed(config: Config, workers: int) -> None:
     """Raise `ConfigError` for a training that cannot be divided among processes so."""
     check_trainable(config)
+    require_start(config.training)
     require_wandb(config.training.wandb_project)
-    require_mlflow(config.training.mlflow_experiment)
     if config.training.tokens:
         raise ConfigError(
             f"training.tokens = {config.training.tokens} is counted in one process: leave it out, or leave --launch out"

@@ -15,14 +15,15 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from backend.config.schema import FULL_ANSWER, SHORT_ANSWER
 from backend.models.registry import ADAPTERS, TEAM, adapters_of, parameters_of, role_header, size_on_disk
 from backend.models.shape import Shape
+from backend.models.trial_step import precision_that_fits, trial_step
 from backend.policies.adapters import CONFIG as ADAPTER_CONFIG
 from backend.policies.adapters import VERSION, AdapterFile, read_adapter
+from backend.policies.lora import adapted_layers
 from backend.policies.tensor_files import fingerprint, read_tensors
 from cryptosentinel.agents.instructions import listed_tools
 from cryptosentinel.agents.registry import ROLES, roles_of
 from cryptosentinel.llm.architecture import (
     describe_architecture,
-    linear_names,
     positions_of,
     tied_names,
     vocabulary_of,
@@ -142,6 +143,8 @@ def check_base(folder: Path) -> Findings:
         _engines(findings, config)
         if weights is not None:
             _memory(findings, config, weights)
+        if weights is not None and {one.what for one in findings.entries if one.state == "wrong"} <= {"room"}:
+            _training(findings, folder, parameters_of(config, weights))
     return findings
 
 
@@ -342,7 +345,16 @@ def _engines(findings: Findings, config: PreTrainedConfig) -> None:
         findings.look("engines", lambda: (True, "local (the project's own decoder and prefix tree), vllm"))
     else:
         findings.note("engines", f"local, and vllm where it serves this architecture; {fallback_note(config, reason)}")
-    findings.look("adapters", lambda: (True, f"on {', '.join(linear_names(config))} of each block"))
+    findings.look("adapters", lambda: (True, f"on {', '.join(adapted_layers(config))} of each block"))
+
+
+def _training(findings: Findings, folder: Path, parameters: int) -> None:
+    """One training step, where the model fits into memory."""
+    precision = precision_that_fits(parameters)
+    if precision is None:
+        findings.note("training", "no step was tried: the model does not fit into the free memory of this machine")
+    else:
+        findings.look("training", lambda: (True, trial_step(folder, precision)))
 
 
 def _memory(findings: Findings, config: PreTrainedConfig, weights: WeightFiles) -> None:

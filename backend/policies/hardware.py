@@ -16,10 +16,12 @@ what the engine of this process gets is that base, too.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -27,11 +29,11 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
 from backend.policies.sharding import ShardGroup
+from cryptosentinel.llm.architecture import blocks_of
 
 Precision = Literal["float32", "bfloat16"]
 Quantisation = Literal["none", "nf4"]
@@ -76,8 +78,8 @@ class Hardware:
 
     def place(self, model: nn.Module) -> None:
         """Bring a frozen base to the device, in its numbers, in place; its adapters, if it has any, stay float32."""
+        _cast_frozen(model, self.dtype)
         if self.precision == "bfloat16":
-            _shorten(model)
             for module in model.modules():
                 if isinstance(module, LoraLayer):
                     # Autocast brings the input to its numbers; brought to the adapter's before, each layer would keep a
@@ -89,21 +91,19 @@ class Hardware:
         """Let a model that is trained compute its blocks again in the backward pass, if that is wanted."""
         if not self.checkpointing:
             return
-        # Policies are in evaluation mode, where the library does not checkpoint. The blocks alone are told that they
-        # train: nothing in them does, so no dropout wakes up.
-        again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-        blocks: list[Any] = [one for one in model.modules() if isinstance(one, GradientCheckpointingLayer)]
+        # Not by the library's switch, which works in training mode alone and so would turn dropout on: the model stays
+        # in evaluation mode, in which two passes of one policy are equal.
+        blocks: list[Any] = list(blocks_of(model, model.config)[1])
         for block in blocks:
-            block.gradient_checkpointing = True
-            block._gradient_checkpointing_func = again
-            block.training = True
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
 
 
-def _shorten(model: nn.Module) -> None:
-    """Frozen floats to bfloat16. Buffers stay as they are: positions need the digits of RoPE's frequencies."""
+def _cast_frozen(model: nn.Module, dtype: torch.dtype) -> None:
+    """Frozen floats to `dtype`, one parameter after another. Buffers stay as they are: positions need the digits of
+    RoPE's frequencies."""
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and ".lora_" not in name:
-            parameter.data = parameter.data.to(torch.bfloat16)
+            parameter.data = parameter.data.to(dtype)
 
 
 def _quantise(model: PreTrainedModel, compute: torch.dtype) -> None:
@@ -174,6 +174,20 @@ def hardware_of(training: TrainingConfig, rank: int = 0) -> Hardware:
             )
     precision = precision_on(training, "cpu" if device == "cpu" else "cuda")
     return Hardware(device, precision, training.gradient_checkpointing, training.quantization)
+
+
+def machine_memory(device: str = "cpu") -> int:
+    """Bytes that are free on the device: of the GPU for a `cuda` device, else of the machine or of the limit that its
+    container sets."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    free, group = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), Path("/sys/fs/cgroup")
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+        return min(free, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    except (OSError, StopIteration, ValueError):  # not Linux, no group (version 2), or one without a limit
+        return free
 
 
 def precision_on(training: TrainingConfig, kind: DeviceKind) -> Precision:

@@ -22,10 +22,21 @@ class LoraSettings:
     lora_targets: tuple[str, ...]
 
 
+def adapted_layers(config: PreTrainedConfig) -> tuple[str, ...]:
+    """The linear layers of a block that an adapter can be on. Raises `UserError` where there is none."""
+    known = linear_names(config)
+    if not known:
+        raise UserError(
+            f"no layer in the blocks of {config.model_type} is one that an adapter can be on: use another model, or "
+            "training.weights = 'full'"
+        )
+    return known
+
+
 def on_model(lora: LoraSettings, config: PreTrainedConfig) -> LoraSettings:
     """The shape with the names of this architecture's linear layers where it says all of them. Raises `UserError` for
     a name that no linear layer of its blocks has."""
-    known = linear_names(config)
+    known = adapted_layers(config)
     if lora.lora_targets == ALL_LINEAR:
         return replace(lora, lora_targets=known)
     odd = [name for name in lora.lora_targets if name not in known]

@@ -53,21 +53,23 @@ class RolePolicies:
     ) -> None:
         if not roles or len(set(roles)) != len(roles):
             raise ValueError(f"roles must be distinct, and at least one: {list(roles)}")
-        model = load_model(base)[0] if isinstance(base, Path) else copy.deepcopy(base)
-        model.requires_grad_(False).eval()
         self.roles = tuple(roles)
         self.mode: PolicyMode = mode
         self.hardware = hardware or Hardware()
+        # A frozen base is read in its own numbers where no others are wanted of it.
+        dtype = None if mode == "lora" and self.hardware.precision == "bfloat16" else torch.float32
+        model = load_model(base, dtype)[0] if isinstance(base, Path) else copy.deepcopy(base)
+        model.requires_grad_(False).eval()
         shapes = _shape_of_each(roles, lora) if mode == "lora" else {}
         self._adapter_shapes = {role: on_model(shape, model.config) for role, shape in shapes.items()}
         # Of the weights as they were read: a base in other numbers is the same base, and takes the same adapters.
-        self.base_fingerprint = fingerprint(model.state_dict())
+        self.base_fingerprint = fingerprint(model.state_dict(), as_float32=True)
         self._base = model
         self._peft: PeftModel | None = None
         self._anchors: dict[str, dict[str, Tensor]] = {}  # by role, where the reference is not the base
         self._copies: dict[str, PreTrainedModel] = {}
         if mode == "full":
-            self._copies = {role: copy.deepcopy(model).requires_grad_(True) for role in roles}
+            self._copies = {role: copy.deepcopy(model).float().requires_grad_(True) for role in roles}
             for trained in self._copies.values():
                 self.hardware.carry(trained)
             self.hardware.place(model)
@@ -313,7 +315,7 @@ def _with_adapters(model: PreTrainedModel, shapes: Mapping[str, LoraSettings], s
     A role's first weights depend on `seed` and its name only, so a process that trains one role starts from the same.
     """
     wrapped: PeftModel | None = None
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _numbers_hidden(model):
         for role, shape in shapes.items():
             config = lora_config(shape, model.config)
             torch.manual_seed(zlib.crc32(f"{seed} {role}".encode()))
@@ -324,6 +326,20 @@ def _with_adapters(model: PreTrainedModel, shapes: Mapping[str, LoraSettings], s
     if not isinstance(wrapped, PeftModel):
         raise TypeError(f"peft returned a {type(wrapped).__name__}, not a PeftModel")
     return wrapped
+
+
+@contextmanager
+def _numbers_hidden(model: PreTrainedModel) -> Iterator[None]:
+    """Let every weight of 16 bits be one of float32, which takes no memory, for the time of a block: peft draws an
+    adapter in the numbers of the layer that it is on, and adapters are float32."""
+    held = {one: one.data for one in model.parameters() if one.dtype in (torch.bfloat16, torch.float16)}
+    for one, data in held.items():
+        one.data = torch.zeros((), device=data.device).expand(data.shape)
+    try:
+        yield
+    finally:
+        for one, data in held.items():
+            one.data = data
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:

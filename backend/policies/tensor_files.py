@@ -62,11 +62,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, about
 
 
-def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes, in the order of the names; hexadecimal, 64 characters."""
+def fingerprint(tensors: Mapping[str, Tensor], *, as_float32: bool = False) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes, in the order of the names; hexadecimal, 64 characters. With
+    `as_float32` numbers of 16 bits count as float32, one tensor after another."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
+        if as_float32 and tensor.is_floating_point():
+            tensor = tensor.float()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

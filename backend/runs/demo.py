@@ -34,7 +34,7 @@ from backend.store.records import valid_run_id
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
-from backend.training.rl_job import check_ready, processes_for, run_rl
+from backend.training.rl_job import check_new, processes_for, run_rl
 from backend.training.rollout.held_out_value import value_sentence
 from backend.training.start import begin
 from cryptosentinel.agents.registry import roles_of
@@ -71,7 +71,7 @@ def run_demo(
     began = time.monotonic()
     market = load_market(config.market, config.costs)
     account = account_of(config, market)  # an impossible venue is refused now, not after the training
-    check_ready(config)
+    check_new(config)
     most = processes_for(config)
     with store_at(store) as opened:
         run, spent = _begin(config, folder)
@@ -181,16 +181,10 @@ def _paid(config: Config) -> str:
 
 
 _TEACHERS = {
-    "whole": "follow rules that read all the evidence",
-    "funding": "follow rules that read funding alone",
-    "news_backwards": "follow rules that take good news for bad",
-    "hesitant": "follow rules that leave a third of their changes out by lot",
-    "one_source": "follow rules that read one of trend, news and funding alone, and leave a third of their changes out",
-    "by_lot": "follow rules that read one of trend, news and funding alone, and leave changes out and halve positions "
-    "by lot",
-    "all_by_lot": "follow rules that read one of trend, news and funding alone, and leave changes out and draw "
-    "orders, verdicts and who is asked by lot",
-    "limits": "follow rules that read all the evidence and send limits where the spread is wide",
+    "expert": "follow rules that read all the evidence",
+    "skip_trades": "follow rules that leave a third of their changes out at random",
+    "random_all": "follow rules that read one of trend, news and funding at random, and leave changes out and draw "
+    "orders, verdicts and whom they ask at random",
 }
 
 
@@ -198,8 +192,6 @@ def _taught(config: Config) -> str:
     """What the warm start teaches, for a message."""
     if config.training.base_model or config.training.start_from:
         return "Here the model is given, so there is none to make."
-    if config.nano.teacher == "none":
-        return "All of its decisions are random, so the model learns the format and no skill."
     return (
         f"{config.nano.teacher_share:.0%} of its decisions {_TEACHERS[config.nano.teacher]}, the others are random: "
         f"the model learns the format, and {'little' if config.nano.teacher_share < 0.5 else 'some'} of the skill."

@@ -26,6 +26,7 @@ from backend.store.store import Store
 from backend.training import rl_job
 from backend.training.checkpoints import TrainingState
 from backend.training.sft_job import SCORES, run_sft
+from backend.training.start import require_start
 from simulator.errors import Interrupted, UserError
 from simulator.folders import check_links
 from simulator.market.market import Market
@@ -89,7 +90,7 @@ class ThisProcess:
 
     def check(self, config: Config) -> None:
         """See `TrainingProcess`."""
-        rl_job.check_ready(config)
+        rl_job.check_new(config)
 
     def check_resumed(self, folder: Path) -> None:
         """See `TrainingProcess`."""
@@ -226,6 +227,7 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT, store: Sto
     the training cannot go on, and `Interrupted` after Ctrl-C.
     """
     config, folder = request.settings(), request.folder
+    require_start(config.training)
     market = load_market(config.market, config.costs)
     try:
         for name in request.sources:

@@ -25,7 +25,6 @@ from backend.training.checkpoints import TrainingState
 from backend.training.curriculum.curriculum import StepPlan
 from backend.training.curriculum.queries import QueryPool
 from backend.training.learning.step_data import StepData
-from backend.training.older_weights import OlderWeights
 from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.collect import RolloutSettings
 from backend.training.rollout.sharding import ShardCollector
@@ -56,12 +55,6 @@ class TrainingParts:
     def publisher(self) -> Publisher:
         """Puts new weights where the engine answers with them."""
         return publisher(self.engine, self.policies, self.folder / "served")
-
-    @cached_property
-    def older_weights(self) -> OlderWeights:
-        """The weights of the last steps, where rollouts use those."""
-        folder = self.folder / "older_weights"
-        return OlderWeights(self.policies, self.publisher, folder, self.config.staleness)
 
     @cached_property
     def collector(self) -> ShardCollector:

@@ -49,17 +49,12 @@ class LocalRollouts:
     """Rolls out all shards of a step in this process and its helpers."""
 
     def __init__(self, parts: TrainingParts) -> None:
-        self._older = parts.older_weights
         self._collector = parts.collector
         self._shards = parts.shards
         self._recorder = parts.recorder
 
     def collect(self, plan: StepPlan) -> RolloutBatch:
         """As `RolloutSource.collect`."""
-        with self._older.answering(plan.step):
-            return self._collect(plan)
-
-    def _collect(self, plan: StepPlan) -> RolloutBatch:
         step, stage, throughput = plan.step, plan.stage, Throughput()
         queries = self._collector.queries(step, stage)
         shards = self._shards.roll_out(step, queries, throughput)
@@ -78,7 +73,6 @@ class LocalLearners:
         self, parts: TrainingParts, learners: Mapping[str, Learner], side_by_side: HelperGradients | None = None
     ) -> None:
         """`side_by_side` computes the gradients of the learners."""
-        self._older = parts.older_weights
         self._config = parts.config
         self._side_by_side = side_by_side
         self._policies = parts.policies
@@ -87,7 +81,6 @@ class LocalLearners:
 
     def load_weights(self, step: int) -> None:
         """As `LearnerPool.load_weights`: the policies as they are."""
-        self._older.keep(step)
         self._publisher.publish(self._policies.roles)
 
     def train_step(self, step: int, data: StepData) -> LearningStep:
@@ -102,12 +95,11 @@ class LocalLearners:
             results = {role: by_role[role] for role in self._learners}
         else:
             results = {role: learner.train(step, data) for role, learner in self._learners.items()}
-        metrics = self._older.metrics(step + 1, self._learners)
+        metrics: dict[str, float] = {}
         for result in results.values():
             metrics |= result.metrics
         credits = {role: result.credit for role, result in results.items() if result.credit is not None}
         self._publisher.publish(credits)
-        self._older.keep(step + 1)
         failures = (learner.failure() for learner in self._learners.values())
         return LearningStep(
             metrics,

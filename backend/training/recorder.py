@@ -1,5 +1,5 @@
 """Records a training step: rollouts, trajectories and rewards to the store; metrics to the store, a file of JSON lines,
-TensorBoard and, if wanted, Weights & Biases and MLflow."""
+TensorBoard and, if wanted, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.training_metrics import market_move, ordered_exposure
 from backend.training.rollout.collect import Practice, Rollout
-from backend.training.trackers.mlflow_logger import MlflowLogger
-from backend.training.trackers.outside_logger import OutsideLogger
-from backend.training.trackers.wandb_logger import WandbLogger
+from backend.training.wandb_logger import WandbLogger
 from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
 from cryptosentinel.conversation.transcript import Transcript
 from simulator.documents import parse_json
@@ -34,9 +32,8 @@ from simulator.files import write_whole
 
 class TrainingRecorder:
     """The records of one run, whose decisions are judged over `horizon` bars. Writing a step twice, as after a crash,
-    leaves it once in the store. Metrics go to the project `wandb_project` of Weights & Biases and to the experiment
-    `mlflow_experiment` of MLflow too, if there are such. Conversations of the newest `keep` steps stay in the store,
-    those of all with 0."""
+    leaves it once in the store. Metrics go to the project `wandb_project` of Weights & Biases too, if there is one.
+    Conversations of the newest `keep` steps stay in the store, those of all with 0."""
 
     def __init__(
         self,
@@ -46,12 +43,11 @@ class TrainingRecorder:
         horizon: int,
         wandb_project: str = "",
         keep: int = 0,
-        mlflow_experiment: str = "",
     ) -> None:
         self.store = store
         self._keep = keep
         self._dropped_before: int | None = None  # no conversation of an earlier step is in the store
-        self._wandb_project, self._mlflow_experiment = wandb_project, mlflow_experiment
+        self._wandb_project = wandb_project
         self._horizon = horizon
         self.run = run
         self._jsonl = folder / "metrics.jsonl"
@@ -62,21 +58,16 @@ class TrainingRecorder:
         return SummaryWriter(str(self._folder / "tensorboard"))
 
     @cached_property
-    def _outside(self) -> list[OutsideLogger]:
-        """The loggers to other programs, begun with the first metrics."""
-        loggers: list[OutsideLogger] = []
-        if self._wandb_project:
-            loggers.append(WandbLogger(self._wandb_project, self.run, self._folder))
-        if self._mlflow_experiment:
-            loggers.append(MlflowLogger(self._mlflow_experiment, self.run, self._folder))
-        return loggers
+    def _wandb(self) -> WandbLogger | None:
+        """Begun with the first metrics."""
+        return WandbLogger(self._wandb_project, self.run, self._folder) if self._wandb_project else None
 
     def close(self) -> None:
         """Write what TensorBoard and other programs have not written yet."""
         if "_tensorboard" in self.__dict__:
             self._tensorboard.close()
-        for logger in self.__dict__.get("_outside", ()):
-            logger.close()
+        if self.__dict__.get("_wandb") is not None:
+            self.__dict__["_wandb"].close()
 
     def drop_metrics_after(self, step: int) -> None:
         """Remove the lines of steps that will be done again, before a run resumes with `step` steps done."""
@@ -93,8 +84,8 @@ class TrainingRecorder:
         for name, value in values.items():
             self._tensorboard.add_scalar(name, value, step)
         self.store.add_metrics(self.run, step, dict(values))
-        for logger in self._outside:
-            logger.log(step, values)
+        if self._wandb is not None:
+            self._wandb.log(step, values)
 
     def speed(self, step: int, values: Mapping[str, float]) -> None:
         """Write how fast a step was, to TensorBoard alone: what is stored of a run does not depend on the machine."""

@@ -12,10 +12,11 @@ from backend.builders.plugins import load_plugins, reward_of, scores_of
 from backend.config.schema import Config, ConfigError
 from backend.evaluation.compare import ReportProgress
 from backend.evaluation.in_sample import spans_trained_on
+from backend.models.architectures import architecture_of
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.models.registry import START
 from backend.models.shape import Shape
-from backend.policies.hardware import hardware_of
+from backend.policies.hardware import hardware_of, machine_memory
 from backend.policies.sharding import ShardGroup
 from backend.processes import ALONE, Workers, cores
 from backend.store.store import Store
@@ -24,14 +25,13 @@ from backend.training.components import TrainingParts
 from backend.training.in_process import helper_gradients, local_learners, local_trainer
 from backend.training.learning.chosen_recipe import credit_of, recipe_of
 from backend.training.learning.data_parallel import gradient_pool
-from backend.training.planning.memory_estimate import estimate, machine_memory, plan_of, require
+from backend.training.memory_estimate import require
 from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.rollout_parts import begun_parts
 from backend.training.rollout.shared_shards import TrainingPlace
-from backend.training.start import NANO, begin, start_of
-from backend.training.trackers.mlflow_logger import require_mlflow
-from backend.training.trackers.wandb_logger import require_wandb
+from backend.training.start import NANO, begin, require_start, start_of
 from backend.training.trainer import Progress, Trainer
+from backend.training.wandb_logger import require_wandb
 from cryptosentinel.agents.registry import STANDARD, SUB_AGENTS, roles_of, team_of
 from cryptosentinel.llm.model_files import read_config
 from simulator.market.market import Market
@@ -65,9 +65,7 @@ def run_rl(
     check_ready(config)
     folder.mkdir(parents=True, exist_ok=True)
     base = begin(config, market, folder, report, workers)
-    shape = Shape.of(read_config(base))
-    hardware = hardware_of(config.training)
-    require(estimate(shape, plan_of(config, shape, hardware.kind)), machine_memory(hardware.device))
+    _require_memory(config, Shape.of(read_config(base)))
     roles, start = roles_of(config.team.roles), start_of(config.training, folder)
     with gradient_pool(base, config.training, roles, start) as gradients:
         parts = training_parts(config, market, store, run, folder, base, folder, workers, gradients.shards)
@@ -105,7 +103,6 @@ def training_parts(
         config.team.horizon_bars,
         config.training.wandb_project,
         config.store.keep,
-        config.training.mlflow_experiment,
     )
     return TrainingParts(
         config.training,
@@ -146,9 +143,25 @@ def processes_for(config: Config) -> int:
 def check_ready(config: Config) -> None:
     """Raise `UserError` for a training that cannot be done as it is configured, or not on this machine."""
     check_trainable(config)
+    if config.training.staleness:
+        raise ConfigError(
+            f"training.staleness = {config.training.staleness} is for several processes: leave it out, or use --launch"
+        )
     require_wandb(config.training.wandb_project)
-    require_mlflow(config.training.mlflow_experiment)
     hardware_of(config.training)
+
+
+def check_new(config: Config) -> None:
+    """As `check_ready`, and raise `UserError` where the base or the team to begin with cannot be had or does not fit
+    here: a new run is refused before anything of it is created."""
+    check_ready(config)
+    require_start(config.training)
+    _require_memory(config, Shape.of(architecture_of(config.training, config.nano)))
+
+
+def _require_memory(config: Config, shape: Shape) -> None:
+    hardware = hardware_of(config.training)
+    require(config, shape, hardware.kind, machine_memory(hardware.device))
 
 
 def check_trainable(config: Config) -> None:

@@ -35,6 +35,15 @@ NANO = "nano"
 _TEACHER_STATES = 400  # in which a teacher is compared with the evidence
 
 
+def require_start(training: TrainingConfig) -> None:
+    """Raise `UserError` where the base model or the team to begin with cannot be had: before anything is created."""
+    if training.start_from:
+        team = _team_to_start_from(training)
+        base_of_team(team, read_manifest(team))
+    elif training.base_model:
+        resolve_base(training.base_model)
+
+
 def begin(config: Config, market: Market, folder: Path, report: ReportProgress, workers: Workers = ALONE) -> Path:
     """The base model of the run in `folder`, made or copied there unless it is there already or lies elsewhere; with
     `training.start_from` the weights to begin with as well. Raises `UserError` where either cannot be had."""
@@ -66,15 +75,10 @@ def start_of(training: TrainingConfig, folder: Path) -> Path | None:
 
 def _take_over(config: Config, folder: Path) -> None:
     """Copy weights, and a base of its own, from the team that the run starts from. The copy is a team as well."""
-    team = team_folder(config.training.start_from)
     kept = folder / START
     if kept.is_dir():  # whole, since it was renamed
         return
-    if not (team / MANIFEST).is_file():
-        raise ConfigError(
-            f"training.start_from = {team} is no folder of a team: give one of a finished `sft` or `train`, with a "
-            f"{MANIFEST} in it"
-        )
+    team = _team_to_start_from(config.training)
     manifest = read_manifest(team)
     weights = _weights_of(team, manifest)
     _check_parts(config.market, manifest.stated.market, team)
@@ -97,6 +101,16 @@ def _take_over(config: Config, folder: Path) -> None:
                     f"training.start_from: {weights} holds nothing of {role}: start from a team that has the role, or "
                     f"leave it out of team.roles = '{','.join(config.team.roles)}'"
                 )
+
+
+def _team_to_start_from(training: TrainingConfig) -> Path:
+    team = team_folder(training.start_from)
+    if not (team / MANIFEST).is_file():
+        raise ConfigError(
+            f"training.start_from = {team} is not the folder of a team: give one of a finished `sft` or `train`, with "
+            f"a {MANIFEST} in it"
+        )
+    return team
 
 
 def _weights_of(team: Path, manifest: TeamManifest) -> Path:

@@ -157,9 +157,23 @@ def _is_plain(model: nn.Module, name: str) -> bool:
     parent, _, child = name.rpartition(".")
     layer, mixer = model.get_submodule(name), model.get_submodule(parent)
     state_space = hasattr(mixer, "A_log") and hasattr(mixer, "D")
-    return type(layer).forward in (nn.Linear.forward, Conv1D.forward) and not (
-        state_space and child in _READ_BY_KERNELS
-    )
+    return _is_a_product(type(layer)) and not (state_space and child in _READ_BY_KERNELS)
+
+
+@lru_cache
+def _is_a_product(kind: type[nn.Module]) -> bool:
+    """Whether layers of this class compute x W' + b: by torch's own code, or (Falcon) by code that comes to the same,
+    which a small one of them shows."""
+    if kind.forward in (nn.Linear.forward, Conv1D.forward):
+        return True
+    try:
+        with torch.random.fork_rng(devices=[]):
+            layer: Any = kind(3, 2)
+        x = torch.ones(1, 3)
+        same = torch.allclose(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
+    except (TypeError, ValueError, RuntimeError, AttributeError):  # a router, say: it takes or answers something else
+        return False
+    return same
 
 
 def random_model(seed: int, config: PreTrainedConfig) -> PreTrainedModel:

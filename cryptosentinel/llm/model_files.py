@@ -14,6 +14,7 @@ import inspect
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -64,6 +65,7 @@ _MAY_NOT_SAY = {
 # Formats whose reading can run code, and code itself.
 _UNSAFE = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.py")
 _READ_FROM_CONFIG = re.compile(r"""config\.([a-z]\w*)|getattr\(\s*(?:self\.)?config,\s*"([a-z]\w*)\"""")
+_DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16}
 _BLOCK = re.compile(r"\.(\d+)\.")
 _LEFTOVER = "rotary_emb.inv_freq"  # what early conversions kept beside the weights; computed from the config today
 GGUF = "python -m scripts.from_gguf FILE.gguf FOLDER"
@@ -98,6 +100,17 @@ class WeightFiles(Mapping[str, Tensor]):
     def parameters(self) -> int:
         """Numbers in all tensors."""
         return sum(math.prod(shape) for shape in self.shapes.values())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of most numbers in the files; float32 where that is not one of `_DTYPES`."""
+        counts: Counter[str] = Counter()
+        for path in set(self.files.values()):
+            with safe_open(path, framework="pt") as file:
+                for name, of_file in self.files.items():
+                    if of_file == path:
+                        counts[file.get_slice(name).get_dtype()] += math.prod(self.shapes[name])
+        return _DTYPES.get(counts.most_common(1)[0][0], torch.float32) if counts else torch.float32
 
 
 def check_folder(folder: Path) -> None:

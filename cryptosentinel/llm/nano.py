@@ -156,8 +156,11 @@ def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeni
             ) from error
 
 
-def load_model(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Read a causal language model (float32, evaluation mode) and its tokenizer from `folder`; nothing is downloaded.
+def load_model(
+    folder: Path, dtype: torch.dtype | None = torch.float32
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Read a causal language model (evaluation mode) and its tokenizer from `folder`; nothing is downloaded. With
+    `dtype` None its numbers are those of its files, so that a model of 16 bits takes no more than they do.
 
     Raises `UserError` if something is missing, is of an architecture that cannot be used, or has no usable chat format.
     """
@@ -170,7 +173,7 @@ def load_model(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
                 config=config,
                 local_files_only=True,
                 use_safetensors=True,
-                dtype=torch.float32,
+                dtype=weight_files(folder).dtype if dtype is None else dtype,
                 output_loading_info=True,
             )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:

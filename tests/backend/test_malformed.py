@@ -32,7 +32,6 @@ from backend.store import transfer
 from backend.store.store import Store
 from backend.store.transfer import export_run, import_run
 from backend.training.checkpoints import read_state
-from backend.training.diagnostics.examine import METRICS_FILE, examine_folder
 from backend.training.learning.learner import LearnerState
 from backend.training.sft.datasets import DATA_MANIFEST, read_rows, write_data_set
 from cryptosentinel.llm.cassette.files import CALLS, HEADER
@@ -209,13 +208,6 @@ def _read_learner(folder: Path) -> None:
     _learner_state(folder / "learner.json")
 
 
-def _metrics(folder: Path) -> Path:
-    path = folder / METRICS_FILE
-    rows = [{"step": step, "team/outcome": 0.5, "manager/valid": None if step else 1.0} for step in range(3)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def _tensors(folder: Path) -> Path:
     write_tensors(folder / "x.safetensors", {"a": torch.zeros(2)}, {"role": "trader", "mode": "lora", "lora": {"r": 2}})
     return folder / "x.safetensors"
@@ -246,7 +238,6 @@ KINDS: dict[str, Kind] = {
     "headlines": Kind(_headlines, lambda folder: Catalog(folder / "data").load(None, "4h"), binary=True),
     "checkpoint's state": Kind(_state, _read_state),
     "learner": Kind(_learner, _read_learner),
-    "metrics": Kind(_metrics, examine_folder, lines=True),
     "tensors": Kind(_tensors, _read_tensors, binary=True),
     "data set": Kind(_data_set, lambda folder: read_rows(folder / "sft", "manager")),
 }

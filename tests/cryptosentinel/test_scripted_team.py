@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from cryptosentinel.added_roles import exchanges
 from cryptosentinel.agents.manager import Decision
-from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.conversation.masking import Mask
@@ -23,7 +22,7 @@ from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import NoArguments, ToolCall, parse, render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies, novice_policies
-from cryptosentinel.teachers import HESITANT, PLANS, TEACHERS, Teacher, level_of, plan_by_lot, verdict_by_lot
+from cryptosentinel.teachers import PLANS, REDUCED_TO, Teacher, level_of, random_plan, random_verdict
 from cryptosentinel.team import TeamDecision
 from cryptosentinel.tools import market as market_tools
 from cryptosentinel.tools.context import ToolContext
@@ -41,7 +40,7 @@ from tests.team_scenes import codec, hand_made_account, make_team, synthetic
 LOOKS_UP = {"get_trend": market_tools.trend, "get_news": market_tools.news, "get_funding": market_tools.funding}
 POLICIES: dict[str, Callable[[], dict[str, ScriptedPolicy]]] = {
     "expert": expert_policies,
-    "by_lot": lambda: expert_policies(teacher="all_by_lot"),
+    "random_all": lambda: expert_policies(teacher="random_all"),
     "novice": novice_policies,
 }
 HORIZON = 18
@@ -184,43 +183,7 @@ def test_the_expert_beats_the_novice_where_there_is_an_edge_and_only_there(edge:
         assert abs(difference.mean()) < 4 * error and expert.mean() < 0.0  # costs
 
 
-TREND = st.sampled_from(["strong up", "up", "mixed", "down", "strong down"])
-TONE = st.sampled_from(["very good", "good", "mixed", "bad", "very bad"])
-FUNDING = st.sampled_from(["longs pay", "shorts pay", "balanced"])
-BACKWARDS = {"very good": "very bad", "good": "bad", "mixed": "mixed", "bad": "good", "very bad": "very good"}
-
-
-def lean_of(teacher: Teacher, trend: str, tone: str, funding: str) -> float:
-    """Up less down in the analysis of a teacher's MarketAnalyst who heard this."""
-    results = {"get_trend": {"trend": trend}, "get_news": {"tone": tone}, "get_funding": {"funding": funding}}
-    messages = [{"role": "system", "content": ""}, {"role": "user", "content": ""}]
-    for tool, result in results.items():
-        messages.append({"role": "assistant", "content": render_call(tool, {})})
-        messages.append({"role": "tool", "content": json.dumps(result)})
-    said = expert_policies(teacher=teacher)["market_analyst"](messages, 0)
-    call = parse(said, ROLES["market_analyst"].argument_types())
-    assert isinstance(call, ToolCall) and isinstance(call.arguments, Analysis)
-    return call.arguments.up - call.arguments.down
-
-
-@given(trend=TREND, tone=TONE, funding=FUNDING, other=st.tuples(TREND, TONE))
-def test_a_teacher_reads_its_own_evidence_and_no_more(
-    trend: str, tone: str, funding: str, other: tuple[str, str]
-) -> None:
-    assert lean_of("funding", trend, tone, funding) == lean_of("funding", *other, funding)
-    sign = {"longs pay": 1.0, "shorts pay": -1.0, "balanced": 0.0}[funding]
-    assert np.sign(lean_of("funding", trend, tone, funding)) == sign
-    assert lean_of("news_backwards", trend, tone, funding) == lean_of("whole", trend, BACKWARDS[tone], funding)
-
-
-def test_without_a_teacher_there_is_the_format_alone() -> None:
-    market = synthetic()
-    states = [(bar, symbol) for bar in range(130, 310, 30) for symbol in market.symbols]
-    said, drawn = (decisions(market, states, one) for one in (expert_policies(teacher="none"), novice_policies()))
-    assert [one.manager.answer for one in said] == [one.manager.answer for one in drawn]
-
-
-def test_a_teacher_of_one_source_heeds_each_of_them_and_one_at_a_time() -> None:
+def test_a_random_teacher_follows_each_source_and_one_at_a_time() -> None:
     """Where all three say something else, its lean is that of one of them, a third of the time each."""
     market, heeded = synthetic(coins=3), []
     for bar in range(130, 310, 2):
@@ -229,7 +192,7 @@ def test_a_teacher_of_one_source_heeds_each_of_them_and_one_at_a_time() -> None:
             context = ToolContext(view, hand_made_account(view, {}), Mask([symbol], True), (symbol,), 18, 1.0, symbol)
             answers = {name: tool(context, NoArguments()) for name, tool in LOOKS_UP.items()}
             alone = [level_of(answers, weights) for weights in ((1.2, 0, 0), (0, 1.1, 0), (0, 0, 0.9))]
-            level = level_of(answers, TEACHERS["one_source"].weights)
+            level = level_of(answers, None)
             assert level in alone and level == level_of(dict(reversed(answers.items())), None)
             if len(set(alone)) == 3:
                 heeded.append(alone.index(level))
@@ -237,12 +200,12 @@ def test_a_teacher_of_one_source_heeds_each_of_them_and_one_at_a_time() -> None:
     assert min(np.bincount(heeded, minlength=3)) > len(heeded) / 6
 
 
-def test_a_hesitant_teacher_decides_as_the_whole_one_and_keeps_a_third_by_lot() -> None:
+def test_a_teacher_that_skips_trades_decides_as_the_expert_and_keeps_a_third_at_random() -> None:
     """What it asks and says does not tell when it acts, or who learns from it would learn that too."""
     market = synthetic()
     states = [(bar, symbol) for bar in range(130, 310, 2) for symbol in market.symbols]
     kept, changed = list[str](), list[str]()
-    teachers: list[Teacher] = ["whole", "hesitant"]
+    teachers: list[Teacher] = ["expert", "skip_trades"]
     for whole, hesitant in zip(
         *(decisions(market, states, expert_policies(teacher=one), timing_in_words=True) for one in teachers),
         strict=True,
@@ -258,65 +221,45 @@ def test_a_hesitant_teacher_decides_as_the_whole_one_and_keeps_a_third_by_lot() 
     for later in ("now", "later"):
         counts = [sum(reason.endswith(later) for reason in reasons) for reasons in (kept, changed)]
         assert 0.2 < counts[0] / sum(counts) < 0.5, "the lot does not know what Trader said"
-    for teacher in HESITANT:
+    others: list[Teacher] = ["skip_trades", "random_all"]
+    for teacher in others:
         with pytest.raises(ValueError, match=f"{teacher} decides coin by coin"):
             expert_policies(portfolio=True, teacher=teacher)
-
-
-def test_a_teacher_by_lot_halves_a_third_whatever_its_risk_analyst_has_seen() -> None:
-    """It decides as the teacher of one source, but for the verdicts."""
-    market = synthetic()
-    states = [(bar, symbol) for bar in range(130, 310, 2) for symbol in market.symbols]
-    halved: dict[object, list[bool]] = {}
-    teachers: list[Teacher] = ["one_source", "by_lot"]
-    for one, by_lot in zip(
-        *(decisions(market, states, expert_policies(teacher=each)) for each in teachers), strict=True
-    ):
-        first, second = ([said for said in of.transcripts if said.role == "risk_analyst"] for of in (one, by_lot))
-        assert len(first) == len(second)
-        for rule, lot in zip(first, second, strict=True):
-            assert lot.brief == rule.brief and lot.answer is not None and rule.answer is not None
-            assert lot.answer["loss"] == rule.answer["loss"]
-            reduced = lot.answer["verdict"] == "reduce"
-            assert not reduced or lot.answer["to"] == lot.brief["exposure"] / 2
-            halved.setdefault(rule.answer["verdict"], []).append(reduced)
-    assert len(halved["approve"]) > 100 and 0.25 < np.mean(halved["approve"]) < 0.45
 
 
 @given(
     st.sampled_from(["high", "low"]),
     st.floats(0.5, 40.0),
     st.sampled_from([0.5, 1.0]),
-    st.sampled_from([(0.5,), (0.5, 0.25)]),
 )
-def test_a_verdict_by_lot_names_the_crowding_and_does_not_heed_it(
-    crowding: str, var: float, proposed: float, parts: tuple[float, ...]
+def test_a_random_verdict_states_the_crowding_and_does_not_follow_it(
+    crowding: str, var: float, proposed: float
 ) -> None:
     def caps(shown: dict[str, Any]) -> list[float]:
-        answers = [verdict_by_lot(shown, proposed, random.Random(seed), parts) for seed in range(60)]
+        answers = [random_verdict(shown, proposed, random.Random(seed)) for seed in range(60)]
         assert all(next(iter(one)) == "rule" and one["rule"] == f"crowding {shown['crowding']}" for one in answers)
         return [Verdict.model_validate(one).cap(proposed) for one in answers]
 
     assert caps({"var": var, "crowding": crowding}) == caps({"var": 3.0, "crowding": "low"})
-    assert set(caps({"var": var, "crowding": crowding})) == {proposed, *(part * proposed for part in parts)}
-    assert verdict_by_lot({}, proposed, random.Random(1), parts)["verdict"] == "veto", "nothing is known of the coin"
+    assert set(caps({"var": var, "crowding": crowding})) == {proposed, *(part * proposed for part in REDUCED_TO)}
+    assert random_verdict({}, proposed, random.Random(1))["verdict"] == "veto", "nothing is known of the coin"
 
 
-def test_a_plan_by_lot_names_the_spread_and_does_not_heed_it() -> None:
+def test_a_random_plan_states_the_spread_and_does_not_follow_it() -> None:
     wide, normal = (
-        [plan_by_lot({"state": word}, random.Random(seed)) for seed in range(60)] for word in ("wide", "normal")
+        [random_plan({"state": word}, random.Random(seed)) for seed in range(60)] for word in ("wide", "normal")
     )
     assert [one.pop("rule") for one in wide] == ["spread wide"] * 60 and normal[0].pop("rule") == "spread normal"
     assert wide == [{key: value for key, value in one.items() if key != "rule"} for one in normal]
     assert all(plan in wide for plan in PLANS)
-    assert "rule" not in plan_by_lot({}, random.Random(1)), "the spread is not known"
+    assert "rule" not in random_plan({}, random.Random(1)), "the spread is not known"
 
 
-def test_a_teacher_of_lots_alone_asks_for_whole_positions_and_draws_whom_it_asks_in_which_order() -> None:
+def test_a_random_teacher_asks_for_full_positions_and_draws_whom_it_asks_in_which_order() -> None:
     market = synthetic()
     states = [(bar, symbol) for bar in range(130, 310, 2) for symbol in market.symbols]
     asked = list[tuple[str, ...]]()
-    for made in decisions(market, states, expert_policies(teacher="all_by_lot"), timing_in_words=True):
+    for made in decisions(market, states, expert_policies(teacher="random_all"), timing_in_words=True):
         of_position = [said for said in made.transcripts[1:] if said.role != "market_analyst"]
         for position in Decision.model_validate(made.manager.answer).changes:
             asked.append(tuple(said.role for said in of_position))
@@ -327,21 +270,3 @@ def test_a_teacher_of_lots_alone_asks_for_whole_positions_and_draws_whom_it_asks
     assert min(counts) > 20 and 0.5 < counts[0] / counts[1] < 2.0
     for role in ("risk_analyst", "trader"):
         assert 0.03 < np.mean([role not in one for one in asked]) < 0.2
-
-
-def test_the_rules_with_limits_are_the_whole_ones_but_for_the_orders_where_the_spread_is_wide() -> None:
-    market = synthetic()
-    states = [(bar, symbol) for bar in range(130, 310, 2) for symbol in market.symbols]
-    teachers: list[Teacher] = ["whole", "limits"]
-    kinds = set[tuple[str, str]]()
-    for whole, limits in zip(
-        *(decisions(market, states, expert_policies(teacher=one)) for one in teachers), strict=True
-    ):
-        assert whole.manager.answer == limits.manager.answer
-        plans = [[one.answer for one in by.transcripts if one.role == "trader"] for by in (whole, limits)]
-        for later, limit in zip(*plans, strict=True):
-            assert later is not None and limit is not None
-            assert (limit["type"] == "limit") == (later["wait"] == 2) and limit["wait"] == 0
-            kinds.add((later["type"], limit["type"]))
-        assert {order.kind for order in limits.orders} <= {"market", "limit"}
-    assert kinds == {("market", "market"), ("market", "limit")}

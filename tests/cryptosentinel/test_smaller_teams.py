@@ -14,7 +14,6 @@ from cryptosentinel.agents.registry import MANAGER, ROLES, SPEAKERS, STANDARD, r
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scripted_team import expert_policies, novice_policies
-from cryptosentinel.teachers import Teacher
 from cryptosentinel.team import TeamDecision
 from simulator.market.market import Market
 from tests.standard_limits import guard_limits
@@ -47,16 +46,15 @@ def held_after(decision: TeamDecision, market: Market, bar: int, exposures: dict
     seed=st.integers(1, 4),
     held=st.sampled_from([0.0, 0.5, -1.0]),
     horizon=st.sampled_from([18, 240]),  # the longer one has losses that RiskAnalyst cuts
-    teacher=st.sampled_from(["whole", "funding"]),
 )
 def test_a_smaller_scripted_team_takes_the_same_positions(
-    roles: tuple[str, ...], bar: int, seed: int, held: float, horizon: int, teacher: Teacher
+    roles: tuple[str, ...], bar: int, seed: int, held: float, horizon: int
 ) -> None:
     market = synthetic(seed=seed, coins=1)
     exposures = {market.symbols[0]: held}
     found = []
     for keys in (STANDARD, roles):
-        engine = ScriptedEngine(codec(), expert_policies(keys, teacher=teacher))
+        engine = ScriptedEngine(codec(), expert_policies(keys))
         decision = decide(engine, market=market, bar=bar, exposures=exposures, roles=keys, horizon_bars=horizon)
         assert decision.events == []
         assert {transcript.role for transcript in decision.transcripts} <= set(roles_of(keys))
@@ -89,7 +87,7 @@ def test_what_is_not_inherited_nobody_looks_up(roles: tuple[str, ...], portfolio
 def test_where_nobody_can_know_a_direction_the_teacher_of_lots_draws_one() -> None:
     """Both sides come, and what is held is what was asked about."""
     roles, held = ("risk_analyst", "trader"), []
-    engine = ScriptedEngine(codec(), expert_policies(roles, teacher="all_by_lot", inherits=False))
+    engine = ScriptedEngine(codec(), expert_policies(roles, teacher="random_all", inherits=False))
     for number in range(120):
         decision = decide(
             engine, market=synthetic(coins=1), bar=150 + number, seed=number, roles=roles, inherit_tools=False

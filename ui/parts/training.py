@@ -15,8 +15,7 @@ from backend.reporting.training.curves import CurveMark
 from backend.reporting.training.group import group_steps, step_groups
 from backend.runs.requests import RUNS
 from backend.store.records import AdapterRecord, PublishedRecord
-from backend.training.diagnostics.catalogue import RULES
-from backend.training.diagnostics.examine import Examination, examine
+from backend.training.doctor import RULES, Examination, examine
 from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown, mistakes_explained, open_store
@@ -82,7 +81,7 @@ def _examined(page: RunPage) -> Examination | None:
     """What the doctor says by the metrics alone; None where there is no step of training."""
     if not any(step > 0 for step in page.steps):
         return None
-    return examine(page.run.run, page.steps, {})
+    return examine(page.run.run, page.steps, page.settings)
 
 
 def _marks(examination: Examination | None) -> list[CurveMark]:

@@ -66,12 +66,12 @@ def greedy_teams(config: Config, trained: LoadedTeam, warm_started: LoadedTeam) 
         warm_started.at_temperature(0.0).renamed(WARM_STARTED_GREEDY),
         scripted_team(config.team, _teacher(config)).renamed(TEACHER),
     ]
-    return teams if _teacher(config) == "whole" else [*teams, scripted_team(config.team).renamed(SCRIPTED)]
+    return teams if _teacher(config) == "expert" else [*teams, scripted_team(config.team).renamed(SCRIPTED)]
 
 
 def _teacher(config: Config) -> Any:
     """A base model that was not made here has learned from no teacher of ours, so the rules stand for one."""
-    return "whole" if config.training.base_model else config.nano.teacher
+    return "expert" if config.training.base_model else config.nano.teacher
 
 
 def held_out_value(

@@ -47,7 +47,7 @@ def transcribe(
     decisions: int,
     teacher_share: float,
     seed: int,
-    teacher: Teacher = "whole",
+    teacher: Teacher = "expert",
 ) -> list[Transcript]:
     """All valid conversations of `decisions` decisions on states drawn from each of `pools` in turn: the first
     `teacher_share` of them as the `teacher` takes them, the others by novices."""

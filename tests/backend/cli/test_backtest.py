@@ -118,7 +118,6 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--resume",
         "--from-paper",
         "--dry-run",
-        "--dry-run-step",
         "--launch",
         "--begin",
         "--files",

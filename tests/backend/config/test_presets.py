@@ -9,7 +9,7 @@ import pytest
 from backend.config.load import load_config, presets
 from backend.models.architectures import KNOWN, KNOWN_SMALL, architecture_of, qwen3_config, smollm2_config
 from backend.models.shape import Shape
-from backend.training.planning.memory_estimate import GIB, estimate, plan_of, rows, server
+from backend.training.memory_estimate import GIB, Estimate, MemoryPlan, estimate, plan_of, require
 from cryptosentinel.agents.registry import ROLES
 
 REAL = {"qwen3_4b": "Qwen3-4B"}
@@ -18,6 +18,11 @@ PRESETS = {"demo", "quick", "co_training", "recorded", "recorded_training", "smo
 
 def test_these_presets_ship() -> None:
     assert set(presets()) == PRESETS
+
+
+def served(needed: Estimate) -> int:
+    """Bytes of the vLLM server."""
+    return sum(one.size for one in needed.needs if one.part.startswith("vLLM"))
 
 
 @pytest.mark.parametrize("name", presets())
@@ -43,10 +48,20 @@ def test_what_a_preset_takes_is_known(name: str, model: str) -> None:
     assert shape == Shape.of(qwen3_config(model))
     plan = plan_of(config, shape)
     apart, together = (estimate(shape, replace(plan, shared=shared)) for shared in (False, True))
-    assert together.total == apart.total + server(shape, plan).total
-    assert server(shape, plan).total < 80 * GIB  # of one GPU
-    assert {part for part, _, _ in rows(together)} >= {"base model", "vLLM: KV cache", "activations of a micro-batch"}
+    assert together.total == apart.total + served(together)
+    assert 0 < served(together) < 80 * GIB  # of one GPU
+    assert {one.part for one in together.needs} >= {"base model", "vLLM: KV cache", "activations of a micro-batch"}
     assert not any(need.part.startswith("engine:") for need in together.needs)  # vLLM merges nothing
+
+
+def test_the_preset_fits_into_a_card_of_24_gb() -> None:
+    config = load_config("qwen3_4b")
+    shape = Shape.of(architecture_of(config.training, config.nano))
+    plan = plan_of(config, shape, "cuda")
+    card, needed = 24 * 10**9, estimate(shape, plan)
+    assert plan.shared and served(needed) < config.engine.gpu_share * card
+    assert needed.total - served(needed) < (1.0 - config.engine.gpu_share) * card
+    require(config, shape, "cuda", card)
 
 
 def test_the_small_models_have_their_published_sizes() -> None:
@@ -55,11 +70,7 @@ def test_the_small_models_have_their_published_sizes() -> None:
 
 
 def test_a_larger_model_takes_more() -> None:
-    totals = []
-    for model in KNOWN:
-        config = load_config("qwen3_4b", [f"training.base_model=Qwen/{model}"])
-        shape = Shape.of(architecture_of(config.training, config.nano))
-        totals.append(estimate(shape, replace(plan_of(config, shape), shared=False)).total)
+    totals = [estimate(Shape.of(qwen3_config(name)), MemoryPlan()).total for name in KNOWN]
     assert totals == sorted(totals)
 
 
@@ -70,7 +81,7 @@ def test_the_preset_of_a_model_that_thinks_has_room_for_thought_and_answer() -> 
     assert (plain.team.thinking_tokens, team.max_tokens) == (0, plain.team.max_tokens)
     assert config.engine.context_tokens > 8 * (team.thinking_tokens + team.max_tokens)  # a manager's turns
     shape = Shape.of(architecture_of(config.training, config.nano))
-    assert server(shape, plan_of(config, shape)).total < 80 * GIB
+    assert served(estimate(shape, plan_of(config, shape))) < 80 * GIB
     thoughtless = config.model_copy(update={"team": team.model_copy(update={"thinking_tokens": 0})})
     short = replace(plan_of(thoughtless, shape))
     assert plan_of(config, shape).context >= short.context

@@ -123,29 +123,6 @@ def test_a_role_whose_updates_are_never_finite_ends_the_run(
     assert store.run(RUN).status == "failed"
 
 
-def test_older_weights_are_the_same_ones_in_one_process(nano: Path, tmp_path: Path, store: Store) -> None:
-    """With weights of the step before, and in one process also after each step was begun anew. A version's name is
-    made of the weights, so equal records are equal learning; several processes may end before they learn the last."""
-    steps = 4
-    config = config_of(nano, staleness=1, stage2_steps=steps - 1, validation_every=steps)
-    begin_run(store, config)
-    run_in_threads(store, processes(config, nano, tmp_path / "apart"))
-    with Store.open("mem://") as together:
-        begin_run(together, config)
-        for _ in range(steps):
-            trainer = one_process_trainer(config, small_market(), together, tmp_path / "together", nano)
-            trainer.resume()
-            trainer.start()
-            metrics = trainer.step()
-        assert {metrics[f"{role}/staleness"] for role in ROLES} == {1.0}
-        assert records(store, steps) == records(together, steps)
-        versions = [{one.policy_version for one in together.trajectories(RUN, step)} for step in range(steps)]
-    assert versions[1] == versions[0], "the first two steps are rolled out with the first weights"
-    changed = {version.rsplit("-", 1)[0] for version in versions[2] - versions[1]}
-    assert changed == {*ROLES} - {"manager"}, "step 0 moves the sub-agents: in stage 1 the manager earns nothing"
-    assert not versions[3] <= versions[2], "a step on older rollouts moves nobody"
-
-
 def test_two_workers_share_the_shards_and_change_nothing(
     joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store
 ) -> None:

@@ -122,7 +122,10 @@ def test_decisions_are_compared_on_common_states_and_by_one_yardstick(
         ),
         (('team = "flat"', 'control = "always_long"'), "is of teams, and arm 'holding' is the strategy hold"),
         (('team = "flat"', 'team = "ema_cross:fast=5"'), "is of teams, and arm 'holding' is the strategy ema_cross"),
-        (('"market.bars=1500"', '"team.portfolio=true", "nano.teacher=whole"'), "team.portfolio = true decides on all"),
+        (
+            ('"market.bars=1500"', '"team.portfolio=true", "nano.teacher=expert"'),
+            "team.portfolio = true decides on all",
+        ),
         (('measure = "held_out_value"', 'measure = "held_out"'), "test.measure"),
     ],
 )

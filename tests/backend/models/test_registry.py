@@ -200,7 +200,7 @@ def test_a_good_base_passes_every_check(nano: Path) -> None:
     assert wrong(findings) == {}
     assert [one.what for one in findings.entries] == [
         "folder", "config", "weights", "values", "tokenizer", "chat format", "room", "engines", "adapters",
-        "memory",
+        "memory", "training",
     ]  # fmt: skip
     assert findings.fingerprint == RolePolicies(nano, ["manager"]).base_fingerprint
 

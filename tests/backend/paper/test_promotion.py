@@ -49,7 +49,7 @@ def quick_teams() -> Iterator[None]:
     """The files are those of a trained team; what they answer is said by rules, other ones than the trading team's."""
 
     def team(name: str, config: Config) -> LoadedTeam:
-        return scripted_team(config.team, "whole" if name == "scripted" else "funding").renamed(name)
+        return scripted_team(config.team, "expert" if name == "scripted" else "random_all").renamed(name)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend.paper.records.stored, "subject_of", team)

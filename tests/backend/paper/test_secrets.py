@@ -122,7 +122,7 @@ def test_a_session_with_everything_leaves_no_secret(looker: Looker) -> None:
 @pytest.mark.slow
 def test_a_promotion_leaves_no_secret(looker: Looker, nano: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def team(name: str, config: Config) -> LoadedTeam:
-        return scripted_team(config.team, "whole" if name == "scripted" else "funding").renamed(name)
+        return scripted_team(config.team, "expert" if name == "scripted" else "random_all").renamed(name)
 
     monkeypatch.setattr(backend.paper.records.stored, "subject_of", team)
     folder = team_in(looker.folder / "better", nano)

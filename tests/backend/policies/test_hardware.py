@@ -10,12 +10,14 @@ from typing import Any, Literal
 import pytest
 import torch
 from torch import Tensor
-from transformers import Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from backend.config.load import load_config
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
+from backend.models.checks import check_base
 from backend.policies import hardware as module
+from backend.policies import role_policies as of_roles
 from backend.policies.adapter_shapes import adapter_shapes, largest_rank
 from backend.policies.adapters import load_versions, save_versions
 from backend.policies.hardware import (
@@ -31,6 +33,8 @@ from backend.policies.lora import ALL_LINEAR, LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
+from cryptosentinel.llm.architecture import random_model
+from cryptosentinel.llm.nano import load_model, save_model, train_tokenizer
 from simulator.errors import UserError
 from tests.standard_settings import trainer_settings
 
@@ -129,6 +133,31 @@ def test_a_base_in_other_numbers_takes_the_same_adapters(tiny: Qwen3ForCausalLM,
     for role in ROLES:
         assert plain.header(role) == short.header(role)
         assert plain.version(role) == short.version(role)
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_base_is_read_in_its_own_numbers(
+    tiny: Qwen3ForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: torch.dtype
+) -> None:
+    tokenizer = train_tokenizer(["price up 1.5\nprice down 2.5\n"] * 20, vocab_size=280)
+    config = Qwen3Config(**{**tiny.config.to_dict(), "vocab_size": 280})
+    save_model(tmp_path / "base", random_model(1, config).to(stored), tokenizer)
+    read: list[set[torch.dtype]] = []
+
+    def watched(folder: Path, dtype: torch.dtype | None) -> Any:
+        loaded = load_model(folder, dtype)
+        read.append({one.dtype for one in loaded[0].parameters()})
+        return loaded
+
+    monkeypatch.setattr(of_roles, "load_model", watched)
+    short, plain = (RolePolicies(tmp_path / "base", ROLES, hardware=one) for one in (BF16, Hardware()))
+    whole = RolePolicies(tmp_path / "base", ROLES, "full", hardware=BF16)
+    assert read == [{stored}, {torch.float32}, {torch.float32}], "short numbers take half the memory, and once"
+    assert short.version("manager") == plain.version("manager"), "whatever it is read in, it is the same base"
+    assert short.base_fingerprint == whole.base_fingerprint == check_base(tmp_path / "base").fingerprint
+    assert {one.dtype for one in short.trainable("manager")} == {torch.float32}
+    frozen = {one.dtype for name, one in short._base.named_parameters() if ".lora_" not in name}
+    assert frozen == {torch.bfloat16}
 
 
 def test_small_steps_are_not_lost_in_bfloat16(tiny: Qwen3ForCausalLM, make: Make) -> None:

@@ -19,7 +19,7 @@ from backend.policies.tensor_files import read_tensors
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.curriculum.queries import QueryPool
-from backend.training.planning.memory_estimate import plan_of
+from backend.training.memory_estimate import plan_of
 from backend.training.rl_job import check_trainable, run_rl
 from backend.training.rollout.collect import collect
 from backend.training.sft.warm_start import transcribe

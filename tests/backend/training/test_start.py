@@ -23,7 +23,7 @@ from backend.models.shape import Shape
 from backend.policies.build import role_policies
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
-from backend.training.planning.memory_estimate import estimate, plan_of
+from backend.training.memory_estimate import estimate, plan_of
 from backend.training.rl_job import run_rl
 from backend.training.sft_job import run_sft
 from backend.training.start import begin, start_of
@@ -220,7 +220,7 @@ def _in_other_parts(team: Path) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "gone": (shutil.rmtree, r"training\.start_from = .*first is no folder of a team"),
+    "gone": (shutil.rmtree, r"training\.start_from = .*first is not the folder of a team"),
     "weights": (_without_weights, r"training\.start_from = .* is its base itself.* training\.base_model"),
     "role": (_without_a_role, r"training\.start_from: .* holds nothing of trader"),
     "base": (lambda team: shutil.rmtree(team / "nano"), "there is no model folder"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -23,13 +24,17 @@ from backend.training.rollout.held_out_value import (
     value_sentence,
 )
 from benchmarks.run import TREND_MARKET
+from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.scripted_team import novice_policies
+from cryptosentinel.teachers import Teacher
 from simulator.synthetic.beliefs import regime_beliefs
 
 WINDOWS, STATES = 6, 36
 
 
 @cache
-def config(teacher: str = "whole") -> Config:
+def config(teacher: str = "expert") -> Config:
     return load_config(
         TREND_MARKET,
         [
@@ -39,16 +44,20 @@ def config(teacher: str = "whole") -> Config:
     )  # fmt: skip
 
 
-def teams(teacher: str = "whole", begun: str = "none") -> list[LoadedTeam]:
-    """Rules in the places of models: "trained" reads all evidence, and the other is another teacher's."""
-    whole = scripted_team(config().team)
-    return greedy_teams(config(teacher), whole, scripted_team(config().team, begun))  # type: ignore[arg-type]  # a name
+def teams(teacher: str = "expert", begun: Teacher | None = None) -> list[LoadedTeam]:
+    """Rules in the places of models: "trained" reads all evidence, and the initial team is another teacher's, or
+    answers at random."""
+    expert = scripted_team(config().team)
+    engine = ScriptedEngine(make_byte_codec(), novice_policies())
+    other = replace(expert, engine=engine) if begun is None else scripted_team(config().team, begun)
+    return greedy_teams(config(teacher), expert, other)
 
 
 @cache
-def measured(teacher: str = "whole") -> dict[str, Any]:
+def measured(teacher: str = "expert") -> dict[str, Any]:
     market = load_market(config().market, config().costs)
-    return held_out_value(config(teacher), market, teams(teacher), lambda *args: None)
+    begun: Teacher | None = "random_all" if teacher == "random_all" else None
+    return held_out_value(config(teacher), market, teams(teacher, begun), lambda *args: None)
 
 
 def test_a_team_that_decides_as_its_teacher_earns_what_it_earns() -> None:
@@ -60,8 +69,8 @@ def test_a_team_that_decides_as_its_teacher_earns_what_it_earns() -> None:
 
 
 def test_the_teacher_is_that_of_the_warm_start() -> None:
-    document = measured("none")
-    assert [team.name for team in teams("none")][-2:] == ["teacher", "scripted"]
+    document = measured("random_all")
+    assert [team.name for team in teams("random_all", "random_all")][-2:] == ["teacher", "scripted"]
     assert document["rows"]["teacher"] == document["rows"]["warm_started, greedy"]
     assert document["rows"]["scripted"] == document["rows"]["trained, greedy"] == measured()["rows"]["teacher"]
 
@@ -104,7 +113,7 @@ def test_the_story_tells_what_the_teams_did() -> None:
     """By stretch of evidence, and for the whole of all states as the rollouts have it."""
     market = load_market(config().market, config().costs)
     queries = held_out_states(config(), market)
-    story = measured("funding")["story"]
+    story = measured("skip_trades")["story"]
     assert sum(story["states"]) == STATES
     evidence = np.array([query.belief[2] - query.belief[0] for query in queries if query.belief])
     assert story["states"][-1] == (evidence >= story["edges"][-2]).sum()
@@ -126,7 +135,7 @@ def test_the_story_tells_what_the_teams_did() -> None:
     ]
     assert mean("trained, greedy") == pytest.approx(np.mean(wished), abs=0.02)  # up to the guard and RiskAnalyst
     assert mean("trained, greedy", "net_return") == pytest.approx(
-        measured("funding")["rows"]["trained, greedy"]["net_return"], abs=1e-15
+        measured("skip_trades")["rows"]["trained, greedy"]["net_return"], abs=1e-15
     )
     tools = story["lookups"]
     assert tools["market_analyst"]["get_trend"] == tools["risk_analyst"]["get_risk"] == 1.0

@@ -15,9 +15,9 @@ from backend.config.load import load_config
 from backend.config.schema import ConfigError
 from backend.store.records import RunRecord
 from backend.store.store import Store
+from backend.training import wandb_logger
 from backend.training.recorder import TrainingRecorder
-from backend.training.trackers import wandb_logger
-from backend.training.trackers.wandb_logger import WandbLogger, require_wandb
+from backend.training.wandb_logger import WandbLogger, require_wandb
 from simulator.errors import UserError
 
 

@@ -8,13 +8,16 @@ facts about the machine. The key is that of the environment (`WANDB_API_KEY`), w
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from backend.training.trackers.outside_logger import OutsideLogger, plain, plain_run
 from simulator.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 OFFLINE = ("offline", "dryrun", "disabled")  # values of WANDB_MODE that need no key
 
@@ -35,23 +38,33 @@ def require_wandb(project: str) -> None:
         )
 
 
-class WandbLogger(OutsideLogger):
-    """Sends the metrics of `run` to `project`; files lie in `folder`/wandb."""
-
-    title = "Weights & Biases"
+class WandbLogger:
+    """Sends the metrics of `run` to `project`; files lie in `folder`/wandb. It never ends a training: its first failure
+    is logged, and it sends nothing more; the run's own records are complete without it."""
 
     def __init__(self, project: str, run: str, folder: Path) -> None:
-        super().__init__()
+        self.failed = False
         self._run: Any = None
-        self.attempt(lambda: self._begin(project, plain_run(run), folder))
+        self._attempt(lambda: self._begin(project, _plain(run).replace("/", "_"), folder))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Send the metrics of a step."""
-        self.attempt(lambda: self._run.log({"step": step, **{plain(name): value for name, value in values.items()}}))
+        self._attempt(lambda: self._run.log({"step": step, **{_plain(name): value for name, value in values.items()}}))
 
     def close(self) -> None:
         """Send what is left."""
-        self.attempt(lambda: self._run.finish())
+        self._attempt(lambda: self._run.finish())
+
+    def _attempt(self, act: Callable[[], object]) -> None:
+        if self.failed:
+            return
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - its errors share no base, and none of them may end a training
+            self.failed = True
+            # Its text is from outside: a line of it, without control characters.
+            reason = f"{type(error).__name__}: {str(error)[:200]!a}"
+            _log.warning("Weights & Biases failed (%s). The run goes on; its own records have all metrics", reason)
 
     def _begin(self, project: str, run: str, folder: Path) -> None:
         import wandb
@@ -72,3 +85,8 @@ class WandbLogger(OutsideLogger):
         # A resumed run does steps again, and wandb's own count of steps only rises.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
+
+
+def _plain(name: str) -> str:
+    """The name with `_` in place of all but letters, digits and - . / _."""
+    return re.sub(r"[^A-Za-z0-9_./-]", "_", name)

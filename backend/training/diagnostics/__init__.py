@@ -1,1 +1,0 @@
-"""What the metrics of a training run say is wrong with it."""

@@ -1,1 +1,0 @@
-"""What a training would need: memory, floating point operations, a dry run of one step."""
