@@ -62,6 +62,7 @@ from backend.builders.market import load_market
 from backend.config.load import load_config
 from backend.store.records import RunRecord
 from backend.store.store import Store
+from backend.training.curriculum.curriculum import Curriculum
 from backend.training.rl_job import training_parts
 from cryptosentinel.scheduler import Throughput
 torch.set_num_threads(1)
@@ -71,7 +72,7 @@ market = load_market(config.market, config.costs)
 with tempfile.TemporaryDirectory() as folder, Store.open("mem://") as store:
     store.add_run(RunRecord("bench", "train", 1, market.content_hash, 1, {}))
     parts = training_parts(config, market, store, "bench", Path(folder), Path(base), Path(folder))
-    shards = parts.collector.queries(0, parts.planner.plan(0, 2, 0).stage)[:4]
+    shards = parts.collector.queries(0, Curriculum(config.training).stage(2))[:4]
     parts.collector.roll_out(0, shards[0], Throughput())
     print("ready", flush=True)
     sys.stdin.readline()

@@ -27,7 +27,6 @@ from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.instruments import MarketKind
 from simulator.market.market import Market
-from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 
@@ -106,15 +105,6 @@ def _exposed(result: BacktestResult) -> float:
     return 100.0 * float(np.mean(np.abs(result.exposure).sum(axis=1) > 1e-6))
 
 
-def _delisted(market: Market) -> Market:
-    """The first coin has no bar any more from the window's middle on."""
-    middle = (WINDOW.start + WINDOW.stop) // 2
-    arrays = {name: getattr(market, name).copy() for name in BAR_COLUMNS}
-    for values in arrays.values():
-        values[middle:, 0] = np.nan
-    return replace(market, **arrays, truth=None)
-
-
 def _sliding(market: Market) -> Market:
     """From the window's middle on each coin falls by 3 % a bar."""
     middle = (WINDOW.start + WINDOW.stop) // 2
@@ -124,17 +114,8 @@ def _sliding(market: Market) -> Market:
 
 
 SCENES = (
-    Scene("latency_ms", {"latency_ms": 600_000}, {}, "% return, 10 minutes late on bars of 4 h", _return),
     Scene("thinking_time", {"thinking_time": 600.0}, {}, "% return, 10 minutes a decision", _return),
     Scene("borrow_rate", {"borrow_rate": 0.3}, {"borrow_rate": 0.0}, "% return, 30 % a year on spot", _return, "spot"),
-    Scene(
-        "missing_funding_rate", {"missing_funding_rate": 3e-4}, {"missing_funding_rate": 0.0},
-        "% return, 0.03 % every 8 h", _return,
-    ),
-    Scene(
-        "delisting_haircut", {"delisting_haircut": 0.9}, {"delisting_haircut": 0.0}, "% return, a coin delisted",
-        _return, change=_delisted,
-    ),
     Scene("max_daily_turnover", {"max_daily_turnover": 0.5}, {}, "x equity traded in the busiest day", _busiest),
     Scene(
         "on_loss", {"on_loss": "flatten"}, {"on_loss": "freeze"}, "% drawdown in a slide of 3 % a bar", _drawdown,

@@ -26,7 +26,7 @@ import numpy as np
 from backend.policies import prefix_tree
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.alignment import target_count
-from backend.training.algorithm.credit import assign_credit, calls_histogram, score_sub
+from backend.training.algorithm.credit import calls_histogram
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.queries import QueryPool
 from backend.training.learning.role_trainer import RoleTrainer
@@ -44,7 +44,7 @@ from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.standard_limits import guard_limits
-from tests.standard_settings import standard_credit, trainer_settings
+from tests.standard_settings import sub_credit, trainer_settings
 from tests.team_scenes import standard_team
 
 REPETITIONS = 5
@@ -122,14 +122,12 @@ def _rollouts(codec: ChatCodec, settings: TeamSettings, pool: QueryPool, number:
     team = Team(codec, engine.policy_version, settings)
     queries = pool.draw(1, number, QUERIES, easy=False)
     limits = guard_limits()
-    judged = RolloutSettings(ROLLOUTS, PATHS, HORIZON, Costs(), 1.0, limits, 1.0, True)
+    judged = RolloutSettings(ROLLOUTS, PATHS, HORIZON, Costs(), 1.0, limits, True)
     return collect(team, engine, queries, judged, number)
 
 
 def _batch(groups: list[list[Rollout]], role: str, method: str, target: int) -> _Batch:
-    rng, settings = np.random.default_rng(0), standard_credit()
-    scored = score_sub(groups, role, BETA, method, target, rng, settings)  # type: ignore[arg-type] # one of its literals
-    credit = assign_credit(scored, settings)
+    credit = sub_credit(groups, role, method=method, target=target, beta=BETA, seed=0)
     items = [item for item in credit.items if item.reward is not None]
     return _Batch(
         [item.trajectory for item in items], [item.advantage for item in items], [item.weight for item in items]

@@ -27,6 +27,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +36,11 @@ import torch
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.store.store import Store
-from backend.training.algorithm.alignment import AlignmentMethod, target_count
+from backend.training.algorithm.alignment import AlignmentMethod, align, target_count
 from backend.training.algorithm.credit import TrajectoryCredit, assign_credit, calls_histogram, score_sub
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.components import TrainingParts
-from backend.training.curriculum.curriculum import credit_settings, curriculum_of
-from backend.training.learning.learner import role_settings
+from backend.training.learning.chosen_recipe import recipe_of
 from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.rollout.collect import Rollout, collect
 from benchmarks.bench_store_share import train
@@ -143,8 +143,7 @@ def _of_role(config: Config, parts: TrainingParts, role: str, steps: Sequence[Gr
             histogram[count] = histogram.get(count, 0) + rollouts
     ways = [way if way.quantile is None else replace(way, target=target_count(histogram, way.quantile)) for way in WAYS]
     # One optimizer step, so that the gradient is that of the whole step.
-    settings = replace(role_settings(config.training.of_role(role), role), minibatches=1)
-    trainer = RoleTrainer(parts.policies, role, settings)
+    trainer = RoleTrainer(parts.policies, role, config.training.model_copy(update={"minibatches": 1}))
     means: dict[str, list[FloatArray]] = {way.name: [] for way in ways}
     squares: dict[str, list[float]] = {way.name: [] for way in ways}
     tokens: dict[str, list[float]] = {way.name: [] for way in ways}
@@ -176,12 +175,10 @@ def _of_role(config: Config, parts: TrainingParts, role: str, steps: Sequence[Gr
 
 def scored_calls(config: Config, role: str, groups: Groups, way: Way, seed: int) -> list[TrajectoryCredit]:
     """A role's calls of a step that have a reward, each with its weight and advantage as the training computes them."""
-    training = config.training.of_role(role)
-    stage = curriculum_of(training).stage(2)
-    settings = credit_settings(training, stage)
-    rng = np.random.default_rng(seed)
-    scored = score_sub(groups, role, stage.beta, way.method, way.target, rng, settings)
-    return [item for item in assign_credit(scored, settings).items if item.reward is not None]
+    weights = partial(align, method=way.method, target=way.target, rng=np.random.default_rng(seed))
+    scored = score_sub(groups, role, config.training.beta, weights)
+    credit = assign_credit(scored, recipe_of(config.training))
+    return [item for item in credit.items if item.reward is not None]
 
 
 def coefficients(credit: Sequence[TrajectoryCredit]) -> FloatArray:

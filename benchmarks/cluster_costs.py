@@ -37,6 +37,7 @@ from backend.distributed.local_launcher import run_processes
 from backend.store.records import RunRecord
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
+from backend.training.curriculum.curriculum import Curriculum, StepPlan
 from backend.training.in_process import local_learners
 from backend.training.learning.step_data import StepData
 from backend.training.rl_job import training_parts
@@ -89,7 +90,7 @@ def measured_costs(config: Config, market: Market, base: Path, folder: Path) -> 
         learners = local_learners(parts)
         parts.publisher.publish(parts.policies.roles)
         for step in range(MEASURED_STEPS + 1):
-            plan = parts.planner.plan(step, 2, step)
+            plan = StepPlan(step, Curriculum(config.training).stage(2), step)
             team = []
             for queries in parts.collector.queries(step, plan.stage):
                 began = time.process_time()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backend.config.training import RoleRates, TrainingConfig
+from backend.config.training import ROLE_NAMES, TrainingConfig
 from backend.policies.adapter_shapes import adapter_shape
 from backend.policies.lora import LoraSettings
 from backend.training.algorithm.alignment import align
@@ -22,9 +22,7 @@ ALPHA, BETA = (0.1, 0.9), (0.1, 0.4, 0.5)
 def changed(config: TrainingConfig, **changes: Any) -> TrainingConfig:
     """The settings with others; a `learning_rate` is that of every role."""
     if "learning_rate" in changes:
-        changes["learning_rate"] = RoleRates.model_construct(
-            **dict.fromkeys(RoleRates.model_fields, changes["learning_rate"])
-        )
+        changes["learning_rate"] = dict.fromkeys(ROLE_NAMES, changes["learning_rate"])
     return config.model_copy(update=changes)
 
 

@@ -371,7 +371,7 @@ def sft(
         console.print(f"{role}: dropped {why or 'none'}")
         if not outcome.counts[role]["train"]:
             console.print(f"note: {role} has nothing to learn from, so that it answers as the base does")
-    console.print(_score_table(outcome.scores, outcome.config.sft.score_on))
+    console.print(_score_table(outcome.scores))
     for role, losses in outcome.losses.items():
         if losses is not None:
             console.print(
@@ -390,10 +390,10 @@ def _data_table(outcome: SftOutcome) -> Table:
     return table
 
 
-def _score_table(scores: Mapping[str, Mapping[str, Any]], part: str) -> Table:
+def _score_table(scores: Mapping[str, Mapping[str, Any]]) -> Table:
     """The roles' scores before and after."""
     states = max(score["states"] for score in scores.values())
-    table = narrow_table(f"{part.replace('_', '-')} score of each role: means over up to {states} states")
+    table = narrow_table(f"held-out score of each role: means over up to {states} states")
     for heading in ("before", "after", "diff", "95 % interval", "scripted", "valid"):
         table.add_column(heading, justify="right", no_wrap=True)
     for role, score in scores.items():

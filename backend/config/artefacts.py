@@ -28,9 +28,8 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "drift_ratio", "news_accuracy", "train_share", "validation_share", "instrument",
     ),
     "costs": (
-        "taker_fee", "maker_fee", "fee_tiers", "fee_currency", "half_spread_bps", "spread_multiplier", "impact",
-        "participation", "latency_bars", "latency_ms", "thinking_time", "borrow_rate", "missing_funding_rate",
-        "delisting_haircut", "max_leverage", "cash",
+        "taker_fee", "maker_fee", "fee_tiers", "half_spread_bps", "impact",
+        "participation", "latency_bars", "thinking_time", "borrow_rate", "max_leverage", "cash",
     ),
     "venue": ("isolated", "finer"),
     "guard": (
@@ -63,8 +62,8 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
     ),
     "paper": ("speed", "history_bars", "snapshot_bars", "grace_seconds", "on_kill"),
     "sft": (
-        "states", "rollouts", "random_share", "min_score", "min_margin", "validation_share", "steps", "batch_tokens",
-        "learning_rate", "score_on", "score_states", "score_samples", "seed",
+        "states", "rollouts", "validation_share", "steps", "batch_tokens",
+        "learning_rate", "score_states", "score_samples", "seed",
     ),
     "seeds": ("confirm",),
 }  # fmt: skip

@@ -15,8 +15,6 @@ from cryptosentinel.llm.endpoint.providers import PROVIDERS, Provider, provider_
 from cryptosentinel.llm.endpoint.urls import is_loopback
 from simulator.errors import UserError
 
-_NO_LIMITS = SpendingLimits()
-
 Money = Annotated[float, Field(ge=0.0, le=1e6)]
 # Fields of a request that settings and the team decide, or that would hold a secret.
 _RESERVED = (
@@ -176,25 +174,19 @@ class EngineConfig(Section):
         return shipped_price(there.name, model) if own and there is not None else None
 
 
-class SpendingConfig(Section):
-    """At most so much; 0: any amount. A request that may pass a limit on tokens or money is not made."""
-
-    calls: int = Field(_NO_LIMITS.calls, ge=0, le=1_000_000_000, description="requests to the engine")
-    tokens: int = Field(_NO_LIMITS.tokens, ge=0, le=1_000_000_000_000, description="tokens read and sampled")
-    seconds: float = Field(_NO_LIMITS.seconds, ge=0.0, le=1e9, description="seconds waited for answers")
-    money: float = Field(_NO_LIMITS.money, ge=0.0, le=1e9, description="money, in quote currency, by `budget.prices`")
-
-    def limits(self) -> SpendingLimits:
-        """As the team knows them."""
-        return SpendingLimits(self.calls, self.tokens, self.seconds, self.money)
+Limits = dict[Literal["calls", "tokens", "seconds", "money"], Annotated[float, Field(ge=0.0, le=1e12)]]
 
 
 class BudgetConfig(Section):
     """What thinking may cost in a backtest: where nothing is left, decisions are *no change*. Days are the market's."""
 
-    decision: SpendingConfig = Field(default_factory=SpendingConfig, description="of one decision")
-    day: SpendingConfig = Field(default_factory=SpendingConfig, description="of one day")
-    run: SpendingConfig = Field(default_factory=SpendingConfig, description="of the whole run of one team")
+    decision: Limits = Field(
+        default_factory=dict,
+        description="limits of one decision, any of calls, tokens (read and sampled), seconds (of waiting) and money "
+        "(in quote currency, by `budget.prices`); what may pass one of tokens or money is not asked",
+    )
+    day: Limits = Field(default_factory=dict, description="the same of one day")
+    run: Limits = Field(default_factory=dict, description="the same of the whole run of one team")
     prices: dict[str, tuple[Money, Money, Money]] = Field(
         default_factory=dict,
         description="by model: quote currency per million tokens read, read from the cache, and sampled; before the "
@@ -220,11 +212,17 @@ class BudgetConfig(Section):
         """
         own, price = self.prices.get(model), self.price(model, shipped)
         spans = {"decision": self.decision, "day": self.day, "run": self.run}
-        limited = [name for name, span in spans.items() if span.money]
+        limited = [name for name, span in spans.items() if span.get("money")]
         # What runs on one's own machines has the price 0, under which the limit would never be reached.
         if limited and (price is None or (own is None and price == Price())):
             raise UserError(
                 f"budget.{limited[0]}.money is set, but no price of the model '{model}' is known: add "
                 f'"{model}" = [read, cached, sampled] to [budget.prices], or leave the limit out'
             )
-        return Budget(self.decision.limits(), self.day.limits(), self.run.limits(), price)
+        return Budget(_limits(self.decision), _limits(self.day), _limits(self.run), price)
+
+
+def _limits(span: Limits) -> SpendingLimits:
+    """As the team knows them; 0 is no limit."""
+    calls, tokens = int(span.get("calls", 0)), int(span.get("tokens", 0))
+    return SpendingLimits(calls, tokens, span.get("seconds", 0.0), span.get("money", 0.0))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -80,7 +80,7 @@ def load_config(
     if isinstance(source, Config):
         where = name or "the configuration"
     else:
-        where = str(_find(source)) if source else name or "the options"
+        where = name or "the options" if source is None else str(_find(source))
     return _validated(data, where, blamed)
 
 
@@ -88,7 +88,7 @@ def merged(
     source: str | Path | Config | None, overrides: Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """What `load_config` validates, as plain tables; and which override has set a key, by key."""
-    data = source.to_dict() if isinstance(source, Config) else _read(_find(source)) if source else {}
+    data = source.to_dict() if isinstance(source, Config) else {} if source is None else _read(_find(source))
     blamed = {_apply(data, one): one for one in overrides}
     for key, value in (options or {}).items():
         _set(data, key.split("."), value, f"option {key}")
@@ -257,26 +257,15 @@ def _elsewhere(location: tuple[int | str, ...]) -> str:
 def _siblings(location: tuple[int | str, ...]) -> list[str]:
     """Names that would have been right at `location`."""
     model: type[Section] = Config
-    parts = [str(part) for part in location[:-1]]
-    while parts:
-        info = model.model_fields[parts.pop(0)]
-        section = _section_of(info)
-        if section is None:
-            section = _entry_of(info)
-            del parts[:1]  # the name of the entry
-        assert section is not None  # pydantic descends into sections and tables of them only
+    for part in location[:-1]:
+        section = _section_of(model.model_fields[str(part)])
+        assert section is not None  # pydantic descends into sections only
         model = section
     return list(model.model_fields)
 
 
 def _section_of(info: FieldInfo) -> type[Section] | None:
     kind = info.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
-
-
-def _entry_of(info: FieldInfo) -> type[Section] | None:
-    """What each entry of a table of sections is; None for a field that is no such table."""
-    kind = get_args(info.annotation)[1] if get_origin(info.annotation) is dict else None
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
@@ -291,15 +280,14 @@ def _allowed(info: FieldInfo) -> str:
         return "one of " + ", ".join(f"'{choice}'" for choice in choices)
     if get_origin(info.annotation) is UnionType or get_origin(info.annotation) is Union:
         return " or ".join(_allowed(FieldInfo.from_annotation(choice)) for choice in choices)
-    entry = _entry_of(info)
-    if entry is not None:
-        names = get_args(get_args(info.annotation)[0])
-        return f"table by {', '.join(names)}, each with any of {', '.join(entry.model_fields)}"
     if get_origin(info.annotation) is dict:
-        width = len(get_args(get_args(info.annotation)[1]))
-        if get_origin(get_args(info.annotation)[1]) is not tuple:
+        names, value = get_args(info.annotation)
+        if get_origin(names) is Literal:
+            entries = _allowed(FieldInfo.from_annotation(value))
+            return f"table by {', '.join(get_args(names))}, each {entries}"
+        if get_origin(value) is not tuple:
             return "table of values as JSON has them"
-        return f"table, each entry a list of {width} numbers from 0 up"
+        return f"table, each entry a list of {len(get_args(value))} numbers from 0 up"
     words = [_TYPES.get(info.annotation, "list")]
     for rule in info.metadata:
         for part in rule.metadata if isinstance(rule, FieldInfo) else [rule]:

@@ -107,14 +107,8 @@ class CostsConfig(Section):
         description="fees by traded volume of the last 30 days, instead of the two above: "
         "[[0, maker, taker], [volume, maker, taker], ...]",
     )
-    fee_currency: Literal["quote", "base"] = Field(
-        _COSTS.fee_currency, description="base: the fee of a purchase is taken off the coins bought, as spot venues do"
-    )
     half_spread_bps: float = Field(
         HALF_SPREAD_BPS, ge=0.0, le=200.0, description="half the spread in basis points, for data that has no spread"
-    )
-    spread_multiplier: float = Field(
-        _COSTS.spread_multiplier, ge=0.0, le=100.0, description="scales every half spread; 0 trades at the mid price"
     )
     impact: float = Field(
         _COSTS.impact,
@@ -128,12 +122,6 @@ class CostsConfig(Section):
     latency_bars: int = Field(
         _COSTS.latency_bars, ge=0, le=1000, description="bars that an order takes beyond the next open"
     )
-    latency_ms: int = Field(
-        _COSTS.latency_ms,
-        ge=0,
-        le=86_400_000,
-        description="milliseconds that an order takes beyond that; finer bars (venue.finer) show their price",
-    )
     thinking_time: Literal["auto", "measured", "none"] | Annotated[float, Field(ge=0.0, le=86_400.0)] = Field(
         "auto",
         description="delay of a team's orders by the time its decision took: 'measured', 'none', seconds, or 'auto', "
@@ -144,18 +132,6 @@ class CostsConfig(Section):
         ge=0.0,
         le=10.0,
         description="interest a year on what is borrowed for spot: coins sold short, and cash beyond one's own",
-    )
-    missing_funding_rate: float = Field(
-        _COSTS.missing_funding_rate,
-        ge=0.0,
-        le=0.05,
-        description="what both sides of a perpetual pay every eight hours where the data lacks its funding",
-    )
-    delisting_haircut: float = Field(
-        _COSTS.delisting_haircut,
-        ge=0.0,
-        lt=1.0,
-        description="share of the last price that a position loses, long or short, when its coin's bars end for good",
     )
     max_leverage: float = Field(1.0, gt=0.0, le=10.0, description="cap on gross notional / equity at the exchange")
     cash: float = Field(10_000.0, gt=0.0, le=1e9, description="cash at the start")
@@ -178,15 +154,10 @@ class CostsConfig(Section):
             taker_fee=self.taker_fee,
             maker_fee=self.maker_fee,
             fee_tiers=tuple(FeeTier(*tier) for tier in self.fee_tiers),
-            fee_currency=self.fee_currency,
-            spread_multiplier=self.spread_multiplier,
             impact=self.impact,
             participation=self.participation or None,
             latency_bars=self.latency_bars,
-            latency_ms=self.latency_ms,
             borrow_rate=self.borrow_rate,
-            missing_funding_rate=self.missing_funding_rate,
-            delisting_haircut=self.delisting_haircut,
         )
 
 

@@ -274,19 +274,10 @@ class SftConfig(Section):
 
     states: int = Field(600, ge=2, le=1_000_000, description="states of the training part that are rolled out")
     rollouts: int = Field(4, ge=1, le=256, description="K: conversations of each source on the same state and question")
-    random_share: Fraction = Field(
-        0.0,
-        description="share of turns said at random by the scripted team in all but its first rollout; 0: that one only",
-    )
-    min_score: Fraction = Field(0.0, description="conversations with a lower score are dropped")
-    min_margin: Fraction = Field(0.0, description="the best must be so much above the mean of its K")
     validation_share: Fraction = Field(0.1, description="share of the states that only the imitation loss is taken on")
     steps: int = Field(300, ge=1, le=1_000_000, description="steps of the supervised training of each role")
     batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step, with padding")
     learning_rate: Rate = Field(2e-3, description="learning rate")
-    score_on: Literal["validation", "held_out"] = Field(
-        "held_out", description="part of the history on which roles are scored before and after"
-    )
     score_states: int = Field(400, ge=2, le=100_000, description="states of a held-out score")
     score_samples: int = Field(4, ge=1, le=256, description="answers of each role to a state in a held-out score")
     seed: int = Field(5, ge=0, le=2**31 - 1, description="seed of states, sampling, batches and resamples")

@@ -6,7 +6,7 @@ The formulas are in the docstrings of the modules in `backend/training` that com
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -25,18 +25,9 @@ RECIPE_NAMES = ("mgrpo", "mgrpo_trajectory", "grpo", "gspo", "dapo", "dr_grpo", 
 CREDIT_NAMES = ("broadcast", "counterfactual", "shapley")
 
 
-class RoleRates(Section):
-    """Learning rate of each role's optimizer."""
-
-    manager: Rate = Field(2e-4, description="learning rate of DeepTraderManager")
-    market_analyst: Rate = Field(2e-4, description="learning rate of MarketAnalyst")
-    risk_analyst: Rate = Field(2e-4, description="learning rate of RiskAnalyst")
-    trader: Rate = Field(2e-4, description="learning rate of Trader")
-
-    def of(self, role: str) -> float:
-        """A role's rate; a role of the user's own has that of MarketAnalyst."""
-        rates: dict[str, float] = self.model_dump()
-        return rates.get(role, self.market_analyst)
+RoleName = Literal["manager", "market_analyst", "risk_analyst", "trader"]
+ROLE_NAMES: tuple[str, ...] = get_args(RoleName)
+DEFAULT_RATE = 2e-4
 
 
 class TrainingConfig(Section):
@@ -154,7 +145,9 @@ class TrainingConfig(Section):
         le=64,
         description="age in steps of the weights that roll out (arXiv 2505.24298); 0: those of the step itself",
     )
-    learning_rate: RoleRates = Field(default_factory=RoleRates, description="learning rate per role")
+    learning_rate: dict[RoleName, Rate] = Field(
+        default_factory=dict, description="learning rate of a role's optimizer, by role; 2e-4 for the others"
+    )
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant",
         description="course of the learning rates over stage 2, by its steps or, where tokens end it, by these; in "
@@ -228,6 +221,11 @@ class TrainingConfig(Section):
             raise ValueError(problem)
         return self
 
+    def rate_of(self, role: str) -> float:
+        """A role's learning rate; a role of the user's own has that of MarketAnalyst."""
+        rates: dict[str, float] = dict(self.learning_rate)
+        return rates.get(role if role in ROLE_NAMES else "market_analyst", DEFAULT_RATE)
+
     def pays_outcome(self) -> bool:
         """Whether stage 2 pays a sub-agent for the outcome."""
         return self.beta[1] > 0.0
@@ -251,7 +249,7 @@ class TrainingConfig(Section):
 
     def _role_problems(self) -> Iterator[str]:
         """Lists of roles: unknown names, and lists that leave nothing to do."""
-        roles = tuple(RoleRates.model_fields)
+        roles = ROLE_NAMES
         for key, listed, known in (("freeze", self.freeze, roles), ("practice_roles", self.practice_roles, roles[1:])):
             for role in sorted(set(listed) - set(known)):
                 kind = "role" if known == roles else "sub-agent"

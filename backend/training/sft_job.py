@@ -139,7 +139,7 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     scores = _scores(config, market, base, folder, policies, codec, report)
     _write(
         folder / SCORES,
-        {"roles": scores, "losses": losses, "score_on": config.sft.score_on, "versions": versions()},
+        {"roles": scores, "losses": losses, "versions": versions()},
     )
     return SftResult(folder, manifest, scores, losses)
 
@@ -197,8 +197,6 @@ def _data_set(
     rows, counts = select(
         _collect(config, market, sources, folder, policies, codec, report),
         Selection(
-            settings.min_score,
-            settings.min_margin,
             settings.validation_share,
             settings.seed,
         ),
@@ -377,7 +375,7 @@ def _scores(
     """Each role's held-out score as the base, as it is now, and as the scripted team, on the same states and draws."""
     settings, horizon = config.sft, config.team.horizon_bars
     parts = split(market, config.market, horizon)
-    part = parts.held_out if settings.score_on == "held_out" else parts.validation
+    part = parts.held_out
     seed = derive_seed(settings.seed, "scores")
     queries = QueryPool(market, *part, horizon, gross_limit=gross_limit(config)).draw(
         seed, 0, settings.score_states, easy=False

@@ -239,7 +239,7 @@ class RoleTrainer:
         norm = self._optimizer.clip(config.max_grad_norm)
         if math.isfinite(norm) and math.isfinite(loss):
             warm_up = min(1.0, (self.updates + 1) / max(1, config.warmup_steps))
-            lr = config.learning_rate.of(self.role) * warm_up * rate
+            lr = config.rate_of(self.role) * warm_up * rate
             self._optimizer.step(lr)
             self.updates += 1
             stats.add_update(loss, norm, lr)
@@ -373,6 +373,6 @@ def local_optimizer(policies: RolePolicies, role: str, config: TrainingConfig) -
     return LocalOptimizer(
         policies.trainable(role),
         config.optimizer,
-        config.learning_rate.of(role),
+        config.rate_of(role),
         policies.hardware.shards,
     )

@@ -6,8 +6,7 @@ same question K times, since only answers to one question can be compared, and s
 
 from __future__ import annotations
 
-import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,16 +18,14 @@ from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import RolloutSettings, collect, practise
 from backend.training.sft.conversations import messages_of
-from cryptosentinel.agents.registry import STANDARD
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
-from cryptosentinel.scripted_team import expert_policies, novice_policies
+from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team, derive_seed
 from simulator.errors import UserError
 
 WARM_START = "warm_start"
-WAVERING = "scripted, wavering"
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,10 @@ class ScoredConversation:
 def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, codec: ChatFormat) -> list[Source]:
     """The teams behind the names: 'scripted', 'warm_start' (the base as it is), or the folder of a trained team.
 
-    The scripted team always says the same. With `random_share` above 0 all but its first rollout waver: now and then a
-    turn is the novice's; otherwise there is that one only. All teams are asked with the horizon and the masking of
-    `config`. Raises `UserError` for a folder that holds no team.
+    The scripted team always says the same, so it has one rollout only. All teams are asked with the horizon and the
+    masking of `config`. Raises `UserError` for a folder that holds no team.
     """
-    settings, rollouts = config.sft, config.sft.rollouts
+    rollouts = config.sft.rollouts
     sources: list[Source] = []
     for name in names:
         if name == SCRIPTED:
@@ -82,14 +78,6 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
                     1,
                 )
             )
-            if rollouts > 1 and settings.random_share > 0.0:
-                wavering = _scripted(
-                    WAVERING,
-                    wavering_policies(settings.random_share, config.team.portfolio, config.team.roles),
-                    codec,
-                    config,
-                )
-                sources.append(Source(wavering, rollouts - 1))
         elif name == WARM_START:
             loaded = model_team(WARM_START, policies, codec, config.team, config.training.temperature, config.engine)
             sources.append(Source(loaded, rollouts))
@@ -110,22 +98,6 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
             team = Team(loaded.team.codec, loaded.team.version_of, asked)
             sources.append(Source(replace(loaded, name=name, team=team), rollouts))
     return sources
-
-
-def wavering_policies(
-    share: float, portfolio: bool = False, team: Collection[str] = STANDARD
-) -> dict[str, ScriptedPolicy]:
-    """The expert's rules, but for about `share` of the turns, which are the novice's. The seed decides which."""
-    experts, novices = expert_policies(team, portfolio=portfolio), novice_policies(team, portfolio=portfolio)
-
-    def wavering(role: str) -> ScriptedPolicy:
-        def says(messages: ChatMessages, seed: int) -> str:
-            rng = random.Random(derive_seed(seed, "waver"))
-            return (novices if rng.random() < share else experts)[role](messages, seed)
-
-        return says
-
-    return {role: wavering(role) for role in experts}
 
 
 def collect_conversations(

@@ -28,7 +28,7 @@ from simulator.files import write_whole
 DATA_MANIFEST = "manifest.json"
 _FORMAT = 1
 TRAIN, VALIDATION = "train", "validation"
-DROP_REASONS = ("invalid", "unscored", "duplicate", "below_score", "below_margin", "not_best")
+DROP_REASONS = ("invalid", "unscored", "duplicate", "not_best")
 _MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 _SCHEMA = pa.schema(
     [
@@ -68,8 +68,6 @@ class SftRow:
 class Selection:
     """How the rows are chosen, and which states are kept for validation."""
 
-    min_score: float
-    min_margin: float
     validation_share: float
     seed: int
 
@@ -77,8 +75,7 @@ class Selection:
 def select(said: Iterable[ScoredConversation], selection: Selection) -> tuple[list[SftRow], dict[str, dict[str, int]]]:
     """The best conversation of every question about every state, and how many of each role were dropped, and why.
 
-    The best has the highest score, the earliest among equals; it is kept if its score is at least `min_score` and at
-    least `min_margin` above the mean of the distinct conversations of its question. Equal conversations are duplicates
+    The best has the highest score, the earliest among equals. Equal conversations are duplicates
     within a question only: between states they say how often an answer was the best one to the same evidence, and
     without them a lucky answer would weigh as much as a good one.
 
@@ -105,15 +102,10 @@ def select(said: Iterable[ScoredConversation], selection: Selection) -> tuple[li
         best = max(range(len(distinct)), key=lambda i: (scores[i], -i))
         margin = max(0.0, scores[best] - float(np.mean(scores)))  # rounding may pass 0 by a last bit
         count["not_best"] += len(distinct) - 1
-        if scores[best] < selection.min_score:
-            count["below_score"] += 1
-        elif margin < selection.min_margin:
-            count["below_margin"] += 1
-        else:
-            split = _split(state, selection)
-            count["kept"] += 1
-            count[split] += 1
-            rows.append(_row(distinct[best], scores[best], margin, split))
+        split = _split(state, selection)
+        count["kept"] += 1
+        count[split] += 1
+        rows.append(_row(distinct[best], scores[best], margin, split))
     return rows, counts
 
 

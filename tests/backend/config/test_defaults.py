@@ -10,12 +10,10 @@ from dataclasses import MISSING, fields
 import pytest
 
 from backend.config.base import Section
-from backend.config.engine import SpendingConfig
 from backend.config.market import CostsConfig, MarketConfig
 from backend.config.schema import GuardConfig, TeamConfig
 from backend.config.training import TrainingConfig
 from backend.training.rollout.collect import RolloutSettings
-from cryptosentinel.conversation.budget import SpendingLimits
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.team_settings import TeamSettings
 from simulator.exchange.costs import Costs
@@ -23,7 +21,6 @@ from simulator.synthetic.config import SyntheticConfig
 
 PAIRS: list[tuple[type, tuple[type[Section], ...]]] = [
     (RolloutSettings, (TrainingConfig, TeamConfig, CostsConfig)),
-    (SpendingLimits, (SpendingConfig,)),
     (TeamSettings, (TeamConfig,)),
     (GuardLimits, (GuardConfig,)),
     (Costs, (CostsConfig,)),

@@ -37,7 +37,7 @@ def test_a_preset_of_a_real_model_trains_adapters_of_it_through_vllm(name: str, 
     assert (config.training.weights, config.engine.kind) == ("lora", "vllm")
     assert config.engine.empty_think and config.team.prompts == "auto"
     assert config.engine.constrained is not True  # it would sample from another distribution than is trained
-    assert config.training.kl > 0.0 and all(getattr(config.training.learning_rate, role) <= 1e-4 for role in ROLES)
+    assert config.training.kl > 0.0 and all(config.training.rate_of(role) <= 1e-4 for role in ROLES)
     assert config.engine.context_tokens <= qwen3_config(model).max_position_embeddings
 
 

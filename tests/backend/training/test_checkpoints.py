@@ -134,7 +134,6 @@ def test_wherever_the_disk_is_full_the_former_checkpoint_is_intact(
     share: float, policies: RolePolicies, tmp_path: Path
 ) -> None:
     learners = learners_of(policies)
-    learners["trader"].state.call_histograms.append(dict.fromkeys(range(5000), 1))  # a JSON file of some size, too
     former = save_checkpoint(tmp_path, TrainingState(1), policies, learners)
     before = tree(tmp_path)
     largest = max(len(content) for content in before.values())

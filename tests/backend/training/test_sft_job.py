@@ -13,7 +13,7 @@ from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config
 from backend.models.manifest import read_manifest
-from backend.training.sft.datasets import read_rows
+from backend.training.sft.datasets import read_rows, select
 from backend.training.sft_job import SftResult, run_sft
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import RunFailed, UserError
@@ -24,7 +24,7 @@ def settings(nano: Path, training: dict[str, Any] | None = None, **changes: Any)
     document = small_config(base_model=str(nano), **(training or {})).to_dict()
     document["sft"] |= {
         "states": 40, "rollouts": 3, "steps": 4, "batch_tokens": 512, "score_states": 4, "score_samples": 2,
-        "validation_share": 0.3, "random_share": 0.3,
+        "validation_share": 0.3,
     } | changes  # fmt: skip
     return config_from_dict(document, "test")
 
@@ -105,7 +105,7 @@ def test_interrupted_anywhere_it_comes_to_the_same(
 
 def test_more_steps_imitate_better(nano: Path, tmp_path: Path) -> None:
     # Of the expert alone: what waverers say has hardly anything in it that a few states could teach.
-    options = {"steps": 40, "learning_rate": 5e-3, "score_states": 2, "random_share": 0.0}
+    options = {"steps": 40, "learning_rate": 5e-3, "score_states": 2}
     result = run(settings(nano, {"lora_rank": 8}, **options), tmp_path / "sft")
     better = [losses[1] < losses[0] for losses in result.losses.values() if losses is not None]
     assert better == [True] * len(ROLES)
@@ -120,14 +120,15 @@ def test_models_can_be_learnt_from(whole: tuple[Config, SftResult], nano: Path, 
 
 
 def test_a_script_that_does_not_waver_is_heard_once(nano: Path, tmp_path: Path) -> None:
-    result = run(settings(nano, states=6, steps=1, score_states=2, random_share=0.0), tmp_path / "sft")
+    result = run(settings(nano, states=6, steps=1, score_states=2), tmp_path / "sft")
     for role in ("manager", "market_analyst", "risk_analyst"):
         count = result.manifest["counts"][role]
         assert (count["collected"], count["kept"], count["duplicate"]) == (6, 6, 0)
 
 
-def test_a_role_without_rows_stays_as_the_base(nano: Path, tmp_path: Path) -> None:
-    config = settings(nano, states=6, min_score=1.0, score_states=2)
+def test_a_role_without_rows_stays_as_the_base(nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backend.training.sft_job.select", lambda said, selection: ([], select([], selection)[1]))
+    config = settings(nano, states=6, score_states=2)
     result = run(config, tmp_path / "sft")
     for role in ROLES:
         score = result.scores[role]

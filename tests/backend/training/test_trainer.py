@@ -292,6 +292,6 @@ def test_rates_fall_over_the_tokens_of_stage_2(nano: Path, store: Store, tmp_pat
     falling = taken[stage1_steps:]
     shares = np.cumsum([0, *falling[:-1]]) / (config.training.tokens - before)
     factors = [1.0] * stage1_steps + list(1.0 - 0.9 * shares)
-    expected = config.training.learning_rate.manager * np.asarray(factors)
+    expected = config.training.rate_of("manager") * np.asarray(factors)
     assert list(rates.values()) == pytest.approx(expected[list(rates)])
     assert len(set(rates.values())) > 2

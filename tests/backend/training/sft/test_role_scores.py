@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection
+
 import numpy as np
 import pytest
 
 from backend.builders.loaded_team import scripted_team
 from backend.statistics.mean_interval import mean_interval
 from backend.training.curriculum.queries import QueryPool
-from backend.training.sft.collection import wavering_policies
 from backend.training.sft.role_scores import RoleScores, compare_roles, score_roles
-from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.agents.registry import ROLES, STANDARD
 from cryptosentinel.llm.chat_codec import make_byte_codec
-from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.scripted_team import expert_policies
+from cryptosentinel.llm.chat_format import ChatMessages
+from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
+from cryptosentinel.scripted_team import expert_policies, novice_policies
+from cryptosentinel.team import derive_seed
 from tests.small_world import HORIZON, VALIDATION, rollout_settings, small_config, small_market
 
 NAN = float("nan")
+
+
+def wavering_policies(
+    share: float, portfolio: bool = False, team: Collection[str] = STANDARD
+) -> dict[str, ScriptedPolicy]:
+    """The expert's rules, but for about `share` of the turns, which are the novice's. The seed decides which."""
+    experts, novices = expert_policies(team, portfolio=portfolio), novice_policies(team, portfolio=portfolio)
+
+    def wavering(role: str) -> ScriptedPolicy:
+        def says(messages: ChatMessages, seed: int) -> str:
+            rng = random.Random(derive_seed(seed, "waver"))
+            return (novices if rng.random() < share else experts)[role](messages, seed)
+
+        return says
+
+    return {role: wavering(role) for role in experts}
 
 
 def scores(*rows: list[float], valid: bool = True) -> dict[str, RoleScores]:
