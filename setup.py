@@ -21,7 +21,7 @@ MOVED = ("backend", "simulator", "ui")
 # Folders of data that packages read where they are installed, by the package that does.
 DATA = {
     "backend.config.presets": "configs",
-    "backend.runs.sample": "data/synthetic",
+    "simulator.data.sample": "data/synthetic",
     "backend.models.sample_team": "data/sample_team",
 }
 _PLACE = re.compile(r"((?:backend|simulator|ui)(?:\.\w+)+)((?::\w+)?)")  # `module` or `module:name`

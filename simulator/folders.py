@@ -9,6 +9,11 @@ from pathlib import Path
 
 from simulator.errors import DataError, UserError
 
+SAMPLE = "sample"  # the name of the shipped market in place of a folder
+_IN_CLONE = Path("data/synthetic")
+_IN_WHEEL = Path(__file__).resolve().parent / "data" / "sample"
+_IN_REPOSITORY = Path(__file__).resolve().parents[1] / _IN_CLONE  # of an editable install
+
 
 def check_regular(path: Path) -> None:
     """Raise `OSError` where `path`, links followed, is a FIFO, device, socket or folder: to open one may never end."""
@@ -16,11 +21,22 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a FIFO, device, socket or folder, and only files are read", str(path))
 
 
+def sample_data() -> Path:
+    """The folder of the sample market: of the current folder's clone, or else as it was installed with the program."""
+    return next((place for place in (_IN_CLONE, _IN_WHEEL, _IN_REPOSITORY) if place.is_dir()), _IN_CLONE)
+
+
+def named_data(folder: str | Path) -> Path:
+    """`folder`, or that of the shipped sample for `sample`, unless the current folder has one of that name."""
+    return sample_data() if str(folder) == SAMPLE and not Path(SAMPLE).is_dir() else Path(folder)
+
+
 def data_folder(folder: str | Path) -> Path:
-    """`folder`, which holds market data. Raises `DataError` where there is no such folder."""
-    if not Path(folder).is_dir():
-        raise DataError(f"{folder}: there is no such folder; `cryptosentinel data sample --out DIR` makes one")
-    return Path(folder)
+    """`named_data`, which holds market data. Raises `DataError` where there is no such folder."""
+    named = named_data(folder)
+    if not named.is_dir():
+        raise DataError(f"{folder}: there is no such folder; '{SAMPLE}' names the sample market that is shipped")
+    return named
 
 
 def path_inside(folder: Path, name: str, what: str) -> Path:

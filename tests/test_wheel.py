@@ -101,7 +101,7 @@ def test_it_holds_what_the_program_reads_and_one_package_at_the_top(wheel: Path)
         names = set(archive.namelist())
     moved = {
         "backend/config/presets/": "configs/",
-        "backend/runs/sample/": "data/synthetic/",
+        "simulator/data/sample/": "data/synthetic/",
         "backend/models/sample_team/": "data/sample_team/",
     }
     inside = {name.removeprefix(HOME) for name in names} | names

@@ -27,6 +27,7 @@ from simulator.exchange.carry import carry_of
 from simulator.exchange.costs import Costs
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
+from simulator.folders import named_data
 from simulator.market.market import Market
 from simulator.market.timeframes import bar_start, format_time, interval_of, parse_time
 from simulator.synthetic.config import SyntheticConfig
@@ -106,7 +107,7 @@ def remembered_market(config: MarketConfig, costs: CostsConfig) -> Market:
 
 def is_historical(data: str | Path) -> bool:
     """Whether `data` is a folder of historical bars, and not a written synthetic market."""
-    folder = Path(data)
+    folder = named_data(data)
     return folder.is_dir() and not (folder / MARKET_MANIFEST).exists()
 
 

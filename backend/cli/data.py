@@ -40,9 +40,9 @@ def data_sample(
 
 
 @data_app.command("list")
-def data_list(data: Annotated[Path, typer.Argument(help="Folder of Parquet files.")] = Path("data/synthetic")) -> None:
+def data_list(data: Annotated[Path, typer.Argument(help="Folder of Parquet files.")] = Path("sample")) -> None:
     """List the series in a folder."""
-    data_folder(data)
+    data = data_folder(data)
     from simulator.data.catalog import Catalog
 
     catalog = Catalog(data)
@@ -57,12 +57,12 @@ def data_list(data: Annotated[Path, typer.Argument(help="Folder of Parquet files
 
 @data_app.command("check")
 def data_check(
-    data: Annotated[Path, typer.Argument(help="Folder of Parquet files.")] = Path("data/synthetic"),
+    data: Annotated[Path, typer.Argument(help="Folder of Parquet files.")] = Path("sample"),
     symbols: SymbolsOption = "",
     timeframe: Annotated[str, typer.Option("--timeframe", help="Check only these bars.")] = "",
 ) -> None:
     """Check bars and what stands beside them: order, gaps, impossible and unlikely values. Exit code 2 if unusable."""
-    data_folder(data)
+    data = data_folder(data)
     from simulator.data.catalog import Catalog
 
     issues = Catalog(data).check(split_names(symbols) or None, timeframe or None)

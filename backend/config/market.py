@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from backend.config.base import Fraction, Names, Section
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs, FeeTier
+from simulator.folders import SAMPLE, named_data
 from simulator.market.timeframes import HALF_SPREAD_BPS, TIMEFRAMES
 from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, KIND, NEWS_ACCURACY, TIMEFRAME, Knowledge
 
@@ -24,7 +25,9 @@ _ISOLATED = re.compile(r"(.+):(\d+(?:\.\d+)?)")  # BTC/USDT:USDT is a symbol, to
 class MarketConfig(Section):
     """Where the bars come from: a folder of data, or the synthetic market where `data` is empty."""
 
-    data: str = Field("", description="folder of Parquet files; empty: generate a synthetic market")
+    data: str = Field(
+        "", description="folder of Parquet files; sample: the market that is shipped; empty: generate a synthetic one"
+    )
     source: str = Field(
         "",
         description="data source of your own, my_module:load or an installed one's name, which is asked where `data` "
@@ -65,6 +68,11 @@ class MarketConfig(Section):
     validation_share: float = Field(
         0.15, gt=0.0, lt=1.0, description="part after it, for validation; what remains is held out"
     )
+
+    @field_validator("data")
+    @classmethod
+    def _named(cls, data: str) -> str:
+        return str(named_data(data)) if data == SAMPLE else data
 
     @model_validator(mode="before")
     @classmethod

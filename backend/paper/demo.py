@@ -21,9 +21,10 @@ from backend.builders.market import load_market
 from backend.paper.background import process_of
 from backend.paper.parity import Parity
 from backend.paper.sessions import PaperOutcome, PaperRequest, paper_parity, paper_status, resume_paper, run_paper
-from backend.runs.requests import RUNS, SILENT, STORE, MarketRequest, Observer, sample_data
+from backend.runs.requests import RUNS, SILENT, STORE, MarketRequest, Observer
 from backend.store.run_record import new_run_id
 from simulator.errors import Interrupted, RunFailed, UserError
+from simulator.folders import sample_data
 from simulator.live.clock import SimulatedClock
 from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
 from simulator.live.exchange_feed.settings import FeedSettings

@@ -46,7 +46,6 @@ from backend.runs.requests import (
     RunStart,
     WindowRequest,
     check_subject,
-    sample_data,
 )
 from backend.runs.stored_setup import TeamSource, like_stored
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
@@ -62,6 +61,7 @@ from simulator.backtest.run import BacktestResult, BacktestRun, Window
 from simulator.checks.altered_future import AlteredRun
 from simulator.checks.verdict import LookaheadVerdict
 from simulator.errors import UserError
+from simulator.folders import sample_data
 from simulator.market.gaps import find_gaps
 from simulator.market.market import Market
 

@@ -19,7 +19,7 @@ from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config, model_named
 from backend.models.manifest import MANIFEST, SAMPLE_TEAM, read_manifest, team_folder
 from simulator.errors import UserError
-from simulator.folders import data_folder
+from simulator.folders import data_folder, sample_data
 from simulator.market.timeframes import parse_time
 
 if TYPE_CHECKING:  # they import torch and pandas, which take seconds
@@ -28,17 +28,7 @@ if TYPE_CHECKING:  # they import torch and pandas, which take seconds
     from simulator.backtest.run import Window
     from simulator.market.market import Market
 
-SAMPLE = Path("data/synthetic")  # the bars of a backtest without data, where the current folder has them
 _GENERATED, _RECORDED_TRAINING = "demo", "recorded_training"  # presets
-_SHIPPED = Path(__file__).resolve().parent / "sample"  # where a wheel installs the same
-_REPOSITORY = Path(__file__).resolve().parents[2] / SAMPLE  # where they are in an editable install
-
-
-def sample_data() -> Path:
-    """The bars of a backtest without data: those in the current folder, or else those that were installed, or of the
-    repository that this program is."""
-    places = (SAMPLE, _SHIPPED, _REPOSITORY)
-    return next((place for place in places if place.is_dir()), SAMPLE)
 
 
 def check_subject(name: str) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 from backend.config.ownership import signed
 from backend.decisions.checked_documents import check_document
 from backend.runs.backtest import plan_backtest, play_backtest
-from backend.runs.requests import BacktestRequest, sample_data
+from backend.runs.requests import BacktestRequest
 from backend.store.store import Store
 from backend.store.transfer import export_run, import_run
 from simulator.errors import UserError
+from simulator.folders import sample_data
 
 SAMPLE_RUN = "backtest-sample"  # its id
 _FILE = "sample-run.jsonl.gz"

@@ -12,9 +12,9 @@ import pytest
 
 from backend.jobs.queue import JobQueue
 from backend.runs.choices import BacktestChoices
-from backend.runs.requests import sample_data
 from simulator.data.archive import bar_file
 from simulator.data.catalog import Catalog, read_bars
+from simulator.folders import sample_data
 from simulator.market.timeframes import parse_time
 from tests.ui.page_client import address, field, open_page, words
 

@@ -13,12 +13,12 @@ from streamlit.delta_generator import DeltaGenerator
 from backend.jobs.commands import download_command
 from backend.jobs.queue import command_words
 from backend.reporting.data.coverage import coverage_of, coverage_picture, coverage_table, data_folders
-from backend.runs.requests import sample_data
 from cryptosentinel.protocol.untrusted import visible
 from simulator.data.catalog import Catalog
 from simulator.data.formats.csv_table import CsvLayout
 from simulator.data.formats.recognise import FileOptions, columns_of
 from simulator.errors import UserError
+from simulator.folders import sample_data
 from simulator.market.instruments import MARKET_KINDS, check_kind
 from simulator.market.timeframes import TIMEFRAMES
 from ui.access import (

@@ -14,10 +14,11 @@ from backend.jobs.queue import Submission
 from backend.reporting.labels import title_of
 from backend.runs.backtest import settings_for
 from backend.runs.choices import BacktestChoices
-from backend.runs.requests import RUNS, BacktestRequest, sample_data
+from backend.runs.requests import RUNS, BacktestRequest
 from simulator.data.catalog import Catalog
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import UserError
+from simulator.folders import sample_data
 from simulator.market.instruments import MARKET_KINDS
 from simulator.market.timeframes import TIMEFRAMES
 from ui.access import asked_for, escape_markdown, job_queue, mistakes_explained, read_run, set_address, store_name
