@@ -47,15 +47,15 @@ from simulator.exchange.costs import Costs
 from simulator.exchange.venue import Venue
 from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import SimulatedBroker
-from simulator.live.faulty_feed import FaultyFeed
-from simulator.live.mock_exchange.faults import BAD_NETWORK
 from simulator.live.recorded_feed import RecordedFeed
-from simulator.live.traded_feed import TradedFeed
 from simulator.market.growing import part_of
 from simulator.market.market import Market
 from simulator.market.timeframes import MINUTE_MS, inside_timeframe
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.mock_binance.faults import BAD_NETWORK
+from tests.mock_binance.faulty_feed import FaultyFeed
+from tests.mock_binance.traded_feed import TradedFeed
 
 BY_NAME_ONLY = True
 

@@ -14,10 +14,10 @@ from simulator.live.exchange_feed.counters import FeedCounters
 from simulator.live.exchange_feed.listener import Listener
 from simulator.live.exchange_feed.settings import FeedSettings
 from simulator.live.loop_clock import LoopClock, VirtualClock, VirtualLoop
-from simulator.live.mock_exchange.faults import Faults
-from simulator.live.mock_exchange.server import MockExchange
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
+from tests.mock_binance.faults import Faults
+from tests.mock_binance.server import MockExchange
 
 MINUTE = 60_000
 START = 1_700_006_400_000  # 2023-11-15 00:00

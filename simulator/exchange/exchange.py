@@ -445,7 +445,7 @@ class Exchange:
 
         Raises `DataError` where the bars so far or the terms of trading are not those of then, or `data` is damaged.
         """
-        snapshot.check_format(data)
+        snapshot.check_snapshot_format(data)
         try:
             first, index = int(data["first"]), int(data["index"])
             fresh = cls(market, first - 1, float(data["cash"]), costs, max_leverage, stop, venue)

@@ -55,7 +55,7 @@ def identity(market: Market, index: int, costs: Costs, venue: Venue, max_leverag
     }
 
 
-def check_format(data: Mapping[str, Any]) -> None:
+def check_snapshot_format(data: Mapping[str, Any]) -> None:
     """Raise `DataError` for a saved exchange of another format."""
     if data.get("format") != SNAPSHOT_FORMAT:
         raise DataError(

@@ -255,18 +255,15 @@ def run_demo(
         typer.Option("--speed", help="Times real time at which the week passes, 6000 if not given."),
     ] = None,
 ) -> None:
-    """Trade a week in two minutes: the sample on a mock exchange with a bad network, killed and resumed on the way,
-    with its report and parity. It needs no network."""
+    """Trade the sample's last week in two minutes, killed and resumed on the way, with its report and parity. It needs
+    no network."""
     from backend.paper.demo import TIMES_REAL, paper_demo
 
     with bars() as shown:
-        shown.message(
-            "the sample's last week on a mock exchange that drops, delays and doubles messages, on perpetuals"
-        )
+        shown.message("the sample's last week, bar by bar; the session is killed in the middle and resumed")
         speed = TIMES_REAL if speed is None else speed
         made = paper_demo(store, runs, shown, speed=speed)
-    did = ", ".join(f"{count} {name}" for name, count in made.faults.items())
-    console.print(f"in {made.seconds:.0f} s the session was killed once and the exchange did: {did}")
+    console.print(f"a week in {made.seconds:.0f} s; kills: {made.kills}, each resumed from the journal")
     _print(made.outcome)
     if made.outcome.missed > made.outcome.decisions:
         console.print(

@@ -15,11 +15,11 @@ from backend.store.store import Store
 from simulator.live.clock import SimulatedClock
 from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
 from simulator.live.exchange_feed.settings import FeedSettings
-from simulator.live.mock_exchange.faults import Faults
-from simulator.live.mock_exchange.host import serving_exchange
-from simulator.live.mock_exchange.server import MockExchange
 from simulator.market.timeframes import format_time
 from tests.live_scenes import MINUTE, START, minutes
+from tests.mock_binance.faults import Faults
+from tests.mock_binance.host import serving_exchange
+from tests.mock_binance.server import MockExchange
 
 FIRST, BARS, SPEED = 140, 600, 300.0  # the bar under way at first; bars in all; how much faster than real time
 SYMBOLS = ("BTC/USDT", "ETH/USDT")

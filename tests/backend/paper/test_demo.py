@@ -62,8 +62,7 @@ def test_a_demonstration_of_two_processes_needs_a_folder(tmp_path: Path) -> None
 def test_a_week_is_traded_through_a_kill_and_the_backtest_of_it_does_the_same(tmp_path: Path) -> None:
     shown = Lines()
     made = paper_demo(tmp_path / "store", tmp_path, shown)
-    # The week, and the bar before in which it begins where the session was soon enough to see it end.
-    assert made.outcome.why == "finished" and made.outcome.bars in (42, 43)
+    assert made.outcome.why == "finished" and made.outcome.bars == 42
     with Store.open(tmp_path / "store") as store:
         opened = [
             int(one.document["bar"]["open_time"]) for one in entries_of(store, made.outcome.run) if one.kind == "bar"
@@ -71,5 +70,4 @@ def test_a_week_is_traded_through_a_kill_and_the_backtest_of_it_does_the_same(tm
     assert len(opened) == made.outcome.bars and set(np.diff(opened)) == {4 * HOUR_MS}
     assert made.kills == 1 and len(shown.lines) == 1 and shown.bars == sorted(shown.bars)
     assert made.outcome.decisions + made.outcome.missed > 40 and made.outcome.fills > 0
-    assert sum(made.faults.values()) > 0
     assert made.parity.differences == ()

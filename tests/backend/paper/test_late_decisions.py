@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from backend.builders.market import Account, limits_of
 from backend.config.load import config_from_dict
-from backend.paper.journal import Journal, entries_of, history_to_json
+from backend.paper.journal import Journal, entries_of, history_from_json, history_to_json
 from backend.paper.parity import check_parity
 from backend.paper.sessions import SessionParts, play_session
 from backend.runs.requests import SILENT
 from backend.store.records import JournalRecord, RunRecord
 from backend.store.store import Store
-from benchmarks.bench_paper_slow_model import lively_minutes, timed_decisions
 from cryptosentinel.llm.engine import Completion, Request
 from simulator.exchange.costs import Costs
 from simulator.exchange.venue import Venue
@@ -27,10 +27,71 @@ from simulator.live.recorded_feed import RecordedFeed
 from simulator.market.growing import part_of
 from simulator.market.market import Market
 from simulator.market.timeframes import MINUTE_MS
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 from tests.backend.paper import paper_scenes as scene
 
 RUN, HISTORY, BARS = "paper-late", 140, 20
 ACCOUNT = Account(10_000.0, Costs(latency_ms=250), 1.0, Venue())
+
+
+@dataclass(frozen=True)
+class TimedDecision:
+    """A decision in the books: the bar at whose close it was due, that close (ms), how long after it its orders were
+    sent (ms, the largest), how many orders it has, and of each fill the bar and how late its order was (ms). `early`
+    are fills in a bar that was over when the order was sent."""
+
+    bar: int
+    close: int
+    late: int
+    orders: int
+    filled: tuple[tuple[int, int], ...]
+    early: int
+
+
+def timed_decisions(entries: Sequence[JournalRecord]) -> list[TimedDecision]:
+    """What the journal says of each decision and its fills.
+
+    A fill that an order stands behind belongs to the newest order for its symbol: a newer one replaces those that wait.
+    """
+    history = history_from_json(entries[0].document["history"])
+    interval, first = history.interval, int(history.open_time[0])
+    sent: dict[str, list[tuple[int, int, bool]]] = {}  # by symbol: bar, late, whether it is of a decision
+    decided: list[tuple[int, int, int]] = []  # bar, late, orders
+    for entry in entries[1:]:
+        requests = [] if entry.document.get("dropped") else entry.document.get("requests", [])
+        orders = [(str(one["symbol"]), int(late)) for one, late in requests if one["kind_of_record"] == "Order"]
+        decides = entry.kind == "decision"
+        bar = int(entry.document["bar"] if decides else entry.document.get("bar_index", 0))
+        for symbol, late in orders:
+            sent.setdefault(symbol, []).append((bar, late, decides))
+        if decides:
+            thought = max(int(one["thinking_ms"]) for one in entry.document["decisions"])
+            decided.append((bar, max([thought, *(late for _, late in orders)]), len(orders)))
+    filled: dict[int, list[tuple[int, int]]] = {}
+    early: dict[int, int] = {}
+    for entry in entries:
+        for fill in entry.document["happened"]["ledger"] if entry.kind == "bar" else ():
+            if fill["kind_of_record"] != "Fill" or fill["reason"] != "order":
+                continue
+            at = int(fill["bar"])
+            bar, late, decides = [one for one in sent[fill["symbol"]] if one[0] < at][-1]
+            if decides:
+                filled.setdefault(bar, []).append((at, late))
+                early[bar] = early.get(bar, 0) + ((at + 1) * interval <= (bar + 1) * interval + late)
+    return [
+        TimedDecision(bar, first + (bar + 1) * interval, late, count, tuple(filled.get(bar, ())), early.get(bar, 0))
+        for bar, late, count in decided
+    ]
+
+
+def lively_minutes(bars: int, symbols: tuple[str, ...]) -> Market:
+    """Spot bars of a minute that move as bars of four hours do: what moves less is not worth its costs, and nobody
+    trades."""
+    market = generate(SyntheticConfig(bars=bars, seed=3, symbols=symbols, edge=True))
+    market = part_of(market, 0, len(market), dict.fromkeys(symbols, "spot"))
+    times = int(market.open_time[0]) + MINUTE_MS * np.arange(bars, dtype=np.int64)
+    return replace(market, timeframe="1m", open_time=times, funding={})
 
 
 @cache

@@ -14,10 +14,10 @@ from backend.runs.requests import Observer, RunStart
 from backend.store import Store
 from backend.store.records import PAPER
 from simulator.errors import RunFailed, UserError
-from simulator.live.mock_exchange.faults import Faults
 from simulator.live.sandbox import KEY_VARIABLE, SECRET_VARIABLE
 from tests.backend.paper import live_scenes as scene
 from tests.live_scenes import MINUTE, START
+from tests.mock_binance.faults import Faults
 
 ALWAYS = ((START, START + 10_000 * MINUTE),)
 

@@ -13,9 +13,9 @@ from backend.paper.sessions import paper_parity
 from backend.paper.switch import set_stop
 from backend.store import Store
 from backend.store.records import PAPER
-from simulator.live.mock_exchange.faults import Faults
 from tests.backend.paper import live_scenes as scene
 from tests.live_scenes import MINUTE, START, minutes
+from tests.mock_binance.faults import Faults
 
 BAD = Faults(dropped=0.05, duplicated=0.05, delayed=0.05, reordered=0.05, delay=20.0, disconnects=20.0, failed=0.05)
 

@@ -20,10 +20,10 @@ from backend.store.records import JournalRecord
 from simulator.errors import RunFailed, UserError
 from simulator.live import sandbox
 from simulator.live.clock import SimulatedClock
-from simulator.live.mock_exchange.sandbox_network import SandboxNetwork, serving_network
 from simulator.live.sandbox import KEY_VARIABLE, SECRET_VARIABLE, SandboxAccount, SandboxKeys
 from tests.backend.paper.live_scenes import BARS, AfterBars, playing
 from tests.live_scenes import MINUTE, START, minutes
+from tests.mock_binance.sandbox_network import SandboxNetwork, serving_network
 
 KEY, SECRET = "distinctive-key-7f3a91", "distinctive-secret-c02b55"
 SYMBOLS = ("BTC/USDT", "ETH/USDT")

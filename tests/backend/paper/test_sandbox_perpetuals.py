@@ -19,11 +19,11 @@ from backend.store.records import JournalRecord
 from simulator.errors import UserError
 from simulator.live import sandbox
 from simulator.live.clock import SimulatedClock
-from simulator.live.mock_exchange.futures_network import FuturesNetwork
-from simulator.live.mock_exchange.sandbox_network import serving_network
 from simulator.live.sandbox import KEY_VARIABLE, SECRET_VARIABLE, SandboxAccount, SandboxKeys
 from tests.backend.paper.live_scenes import BARS, AfterBars, playing
 from tests.live_scenes import MINUTE, START, minutes
+from tests.mock_binance.futures_network import FuturesNetwork
+from tests.mock_binance.sandbox_network import serving_network
 
 KEY, SECRET = "distinctive-key-11ab47", "distinctive-secret-9d0e3c"
 SYMBOLS = ("BTC/USDT:USDT", "ETH/USDT:USDT")

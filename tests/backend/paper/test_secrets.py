@@ -22,13 +22,13 @@ from backend.paper.switch import set_kill, set_stop
 from backend.store import Store
 from backend.store.records import PAPER
 from simulator.errors import UserError
-from simulator.live.mock_exchange.sandbox_network import SandboxNetwork, serving_network
 from simulator.live.sandbox import KEY_VARIABLE, PASSPHRASE_VARIABLE, SECRET_VARIABLE
 from tests.backend.paper.live_scenes import BARS, AfterBars, playing
 from tests.backend.paper.test_monitor import Receiver, free_port, get
 from tests.backend.paper.test_promotion import SESSION, SHADOWED, judge, shadowed
 from tests.command_line import Run, program
 from tests.live_scenes import minutes
+from tests.mock_binance.sandbox_network import SandboxNetwork, serving_network
 from tests.small_world import team_in
 from tests.ui.page_client import open_page
 

@@ -15,8 +15,8 @@ from simulator.live.events import BookTop, Candle, Funding, MarketTrade
 from simulator.live.exchange_feed import connection
 from simulator.live.exchange_feed.answers import CLOSED_IN_STREAM, book_of, funding_of, kline_of, trade_of
 from simulator.live.exchange_feed.closed_candles import CandleRow
-from simulator.live.mock_exchange.server import MockExchange
 from tests.live_scenes import FIRST, MINUTE, START, history, listen, minutes
+from tests.mock_binance.server import MockExchange
 
 nonsense = st.recursive(
     st.none()

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from simulator.errors import DataError, RunFailed, UserError
 from simulator.live.events import BookTop, Funding, MarketTrade
 from simulator.live.exchange_feed.listener import Listener
-from simulator.live.mock_exchange.faults import BAD_NETWORK, Faults
-from simulator.live.mock_exchange.server import MockExchange
 from tests.live_scenes import FIRST, MINUTE, START, history, listen, minutes
+from tests.mock_binance.faults import BAD_NETWORK, Faults
+from tests.mock_binance.server import MockExchange
 
 shares = st.floats(0.0, 0.18)
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from simulator.live.clock import Clock, SimulatedClock
 from simulator.live.events import Candle, FeedEvent, FeedHeartbeat, Funding, Notice
-from simulator.live.faulty_feed import FaultyFeed
-from simulator.live.mock_exchange.faults import Faults
 from simulator.market.instruments import MarketKind
 from tests.live_scenes import MINUTE, START
+from tests.mock_binance.faults import Faults
+from tests.mock_binance.faulty_feed import FaultyFeed
 
 BARS = 120
 

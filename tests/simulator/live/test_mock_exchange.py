@@ -17,13 +17,13 @@ from simulator.live.events import Candle, FeedHeartbeat, Notice
 from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
 from simulator.live.exchange_feed.settings import FeedSettings
 from simulator.live.loop_clock import LoopClock, VirtualClock
-from simulator.live.mock_exchange.answers import Answers, RefusedRequest
-from simulator.live.mock_exchange.faults import BAD_NETWORK, FaultDraws, Faults
-from simulator.live.mock_exchange.host import serving_exchange
-from simulator.live.mock_exchange.server import MockExchange
-from simulator.live.mock_exchange.streams import Streams
-from simulator.live.mock_exchange.tape import MarketTape
 from tests.live_scenes import FIRST, MINUTE, START, history, in_virtual_time, minutes
+from tests.mock_binance.answers import Answers, RefusedRequest
+from tests.mock_binance.faults import BAD_NETWORK, FaultDraws, Faults
+from tests.mock_binance.host import serving_exchange
+from tests.mock_binance.server import MockExchange
+from tests.mock_binance.streams import Streams
+from tests.mock_binance.tape import MarketTape
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDED = Path(os.environ.get("CRYPTOSENTINEL_SHARED", ROOT.parent / "shared")) / "exchange-fixtures"

@@ -13,8 +13,8 @@ from simulator.exchange.venue import Venue
 from simulator.live.bar_assembly import BarAssembler
 from simulator.live.events import BookLevels, BookTop, FeedEvent, FeedHeartbeat, MarketTrade
 from simulator.live.recorded_feed import RecordedFeed
-from simulator.live.traded_feed import TradedFeed
 from tests.live_scenes import MINUTE, START, minutes
+from tests.mock_binance.traded_feed import TradedFeed
 
 BARS, SYMBOLS = 12, ("BTCUSDT", "ETHUSDT")
 

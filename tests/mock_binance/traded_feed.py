@@ -1,7 +1,7 @@
 """Recorded bars as a feed that also has what happens inside them: trades, the best bid and ask, the levels of the book.
 
 For tests and rehearsals of what a session does with them. The recording does not know its trades: they are those that
-the mock exchange makes of the same bars (`simulator.live.mock_exchange.tape`), known as late as its candles are.
+the mock exchange makes of the same bars (`tests.mock_binance.tape`), known as late as its candles are.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from itertools import chain
 from simulator.errors import DataError
 from simulator.exchange.venue import Venue
 from simulator.live.events import BookLevels, BookTop, FeedEvent, MarketTrade
-from simulator.live.mock_exchange.tape import MarketTape, Tick
 from simulator.live.recorded_feed import RecordedFeed
 from simulator.market.market import Market
 from simulator.market.timeframes import SECOND_MS
+from tests.mock_binance.tape import MarketTape, Tick
 
 _TRADES = 8  # of a symbol in a bar
 

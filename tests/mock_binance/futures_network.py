@@ -9,10 +9,10 @@ from collections import defaultdict
 from typing import Any
 
 from simulator.live.clock import Clock
-from simulator.live.mock_exchange.answers import RefusedRequest
-from simulator.live.mock_exchange.sandbox_network import SandboxNetwork
-from simulator.live.mock_exchange.tape import decimal_text
 from simulator.market.market import Market
+from tests.mock_binance.answers import RefusedRequest
+from tests.mock_binance.sandbox_network import SandboxNetwork
+from tests.mock_binance.tape import decimal_text
 
 _DUST = 1e-9
 _FEE = 0.0005

@@ -16,9 +16,9 @@ from dataclasses import replace
 from simulator.live.clock import Clock
 from simulator.live.events import Candle, FeedEvent, FeedHeartbeat, Funding, Notice
 from simulator.live.feed import Feed
-from simulator.live.mock_exchange.faults import FaultDraws, Faults
 from simulator.market.instruments import MarketKind
 from simulator.market.timeframes import DAY_MS, HOUR_MS
+from tests.mock_binance.faults import FaultDraws, Faults
 
 _LEAST_BREAKS = 1e-3  # an hour; less than that is none
 _BREAK = 5_000  # ms that a broken connection takes to be back

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.live.mock_exchange.answers import Answers, levels_of
-from simulator.live.mock_exchange.tape import BarSoFar, Tick, decimal_text
+from tests.mock_binance.answers import Answers, levels_of
+from tests.mock_binance.tape import BarSoFar, Tick, decimal_text
 
 STREAM = re.compile(
     r"([a-z0-9_]+)@(kline_\w+|aggTrade|trade|bookTicker|depth(?:@\d+ms)?|markPrice(?:@1s)?|ticker|miniTicker)"

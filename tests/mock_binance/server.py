@@ -24,11 +24,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from simulator.live.loop_clock import LoopClock
-from simulator.live.mock_exchange.answers import Answers, RefusedRequest, error_document
-from simulator.live.mock_exchange.faults import FaultDraws, Faults
-from simulator.live.mock_exchange.streams import StreamMessage, Streams
-from simulator.live.mock_exchange.tape import FEWEST_TICKS, MarketTape
 from simulator.market.market import Market
+from tests.mock_binance.answers import Answers, RefusedRequest, error_document
+from tests.mock_binance.faults import FaultDraws, Faults
+from tests.mock_binance.streams import StreamMessage, Streams
+from tests.mock_binance.tape import FEWEST_TICKS, MarketTape
 
 MOST_UNREAD = 5_000  # messages that a slow client may leave unread before it is cut off, as Binance does
 _CATCHING_UP = 50  # moments that are played without a pause before others may run

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 from simulator.live.clock import Clock
 from simulator.live.loop_clock import LoopClock
-from simulator.live.mock_exchange.faults import Faults
-from simulator.live.mock_exchange.server import MockExchange
-from simulator.live.mock_exchange.tape import FEWEST_TICKS
 from simulator.market.market import Market
+from tests.mock_binance.faults import Faults
+from tests.mock_binance.server import MockExchange
+from tests.mock_binance.tape import FEWEST_TICKS
 
 _OPENING = 30.0  # seconds
 

@@ -21,9 +21,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from simulator.live.clock import Clock
-from simulator.live.mock_exchange.answers import Answers, RefusedRequest, base_and_quote, error_document
-from simulator.live.mock_exchange.tape import MarketTape, decimal_text
 from simulator.market.market import Market
+from tests.mock_binance.answers import Answers, RefusedRequest, base_and_quote, error_document
+from tests.mock_binance.tape import MarketTape, decimal_text
 
 FEE = 0.001
 _PREFIX = re.compile(r"^/(api|fapi)/v\d/")

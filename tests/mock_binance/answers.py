@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from simulator.live.mock_exchange.tape import BarSoFar, BookLevel, MarketTape, Tick, decimal_text
 from simulator.market.timeframes import DAY_MS
+from tests.mock_binance.tape import BarSoFar, BookLevel, MarketTape, Tick, decimal_text
 
 _MOST = {"klines": 1000, "aggTrades": 1000, "trades": 1000, "depth": 1000, "fundingRate": 1000}
 _USUAL = {"klines": 500, "aggTrades": 500, "trades": 500, "depth": 100, "fundingRate": 100}
