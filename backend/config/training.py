@@ -223,7 +223,7 @@ class TrainingConfig(Section):
 
     def rate_of(self, role: str) -> float:
         """A role's learning rate; a role of the user's own has that of MarketAnalyst."""
-        rates: dict[str, float] = dict(self.learning_rate)
+        rates: dict[str, float] = {**self.learning_rate}
         return rates.get(role if role in ROLE_NAMES else "market_analyst", DEFAULT_RATE)
 
     def pays_outcome(self) -> bool:
