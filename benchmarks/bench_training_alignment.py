@@ -25,7 +25,7 @@ import numpy as np
 
 from backend.policies import prefix_tree
 from backend.policies.role_policies import RolePolicies
-from backend.training.algorithm.alignment import target_count
+from backend.training.algorithm.alignment import AlignmentMethod, target_count
 from backend.training.algorithm.credit import calls_histogram
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.curriculum.queries import QueryPool
@@ -126,7 +126,7 @@ def _rollouts(codec: ChatCodec, settings: TeamSettings, pool: QueryPool, number:
     return collect(team, engine, queries, judged, number)
 
 
-def _batch(groups: list[list[Rollout]], role: str, method: str, target: int) -> _Batch:
+def _batch(groups: list[list[Rollout]], role: str, method: AlignmentMethod, target: int) -> _Batch:
     credit = sub_credit(groups, role, method=method, target=target, beta=BETA, seed=0)
     items = [item for item in credit.items if item.reward is not None]
     return _Batch(

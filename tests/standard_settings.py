@@ -11,7 +11,7 @@ import numpy as np
 from backend.config.training import ROLE_NAMES, TrainingConfig
 from backend.policies.adapter_shapes import adapter_shape
 from backend.policies.lora import LoraSettings
-from backend.training.algorithm.alignment import align
+from backend.training.algorithm.alignment import AlignmentMethod, align
 from backend.training.algorithm.credit import RoleCredit, TeamAttempt, assign_credit, score_main, score_sub
 from backend.training.algorithm.recipes import Mgrpo, Recipe
 from backend.training.curriculum.curriculum import Curriculum
@@ -41,7 +41,7 @@ def sub_credit(
     groups: Any,
     role: str,
     recipe: Recipe | None = None,
-    method: str = "fractional",
+    method: AlignmentMethod = "fractional",
     target: int = 2,
     outcomes: Any = (),
     beta: tuple[float, float, float] = BETA,

@@ -223,8 +223,8 @@ class TrainingConfig(Section):
 
     def rate_of(self, role: str) -> float:
         """A role's learning rate; a role of the user's own has that of MarketAnalyst."""
-        rates: dict[str, float] = dict(self.learning_rate)
-        return rates.get(role if role in ROLE_NAMES else "market_analyst", DEFAULT_RATE)
+        known = role if role in ROLE_NAMES else "market_analyst"
+        return next((rate for name, rate in self.learning_rate.items() if name == known), DEFAULT_RATE)
 
     def pays_outcome(self) -> bool:
         """Whether stage 2 pays a sub-agent for the outcome."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -198,10 +198,8 @@ def test_thoughts_are_learnt_where_the_settings_say_so(learnt: bool, monkeypatch
     config = small_config(train_thoughts=learnt)
     settings = rollout_settings(config, 2)
     queries = POOL.draw(1, 0, 2, easy=False)
-    groups: list[list[Rollout | Practice]] = [
-        *rolled(queries, settings=settings),
-        *practised(queries, settings=settings),
-    ]
+    team, alone = rolled(queries, settings=settings), practised(queries, settings=settings)
+    groups: list[Sequence[Rollout | Practice]] = [*team, *alone]
     calls = [call for group in groups for one in group for call in one.subs]
     calls += [one.main for group in groups for one in group if isinstance(one, Rollout)]
     assert len(calls) > 8
