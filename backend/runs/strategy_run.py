@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.builders.strategies import NamedStrategy
 from backend.config.plugins import describe_failure
-from simulator.backtest.run import BacktestResult, BacktestRun, Strategy, Window, run_backtest
+from simulator.backtest.run import BacktestResult, Window, run_backtest
 from simulator.checks.lookahead import CheckProgress
-from simulator.checks.outside_reads import files_of_calls, outside_reads, reads_note
+from simulator.checks.outside_reads import outside_reads, reads_note
 from simulator.checks.verdict import SKIPPED, LookaheadCheck, LookaheadVerdict, RecordedStrategy
 from simulator.errors import UserError
 from simulator.market.market import Market
@@ -88,16 +86,6 @@ def lookahead_verdict(
         on_progress=on_progress,
     )
     with outside_reads() as reads:  # the code is loaded anew for it, so what a module reads is seen here
-        with files_of_calls(reads), suppress(Exception):  # one that fails here fails in the check, which says so
-            _begin(load, played)
         verdict = check.verdict()
     note = reads_note(played.reads | reads)
     return verdict if note is None else replace(verdict, notes=(*verdict.notes, note))
-
-
-def _begin(load: Callable[[], Callable[[], Strategy]], played: PlayedStrategy) -> None:
-    """The first decision of an instance of its own."""
-    run = BacktestRun(played.market.without_indicators(), played.window, **played.terms)
-    strategy = RecordedStrategy(load()())
-    strategy.fit(run.view())
-    strategy.decide(run.view(), run.account())

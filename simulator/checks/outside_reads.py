@@ -12,13 +12,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from pathlib import PurePath
-from types import FrameType
 from typing import Any
 
 _CODE = (".py", ".pyc", ".pyi", ".so", ".nbi", ".nbc")  # and what numba keeps of it
 _SYSTEM = ("/usr/", "/lib", "/proc/", "/sys/", "/etc/")
-_LONGEST = 4096  # characters of a path
 _NAMED = 3  # in a note, at most
 _watching: dict[int, set[str]] = {}  # by thread: what it has read since it began to be watched
 _hooked = False
@@ -27,7 +24,7 @@ _hooked = False
 @contextmanager
 def outside_reads() -> Iterator[set[str]]:
     """Gives a set that fills with what this thread reads through Python. What libraries open in another language
-    (pyarrow, polars) is seen by `files_of_calls`.
+    (pyarrow, polars) is not seen.
 
     Left out are code, the interpreter's own files and the system's.
     """
@@ -46,27 +43,6 @@ def outside_reads() -> Iterator[set[str]]:
         else:
             _watching[thread] = before
             before |= reads
-
-
-@contextmanager
-def files_of_calls(reads: set[str]) -> Iterator[None]:
-    """Adds to `reads` the files that functions are called with inside, whoever opens them then, as the path in
-    `pandas.read_parquet(path)`. It looks at each call, so it is for what is called once."""
-
-    def watch(frame: FrameType, event: str, argument: object) -> None:
-        if event != "call" or frame.f_code.co_filename == __file__:
-            return
-        for value in tuple(frame.f_locals.values()):
-            text = str(value) if isinstance(value, PurePath) else value
-            if isinstance(text, str) and "." in text and len(text) < _LONGEST and (name := _file(text, "r", 0)):
-                reads.add(name)
-
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        yield
-    finally:
-        sys.setprofile(before)
 
 
 def reads_note(reads: AbstractSet[str]) -> str | None:

@@ -189,7 +189,13 @@ def fill(
         positions[n, s, at.MARGIN] *= new / held
     positions[n, s, at.QUANTITY] = new
     if kind == at.FILL_INSIDE:
-        positions[n, s, at.INSIDE_PRICE] = reference
+        # The order of the fills in a bar is not known, so a later one does not make the price of an earlier one better.
+        worse = reference
+        if positions[n, s, at.CHANGED] == bar and held * new > 0.0:
+            before = positions[n, s, at.INSIDE_PRICE]
+            worse = min(before, reference) if new > 0.0 else max(before, reference)
+        positions[n, s, at.CHANGED] = bar
+        positions[n, s, at.INSIDE_PRICE] = worse
     if kind == at.FILL_ORDER or kind == at.FILL_INSIDE:
         positions[n, s, at.ORDERED] += quantity
         positions[n, s, at.ORDERED_ABS] += size

@@ -13,7 +13,8 @@ All of them run this code, so they cannot disagree. Inside a bar, in this order:
 4. *Best path.* Targets of positions that were held since the open and orders that only reduce those, then all other
    orders in order of submission. A position that is opened, enlarged or given a stop here meets its stop or its
    liquidation if the bar touches it, from the price on at which that happened. It never meets its target in the same
-   bar, nor does an order that only reduces close it at a better price.
+   bar, nor does an order that only reduces close it at a better price. The same holds for a position that was opened
+   at the open by an order which reaches the venue later inside the bar.
 5. *Close.* Positions are marked, funding due exactly then is settled on that mark, what is borrowed is paid for
    (`simulator.kernel.carry`), and an account below its maintenance margin is liquidated.
 
@@ -32,7 +33,7 @@ import numpy as np
 from simulator.arrays import FloatArray
 from simulator.kernel import layout as at
 from simulator.kernel.carry import ROUNDING, borrowed_cash, pay_carry
-from simulator.kernel.fills import drop, write
+from simulator.kernel.fills import drop, late_price, write
 from simulator.kernel.idle_bars import skip_idle_bars
 from simulator.kernel.jit import allocating, compiled
 from simulator.kernel.layout import KernelState, Log, Tape, Terms
@@ -118,6 +119,13 @@ def _open(tape: Tape, terms: Terms, state: KernelState, log: Log, path: int, b: 
             if (reduces or not reducing_only) and order[at.MET] != bar:
                 order[at.MET] = bar
                 at_open(tape, terms, state, log, path, b, n, m, bar)
+                late = order[at.ORDER_LATE] if order[at.ACTIVE] == bar else 0.0
+                if late > 0.0 and positions[s, at.QUANTITY] != 0.0 and held * positions[s, at.QUANTITY] <= 0.0:
+                    # Opened after the open: which of the bar's prices came after it, nobody knows.
+                    side = 1.0 if positions[s, at.QUANTITY] > 0.0 else -1.0
+                    first, high, low = tape.open[path, b, s], tape.high[path, b, s], tape.low[path, b, s]
+                    positions[s, at.INSIDE], positions[s, at.CHANGED] = bar, bar
+                    positions[s, at.INSIDE_PRICE] = late_price(first, high, low, side, late)
 
 
 @allocating

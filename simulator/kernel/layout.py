@@ -99,12 +99,13 @@ ACCOUNT_FIELDS = 18
 # is closed, EXIT the kind of that fill. MARGIN: set aside for an isolated position. USED: quantity traded in this bar.
 # ORDERED and the two after it sum, over fills of orders, the quantity, its absolute value and quantity * price.
 # CARRIED: quantity after the bar's open, kept until its carry is paid at the close. INSIDE: the bar inside which the
-# position was opened or turned, -1 for one that was opened at an open. LATE: as ORDER_LATE, of the target that came
-# with this bar. INSIDE_PRICE: the market's price, costs left out, at the last fill of an order inside a bar.
+# position was opened or turned, -1 for one that was opened at an open by an order that was there. LATE: as ORDER_LATE,
+# of the target that came with this bar. CHANGED: the bar inside which an order last changed the position. INSIDE_PRICE:
+# the market's price then, costs left out; of several changes inside a bar the worst for the position.
 QUANTITY, ENTRY, STOP, TARGET, MARK, EXPIRY, EXIT, MARGIN, USED, WANTED = range(10)
 ORDERED, ORDERED_ABS, ORDERED_VALUE = range(10, 13)
-CARRIED, INSIDE, LATE, INSIDE_PRICE = range(13, 17)
-POSITION_FIELDS = 17
+CARRIED, INSIDE, LATE, CHANGED, INSIDE_PRICE = range(13, 18)
+POSITION_FIELDS = 18
 
 # Columns of the orders. LIVE 0: the row is free. ACTIVE: first bar in which it may act; EXPIRES: first bar in which it
 # may not, for the reason CAUSE. ARMED: has met an open (limits rest, trails have a start). SIDE: sign of the position
@@ -153,7 +154,7 @@ def new_state(accounts: int, symbols: int, order_rows: int, cash: float) -> Kern
     state.accounts[:, DAY] = -1.0
     state.positions[:, :, [ENTRY, STOP, TARGET, MARK, WANTED]] = np.nan
     state.positions[:, :, EXPIRY] = np.inf
-    state.positions[:, :, INSIDE] = -1.0
+    state.positions[:, :, [INSIDE, CHANGED]] = -1.0
     return state
 
 

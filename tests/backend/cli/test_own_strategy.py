@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-import pandas as pd
+import numpy as np
 import pytest
 
 from backend import api
@@ -24,7 +24,6 @@ OWN = '''
 import gc
 import pathlib
 import numpy as np
-import pandas as pd
 from simulator.backtest.run import orders_for_target
 from simulator.exchange.orders import Order
 
@@ -137,7 +136,7 @@ class ReadsSignals(Base):
     """Signals that were fitted on the whole history, from a file."""
 
     def __init__(self):
-        self.closes = pd.read_parquet("signals.parquet")["close"].to_numpy()
+        self.closes = np.loadtxt("signals.txt")
 
     def up(self, view):
         return self.closes[min(view.index + 1, len(self.closes) - 1)] > self.closes[view.index]
@@ -202,10 +201,10 @@ def test_an_honest_strategy_ends_with_a_clean_verdict(command: Run, name: str) -
 
 def test_what_a_strategy_reads_beside_the_market_is_named(command: Run) -> None:
     """Nothing of the market that is altered alters a file, so what it knows of later prices cannot be found."""
-    pd.DataFrame({"close": MARKET.close[:, 0]}).to_parquet("signals.parquet")
+    np.savetxt("signals.txt", MARKET.close[:, 0])
     result = command(*TEST, "my_own:ReadsSignals")
     assert result.code == 0 and "no look-ahead found" in result.out
-    words = "the strategy reads signals.parquet, the same in all runs of this check"
+    words = "the strategy reads signals.txt, the same in all runs of this check"
     assert words in result.out
     verdict = stored("my_own:ReadsSignals").lookahead
     assert verdict is not None and words in verdict.text

@@ -9,12 +9,9 @@ import sys
 import threading
 from pathlib import Path
 
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from simulator.checks.outside_reads import files_of_calls, outside_reads, reads_note
+from simulator.checks.outside_reads import outside_reads, reads_note
 
 
 def test_files_databases_connections_and_programs_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,19 +49,6 @@ def test_what_is_written_what_is_code_and_what_others_read_is_not_named(
         other.join()
     Path("a.csv").read_text()  # it is over
     assert reads == set() and reads_note(reads) is None
-
-
-def test_files_that_a_library_opens_in_another_language_are_named_by_the_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    pq.write_table(pa.table({"a": [1.0]}), "signals.parquet")
-    reads: set[str] = set()
-    with files_of_calls(reads):
-        pd.read_parquet("signals.parquet")
-        pq.read_table(tmp_path / "signals.parquet")
-        pd.Timestamp("2021.01")
-    assert reads == {"signals.parquet"}
 
 
 def test_what_is_read_inside_is_read_outside_too(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_nothing_is_earned_on_bars_that_only_move_against_the_position(seed: int
     assert exchange.equity_curve().max() <= CASH * (1.0 + 1e-12)
 
 
-@tried(600)
+@tried(300)
 @given(**scenes)
 def test_no_protective_order_beats_the_market_at_its_moment(seed: int, side: float, step: float) -> None:
     """A bracket's stop: no better than the open, or than the entry inside the bar. What closes a position in the bar
