@@ -62,7 +62,8 @@ def check_store(store: Store, runs: Path, on_checked: OnChecked) -> StoreCheck:
     """
     check = StoreCheck()
     known = [str(run) for run in store.connection.query("SELECT VALUE run FROM run ORDER BY run")]
-    strays = {str(run) for kind in OF_A_RUN for run in _runs_of(store, kind)} - {*known}
+    ids = (store.connection.query(f"SELECT run FROM {kind.table} GROUP BY run") for kind in OF_A_RUN)
+    strays = {str(row["run"]) for rows in ids for row in rows} - {*known}
     for run in sorted(strays):
         check.add(
             run, "there are records of it and no run, as an import leaves them that was cut short: import it again"
@@ -79,14 +80,6 @@ def check_store(store: Store, runs: Path, on_checked: OnChecked) -> StoreCheck:
             check.add(run, "its deletion was cut short")
         on_checked("runs checked", done, len(everything))
     return check
-
-
-def _runs_of(store: Store, kind: type[Record]) -> Iterator[str]:
-    """The ids of the runs that have records of a kind, by one look at the index for each."""
-    text, beyond = f"SELECT VALUE run FROM {kind.table} WHERE run >= $beyond ORDER BY run LIMIT 1", ""
-    while rows := store.connection.query(text, {"beyond": beyond}):
-        yield str(rows[0])
-        beyond = f"{rows[0]}!"  # comes before whatever may follow in a longer id
 
 
 def _portions(store: Store, run: str, check: StoreCheck) -> Iterator[_Found]:
@@ -127,37 +120,39 @@ def _readable(store: Store, kind: type[Record], run: str, step: int | None, chec
 
 def _check_references(run: RunRecord, found: _Found, check: StoreCheck) -> None:
     """Look for records that refer to what is not there. A run that did not finish may lack the end of a step."""
-    name, finished = run.run, run.status == "finished"
-    queries, rollouts = found.get(QueryRecord, {}), found.get(RolloutRecord, {})
-    talks, rewards, edges = found.get(TrajectoryRecord, {}), found.get(RewardRecord, {}), found.get(Delegation, {})
-    dropped = not talks and bool(rewards or rollouts) and _keeps_some(run)
-    for kind in (RolloutRecord, TrajectoryRecord):
-        for key in found.get(kind, {}):
-            if key[:3] not in queries:
-                check.add(name, f"{kind.table} {list(key)} is of a query that is not there")
+    queries, rollouts, talks = (found.get(kind, {}) for kind in (QueryRecord, RolloutRecord, TrajectoryRecord))
+    rewards, edges = found.get(RewardRecord, {}), found.get(Delegation, {})
+    finished, dropped = run.status == "finished", not talks and bool(rewards or rollouts) and _keeps_some(run)
+
+    def refer(kind: type[Record], key: _Key, there: bool, problem: str) -> None:
+        if not there:
+            check.add(run.run, f"{kind.table} {list(key)} {problem}")
+
+    for kind, records in ((RolloutRecord, rollouts), (TrajectoryRecord, talks)):
+        for key in records:
+            refer(kind, key, key[:3] in queries, "is of a query that is not there")
     for key, edge in edges.items():
-        if key not in talks or (*key[:4], *edge.caller) not in talks:
-            check.add(name, f"delegated {list(key)} is an edge to a conversation that is not there")
+        assert isinstance(edge, Delegation)
+        there = key in talks and (*key[:4], *edge.caller) in talks
+        refer(Delegation, key, there, "is an edge to a conversation that is not there")
     for key, talk in talks.items():
-        caller = talk.caller if isinstance(talk, TrajectoryRecord) else None
-        if caller is not None and (*key[:4], *caller) not in talks:
-            check.add(name, f"trajectory {list(key)} was delegated by a conversation that is not there")
-        elif caller is not None and finished and key not in edges:
-            check.add(name, f"trajectory {list(key)} lacks its edge to the conversation that delegated it")
+        assert isinstance(talk, TrajectoryRecord)
+        if talk.caller is not None:
+            there = (*key[:4], *talk.caller) in talks
+            refer(TrajectoryRecord, key, there, "was delegated by a conversation that is not there")
+            refer(TrajectoryRecord, key, not finished or key in edges, "lacks its edge to its caller")
     for key in rewards if not dropped else ():
-        if key not in talks:
-            check.add(name, f"reward {list(key)} is of a conversation that is not there")
-    _check_counts(name, found, check)
-    marks = [mark for mark in found.get(ShardRecord, {}).values() if isinstance(mark, ShardRecord)]
-    counted = {"queries": len(queries), "rollouts": len(rollouts), "trajectories": len(talks)}
-    for what, there in counted.items() if finished and marks else ():
-        written = sum(getattr(mark, what) for mark in marks)
-        if written != there and not (dropped and what == "trajectories"):
-            check.add(name, f"step {marks[0].step} holds {there} {what}, and {written} were written")
+        refer(RewardRecord, key, key in talks, "is of a conversation that is not there")
     backtests = {key[1] for key in found.get(BacktestRecord, {})}
     for key in found.get(DecisionRecord, {}) if finished and run.kind == "backtest" else ():
-        if key[1] not in backtests:
-            check.add(name, f"decision {list(key)} is of a backtest that is not there")
+        refer(DecisionRecord, key, key[1] in backtests, "is of a backtest that is not there")
+    marks = [mark for mark in found.get(ShardRecord, {}).values() if isinstance(mark, ShardRecord)]
+    counted = {"queries": len(queries), "rollouts": len(rollouts)} | ({} if dropped else {"trajectories": len(talks)})
+    for what, held in counted.items() if finished and marks else ():
+        written = sum(getattr(mark, what) for mark in marks)
+        if written != held:
+            check.add(run.run, f"step {marks[0].step} holds {held} {what}, and {written} were written")
+    _check_counts(run.run, found, check)
 
 
 def _check_counts(run: str, found: _Found, check: StoreCheck) -> None:
