@@ -1,4 +1,4 @@
-"""The page: `streamlit run ui/app.py`. Each entry of the menu is a file in `ui/views`."""
+"""The page, which `cryptosentinel ui` serves (`ui/server.py`). Each entry of the menu is a file in `ui/views`."""
 
 import streamlit as st
 

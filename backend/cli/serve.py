@@ -96,7 +96,8 @@ def page(
     console.print("the page gets ready: some seconds", soft_wrap=True)
     key = (given or token_urlsafe(24)) if token else ""
     shown = f"?token={f'${TOKEN_VARIABLE}' if given else key}" if token else ""
-    name = f"[{host}]" if ":" in host else host
+    everywhere = host in ("0.0.0.0", "::")
+    name = "localhost" if everywhere else f"[{host}]" if ":" in host else host
     import_module(server).serve(
         host, port, key, lambda: console.print(f"the page is at http://{name}:{port}/{shown}", soft_wrap=True)
     )

@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, expect
 from uvicorn.config import LOGGING_CONFIG
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from tests.ui.browsing import PATIENCE, needs_chromium, served, watched
 from ui.door import COOKIE, NO_TOKEN, Door
@@ -33,7 +34,7 @@ PATHS = (
     "/media/picture.png",
     "/static/index.js",
 )
-WORDS = st.text(st.characters(max_codepoint=255, exclude_categories=("Cc",)), max_size=60)
+WORDS = st.text(st.characters(max_codepoint=255, exclude_categories=["Cc"]), max_size=60)
 NOBODY = 65_534  # the account that owns nothing
 
 
@@ -90,7 +91,7 @@ def test_another_origin_is_refused(url: str, origin: str) -> None:
     for path in PATHS:
         assert asked(url, path, Cookie=cookie, Origin=origin).status == 403
     with pytest.raises(InvalidStatus, match="403"):
-        connect(stream(url), additional_headers={"Cookie": cookie}, origin=origin)  # type: ignore[arg-type]
+        connect(stream(url), additional_headers={"Cookie": cookie}, origin=Origin(origin))
 
 
 def stream(url: str) -> str:
@@ -100,8 +101,8 @@ def stream(url: str) -> str:
 def test_a_websocket_needs_the_cookie(url: str) -> None:
     for address in (stream(url), f"{stream(url)}?token={TOKEN}"):
         with pytest.raises(InvalidStatus, match="403"):
-            connect(address, origin=url)  # type: ignore[arg-type]
-    with connect(stream(url), additional_headers={"Cookie": cookie_of(url)}, origin=url) as opened:  # type: ignore[arg-type]
+            connect(address, origin=Origin(url))
+    with connect(stream(url), additional_headers={"Cookie": cookie_of(url)}, origin=Origin(url)) as opened:
         opened.ping().wait(60)
 
 

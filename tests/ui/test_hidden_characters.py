@@ -91,8 +91,7 @@ def test_a_run_of_somebody_else_hides_nothing(here: Path, queue: JobQueue, sent:
         write_labels(store, RUN, RunLabels.of("x", "y"))
     app = open_page(run=RUN)
     look(app, sent)
-    parts = app.get("tab") if kind == "backtest" else []
-    for name in dict.fromkeys(tab.label for tab in parts):
+    for name in dict.fromkeys(tab.label for tab in app.tabs if kind == "backtest"):
         open_part(app, name)
         look(app, sent)
     for page in ("new_backtest", "training", "experiments", "laboratory", "arena"):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
@@ -61,7 +62,7 @@ def show_table(frame: pd.DataFrame, **options: Any) -> None:
     for place, kind in enumerate(shown.dtypes):
         if pd.api.types.is_object_dtype(kind) or pd.api.types.is_string_dtype(kind):
             cells = [visible(cell) if isinstance(cell, str) else cell for cell in frame.iloc[:, place]]
-            shown.isetitem(place, pd.Series(cells, index=shown.index, dtype=object))
+            shown.isetitem(place, np.array([*cells, None], dtype=object)[:-1])
     st.dataframe(shown, **{"hide_index": True, "placeholder": "–", **options})
 
 

@@ -114,7 +114,7 @@ def _standing(found: SessionOverview) -> None:
     record = found.record
     where = f", process {found.process}" if found.process else ""
     st.markdown(f"**{escape_markdown(record.run)}** is {record.status}{where}")
-    if record.message not in ("", record.status):
+    if record.message and record.message != record.status:
         st.caption(escape_markdown(record.message))
     if found.process is None and record.status != "finished":
         _offer_to_resume(record.run)

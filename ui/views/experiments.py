@@ -93,7 +93,8 @@ def _leaderboard() -> None:
     table = pd.DataFrame(rows[chosen]).sort_values(["deflated", "Sharpe"], ascending=False)
     ranked = table["trades"] >= LEAST_TRADES_RANKED
     table = pd.concat([table[ranked], table[~ranked]])  # who hardly traded comes last
-    table.insert(0, "rank", pd.array([*range(1, sum(ranked) + 1), *[None] * sum(~ranked)], dtype="Int64"))
+    places: list[int | None] = [*range(1, sum(ranked) + 1), *[None] * sum(~ranked)]
+    table.insert(0, "rank", pd.Series(places, index=table.index, dtype="Int64"))
     show_table(table, column_config=_LEADERS)
     st.caption(
         f"The newest {_MOST_RUNS} backtests at most. Ranked by the deflated Sharpe ratio, and not at all with fewer "

@@ -153,10 +153,9 @@ def _positions(outcome: PaperOutcome, bars: Sequence[JournalRecord]) -> tuple[He
     rows = []
     for symbol, quantity in outcome.positions.items():
         if quantity:
-            entry, last = (prices.get(symbol, float("nan")) for prices in (outcome.entry_prices, price))
-            value = quantity * last
-            profit = quantity * (last - entry)
-            rows.append(HeldPosition(symbol, quantity, entry, last, value, profit, value / outcome.equity))
+            begun, last = (prices.get(symbol, float("nan")) for prices in (outcome.entry_prices, price))
+            value, profit = quantity * last, quantity * (last - begun)
+            rows.append(HeldPosition(symbol, quantity, begun, last, value, profit, value / outcome.equity))
     return tuple(rows)
 
 

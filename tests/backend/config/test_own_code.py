@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def config_with(setting: str) -> Config:
 
 
 FIELDS: dict[str, Callable[[str], object]] = {
-    **{f"kind {kind.word}": lambda name, kind=kind: plugin(kind, name) for kind in PLUGIN_KINDS},
+    **{f"kind {kind.word}": partial(plugin, kind) for kind in PLUGIN_KINDS},
     "strategy": named_strategy,
     "market.source": lambda name: bars_of_source(name, Path("runs")),
     "plugins.roles": lambda name: load_plugins(config_with(f'plugins.roles=["{name}"]')),
