@@ -39,8 +39,8 @@ from backend.store.store import Store
 from backend.training.algorithm.alignment import AlignmentMethod, align, target_count
 from backend.training.algorithm.credit import TrajectoryCredit, assign_credit, calls_histogram, score_sub
 from backend.training.algorithm.trajectory import Trajectory
+from backend.training.chosen_recipe import recipe_of
 from backend.training.components import TrainingParts
-from backend.training.learning.chosen_recipe import recipe_of
 from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.rollout.collect import Rollout, collect
 from benchmarks.bench_store_share import train

@@ -51,8 +51,6 @@ _T = TypeVar("_T")
 _R = TypeVar("_R", bound=Role)
 # Yields the requests that it waits for and is resumed with their completions.
 AgentTask = Generator[Sequence[Request], Sequence[Completion], _T]
-_NO_QUESTIONS_LEFT = {"error": "no questions left"}
-_ANY_NUMBER = 1_000_000  # of questions: more than turns allow
 TOKENS_PER_COIN = 64  # more for an answer on each further coin of a portfolio
 
 
@@ -226,7 +224,6 @@ class Team:
             symbol=symbols[0],
             portfolio=self.settings.portfolio,
             question_price_bps=self.settings.question_price_bps,
-            max_questions=self.settings.max_questions,
             pooled_trend=self.settings.pooled_trend,
         )
 
@@ -345,29 +342,23 @@ class _DecisionSession:
 
     def delegate(self, call: ToolCall) -> AgentTask[dict[str, Any]]:
         """Let the sub-agent behind `call` answer. A verdict of RiskAnalyst and a plan of Trader are binding."""
-        if self._questions_left() < 1:
-            return dict(_NO_QUESTIONS_LEFT)
         transcript = yield from self._ask(call)
         self.sub_transcripts.append(transcript)
-        return self._with_rest(self._apply_answer(call, transcript))
+        return self._apply_answer(call, transcript)
 
     def delegate_all(self, several: AskSeveral) -> AgentTask[dict[str, Any]]:
         """Let the sub-agents answer several questions side by side. The answers are applied in the order of the
         questions, whichever comes first."""
         calls = [ToolCall(f"consult_{question.ask}", question) for question in several.questions]
-        del calls[min(len(calls), self._questions_left()) :]
         transcripts = yield from side_by_side([self._ask(call) for call in calls])
         self.sub_transcripts += transcripts
         answers = [self._apply_answer(call, transcript) for call, transcript in zip(calls, transcripts, strict=True)]
-        answers += [dict(_NO_QUESTIONS_LEFT) for _ in several.questions[len(answers) :]]
         asked = [{"ask": question.ask, "symbol": question.symbol} for question in several.questions]
-        return self._with_rest(
-            {"answers": [question | answer for question, answer in zip(asked, answers, strict=True)]}
-        )
+        return {"answers": [question | answer for question, answer in zip(asked, answers, strict=True)]}
 
     def delegate_jointly(self, asked: Consultation) -> AgentTask[dict[str, Any]]:
         """Let each sub-agent that is asked answer about all the coins in one conversation, side by side."""
-        roles = [self.team.sub_agents[f"consult_{key}"] for key in asked.ask[: self._questions_left()]]
+        roles = [self.team.sub_agents[f"consult_{key}"] for key in asked.ask]
         transcripts = yield from side_by_side([self._ask_jointly(role, asked.questions()) for role in roles])
         self.sub_transcripts += transcripts
         replies: dict[str, Any] = {}
@@ -375,18 +366,7 @@ class _DecisionSession:
             self.bind(role, transcript)
             answers = answers_of(role, transcript.brief, transcript.answer)
             replies[role.key] = {question["name"]: self._reply(role, answer) for question, answer in answers}
-        for key in asked.ask[len(roles) :]:
-            replies[key] = {question.symbol: dict(_NO_QUESTIONS_LEFT) for question in asked.questions()}
-        return self._with_rest(replies)
-
-    def _questions_left(self) -> int:
-        """How many more conversations with sub-agents the manager may open."""
-        most = self.team.settings.max_questions
-        return most - sum(self._calls.values()) if most else _ANY_NUMBER
-
-    def _with_rest(self, replies: dict[str, Any]) -> dict[str, Any]:
-        """Answers as the manager reads them, with the questions that are left where they are counted."""
-        return {**replies, "questions_left": self._questions_left()} if self.team.settings.max_questions else replies
+        return replies
 
     def _ask(self, call: ToolCall) -> AgentTask[Transcript]:
         """Hold the conversation that `call` opens."""

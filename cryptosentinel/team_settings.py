@@ -26,8 +26,8 @@ class TeamSettings:
         roles: the sub-agents that the manager may ask; none of them: a single agent.
         inherit_tools: whether the manager has the tools of the standard sub-agents that are not in `roles`.
         portfolio: whether it decides on all coins in one conversation, in fractions of the whole equity.
-        question_price_bps: what a question to a sub-agent costs in training's reward, in basis points of equity, and
-            `max_questions` how many there may be in a decision (0: any number); the manager's brief says both.
+        question_price_bps: what a question to a sub-agent costs in training's reward, in basis points of equity; the
+            manager's brief says it.
         retries: how often in a conversation a malformed turn is answered with what is wrong, instead of ending it;
             nothing of it is repaired, and it counts as a turn.
         pooled_trend: whether `get_trend` reads the returns of the other coins too, by `pooled_drift_belief`.
@@ -51,7 +51,6 @@ class TeamSettings:
     context_tokens: int
     sampling: Sampling
     question_price_bps: float
-    max_questions: int
     veto: bool
     tools: tuple[str, ...]
     timing_in_words: bool

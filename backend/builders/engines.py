@@ -206,9 +206,7 @@ def _at_an_endpoint(config: EngineConfig, budget: BudgetConfig) -> LoadedEngine:
         retries=config.retries,
         structured=config.structured,
         thinking_tokens=config.thinking_tokens,
-        cut_off_retries=config.cut_off_retries,
         reasoning_effort=config.reasoning_effort,
-        top_p=config.top_p,
         extra_body=config.extra_body,
     )
     kind = AnthropicEngine if config.kind == "anthropic_api" else OpenAIEngine

@@ -65,7 +65,6 @@ def team_settings(
         portfolio=config.portfolio,
         retries=config.retries,
         question_price_bps=config.question_price,
-        max_questions=config.max_questions,
         veto=config.veto,
         tools=config.tools,
         timing_in_words=config.timing_in_words,

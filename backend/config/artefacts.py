@@ -40,7 +40,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
     "team": (
         "horizon_bars", "decide_every", "mask_symbols", "headlines", "roles", "inherit_tools", "portfolio",
         "retries", "knowledge_cutoff", "prompts", "max_tokens", "thinking_tokens", "memory", "question_price",
-        "max_questions", "veto", "timing_in_words", "pooled_trend",
+        "veto", "timing_in_words", "pooled_trend",
     ),
     "engine": ("empty_think", "constrained", "context_tokens", "device", "precision"),
     "nano": (
@@ -83,9 +83,7 @@ USER_ONLY: Mapping[str, Effect] = {
     "engine.key_variable": "contacts",
     "engine.structured": "contacts",
     "engine.thinking_tokens": "spends",
-    "engine.cut_off_retries": "spends",
     "engine.reasoning_effort": "spends",
-    "engine.top_p": "contacts",
     "engine.extra_body": "contacts",
     "engine.python": "runs",
     "engine.gpu_share": "runs",
@@ -119,6 +117,7 @@ USER_ONLY: Mapping[str, Effect] = {
 }
 # What a measurement is made of: without it, the numbers would be those of something else.
 _MEASURED = ("market", "venue")
+_BY_NAME = ("training.recipe", "training.credit")  # one of the shipped runs nothing; module:NAME does
 _OPTIONS = {"market.data": "--data", "market.funding_dir": "--funding", "market.news": "--news"}
 
 
@@ -174,7 +173,10 @@ def taken_from(
     withheld = [
         Withheld(key, value)
         for key, value in _leaves(stated.to_dict(), Config)
-        if effect_of(key) is not None and key not in known and value != _value(defaults, key)
+        if effect_of(key) is not None
+        and key not in known
+        and value != _value(defaults, key)
+        and not (key in _BY_NAME and ":" not in value)
     ]
     document = stated.to_dict()
     for one in withheld:

@@ -19,7 +19,7 @@ Money = Annotated[float, Field(ge=0.0, le=1e6)]
 # Fields of a request that settings and the team decide, or that would hold a secret.
 _RESERVED = (
     "model", "messages", "system", "tools", "tool_choice", "stream", "temperature", "seed", "max_tokens", "n",
-    "max_completion_tokens", "parallel_tool_calls", "response_format", "top_p", "reasoning_effort",
+    "max_completion_tokens", "parallel_tool_calls", "response_format", "reasoning_effort",
 )  # fmt: skip
 _SECRETS = ("api_key", "apikey", "authorization", "x-api-key", "token", "password")
 
@@ -64,13 +64,9 @@ class EngineConfig(Section):
         le=200_000,
         description="endpoint: tokens for the thoughts of a model that has any, beside its answer",
     )
-    cut_off_retries: int = Field(
-        2, ge=0, le=5, description="endpoint: an answer that was cut off is asked again so often, with twice the room"
-    )
     reasoning_effort: Literal["", "none", "minimal", "low", "medium", "high", "xhigh", "max"] = Field(
         "", description="endpoint: how much its model thinks; empty: as it does by itself"
     )
-    top_p: float = Field(1.0, gt=0.0, le=1.0, description="endpoint: sample from the likeliest tokens of this share")
     extra_body: dict[str, JsonValue] = Field(
         default_factory=dict, description="endpoint: further fields of each request, as {top_k = 20}"
     )

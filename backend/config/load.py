@@ -76,7 +76,7 @@ def load_config(
     calls a configuration that is given. Raises `ConfigError` for a missing or malformed file, an unknown key, a value
     of the wrong type or out of range, and for settings of which one would do nothing beside another.
     """
-    data, blamed = merged(source, overrides, options)
+    data, blamed = merged_settings(source, overrides, options)
     if isinstance(source, Config):
         where = name or "the configuration"
     else:
@@ -84,7 +84,7 @@ def load_config(
     return _validated(data, where, blamed)
 
 
-def merged(
+def merged_settings(
     source: str | Path | Config | None, overrides: Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """What `load_config` validates, as plain tables; and which override has set a key, by key."""

@@ -128,9 +128,6 @@ class TeamConfig(Section):
         le=100.0,
         description="basis points of equity that a question to a sub-agent costs in the reward; the manager is told",
     )
-    max_questions: int = Field(
-        0, ge=0, le=100, description="questions that the manager may put to sub-agents in a decision; 0: any number"
-    )
     timing_in_words: bool = Field(
         False,
         description="the manager reads of Trader's plan a word, now or later, before its numbers, which a small model "

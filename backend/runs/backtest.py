@@ -22,7 +22,7 @@ from backend.builders.market import (
 from backend.builders.plugins import load_plugins
 from backend.builders.strategies import NamedStrategy, made_ready, named_strategies, named_strategy
 from backend.builders.variants import ALTERED_FUTURE, Variant
-from backend.config.load import load_config, merged
+from backend.config.load import load_config, merged_settings
 from backend.config.ownership import signed
 from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import SCRIPTED, Config, model_named
@@ -201,7 +201,7 @@ def market_settings(request: WindowRequest) -> Config:
     Raises `ConfigError` as `load_config` does.
     """
     chosen = request.config or _preset_for(request.overrides, request.data)
-    market = merged(chosen, request.overrides, request.options())[0].get("market", {})
+    market = merged_settings(chosen, request.overrides, request.options())[0].get("market", {})
     if isinstance(market, dict) and not (market.get("data") or market.get("source")):
         request = replace(request, data=sample_data())
     return request.on(chosen)
@@ -216,7 +216,7 @@ def settings_for(config: str, overrides: Sequence[str], data: str | Path | None)
 
 
 def _preset_for(overrides: Sequence[str], data: str | Path | None) -> str | None:
-    market = merged(None, overrides)[0].get("market", {})
+    market = merged_settings(None, overrides)[0].get("market", {})
     folder = data or (market.get("data") if isinstance(market, dict) else "")
     return _RECORDED if folder and is_historical(folder) else None
 

@@ -21,9 +21,9 @@ from backend.policies.sharding import ShardGroup
 from backend.processes import ALONE, Workers, cores
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
+from backend.training.chosen_recipe import credit_of, recipe_of
 from backend.training.components import TrainingParts
 from backend.training.in_process import helper_gradients, local_learners, local_trainer
-from backend.training.learning.chosen_recipe import credit_of, recipe_of
 from backend.training.learning.data_parallel import gradient_pool
 from backend.training.memory_estimate import require
 from backend.training.recorder import TrainingRecorder

@@ -115,7 +115,7 @@ _EXAMPLES = (
 def brief(context: ToolContext) -> str:
     """The account and one line a coin: what is held, the last day's move and the volatility, in percent. Of a portfolio
     also its gross and net exposure, the cash that is left, and the guard's limits of exposure. What questions to
-    sub-agents cost, and how many there are, where that is limited."""
+    sub-agents cost, where they do."""
     account = context.account
     lines = [f"equity {account.equity / account.initial_cash:.2f}, drawdown {100 * account.drawdown:.0f}"]
     date = context.mask.date(context.view.now)
@@ -125,8 +125,6 @@ def brief(context: ToolContext) -> str:
         lines[0] += f", {_exposures(context)}"
     if context.question_price_bps:
         lines[0] += f", a question costs {context.question_price_bps:g} bps"
-    if context.max_questions:
-        lines[0] += f", {context.max_questions} questions"
     span, bars = last_day(context.view)
     for symbol in context.symbols:
         close = context.view.bars(symbol, bars + 1).close

@@ -25,8 +25,8 @@ class ToolContext:
     symbol. `limits` are the guard's, by name; `budget` is what is left for inference. The team speaks of
     exposures as fractions of `share` of the equity: a coin that has a quarter of the account to itself is fully
     invested at 1. With `portfolio` the decision is on all coins at once, and `share` is 1. `about` are the contexts of
-    the coins that a sub-agent is asked about together. `question_price_bps`, `max_questions` and
-    `pooled_trend` are those of `TeamSettings`.
+    the coins that a sub-agent is asked about together. `question_price_bps` and `pooled_trend`
+    are those of `TeamSettings`.
     """
 
     view: MarketView
@@ -42,7 +42,6 @@ class ToolContext:
     budget: Mapping[str, float] = field(default_factory=dict)
     portfolio: bool = False
     question_price_bps: float = 0.0
-    max_questions: int = 0
     pooled_trend: bool = False
     about: tuple[ToolContext, ...] = ()
 

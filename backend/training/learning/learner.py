@@ -28,8 +28,8 @@ from backend.training.algorithm.credit import (
 )
 from backend.training.algorithm.team_credit import BROADCAST
 from backend.training.algorithm.trajectory import Trajectory
+from backend.training.chosen_recipe import recipe_of
 from backend.training.curriculum.curriculum import Curriculum, Stage
-from backend.training.learning.chosen_recipe import recipe_of
 from backend.training.learning.role_trainer import GradientPool, RoleTrainer
 from backend.training.learning.step_data import LearningResult, StepData
 from backend.training.learning.training_metrics import credit_metrics, practice_metrics, spoken_metrics

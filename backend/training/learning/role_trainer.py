@@ -26,8 +26,8 @@ from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.processes import keep_freed_memory
 from backend.training.algorithm.objective import importance_weights, kl_tokens, masked_mean
 from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
+from backend.training.chosen_recipe import recipe_of
 from backend.training.learning.batches import MicroBatch, StepStats, TrainingRow, micro_batches
-from backend.training.learning.chosen_recipe import recipe_of
 from backend.training.learning.optimizers import LocalOptimizer, RoleOptimizer
 from simulator.errors import UserError
 

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from backend.config.training import TrainingConfig
 from backend.policies.weight_sync import Publisher
+from backend.training.chosen_recipe import credit_of
 from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool
-from backend.training.learning.chosen_recipe import credit_of
 from backend.training.rollout.collect import Practice, Rollout, RolloutSettings, collect, practise
 from backend.training.rollout.role_outcomes import role_outcomes
 from cryptosentinel.llm.engine import Engine

@@ -64,6 +64,9 @@ class Unreachable(Exception):
     """Nobody listens, or no way leads there."""
 
 
+CUT_OFF_RETRIES = 2  # of an answer that was cut off, each time with twice the room
+
+
 @dataclass(frozen=True)
 class EndpointSettings:
     """How an endpoint is asked.
@@ -75,8 +78,7 @@ class EndpointSettings:
         retries: further attempts after a passing failure.
         structured: how an answer is made a call; one that is refused gives way to the next of `STRUCTURED_LEVELS`.
         thinking_tokens: tokens that a model which thinks has for its thoughts, beside those of its answer.
-        cut_off_retries: how often an answer that was cut off is asked again, each time with twice the room.
-        reasoning_effort, top_p, extra_body: of the request; "", 1 and empty send nothing.
+        reasoning_effort, extra_body: of the request; empty sends nothing.
     """
 
     concurrency: int = 8
@@ -85,9 +87,7 @@ class EndpointSettings:
     retries: int = 4
     structured: Structured = STRUCTURED_LEVELS[0]
     thinking_tokens: int = 8192
-    cut_off_retries: int = 2
     reasoning_effort: str = ""
-    top_p: float = 1.0
     extra_body: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -141,11 +141,10 @@ class EndpointEngine(ABC):
             meter=None if cost_limit is None else _AnswerMeter(cost_limit, self._read_answer),
         )
         self._slots = asyncio.Semaphore(settings.concurrency)
-        chosen = {"top_p"} if settings.top_p < 1.0 else set()
         self._adaptation = Adaptation(
             limit_name="max_completion_tokens" if newer_limit else "max_tokens",
             structured=settings.structured,
-            chosen=frozenset(chosen | {*self._effort()} | {*settings.extra_body}),
+            chosen=frozenset({*self._effort(), *settings.extra_body}),
         )
         told = {"thinking", "reasoning"} & {*settings.extra_body}
         self._thinks = bool(told) or settings.reasoning_effort not in ("", "none", "minimal")
@@ -273,7 +272,7 @@ class EndpointEngine(ABC):
         growth = self._growth
         turns = self._codec.messages(request.ids)
         body = self._body(turns, request, self._kept_of(turns))
-        for attempt in range(self._settings.cut_off_retries + 1):
+        for attempt in range(CUT_OFF_RETRIES + 1):
             room = self._room(request, growth)
             answer = self._read(await self._post(body, request, room))
             length = len(answer.text.encode("utf-8", "replace"))
@@ -291,7 +290,7 @@ class EndpointEngine(ABC):
                 growth *= 2
             if self._room(request, growth) <= room:  # the endpoint gives no more
                 return answer
-            if attempt < self._settings.cut_off_retries:
+            if attempt < CUT_OFF_RETRIES:
                 self._adaptation.note(f"an answer was cut off at {room:,} tokens and asked again with more room")
         return answer
 
@@ -319,7 +318,7 @@ class EndpointEngine(ABC):
         try:
             return self._adaptation.learn(refusal, sent)
         except UserSettingRefused as error:
-            name = {**dict.fromkeys(self._effort(), "reasoning_effort"), "top_p": "top_p"}.get(error.parameter)
+            name = "reasoning_effort" if error.parameter in self._effort() else ""
             key = f"engine.{name}" if name else f"engine.extra_body.{error.parameter}"
             raise UserError(
                 f"{self._url} refuses what {key} sets ({refusal.status}: {self._shown(refusal.reason)}): change it, or "
@@ -330,8 +329,6 @@ class EndpointEngine(ABC):
         """The request as the endpoint takes it, but for the limit of its answer."""
         settings = self._settings
         sent = self._adaptation.taken(body)
-        if settings.top_p < 1.0:
-            sent["top_p"] = settings.top_p
         sent |= self._effort()
         sent |= settings.extra_body
         return self._with_tools(sent, request, self._adaptation.structured) if request.tools else sent

@@ -9,13 +9,13 @@ import pytest
 
 from backend.config.load import load_config
 from backend.config.training import TrainingConfig
-from backend.training.learning.chosen_recipe import recipe_of
+from backend.training.chosen_recipe import recipe_of
 
 ROOT = Path(__file__).resolve().parents[3]
 # Declared, given to the recipe, handed to the formula, used.
 WALK = {
     "backend/config/training.py",
-    "backend/training/learning/chosen_recipe.py",
+    "backend/training/chosen_recipe.py",
     "backend/training/algorithm/recipes.py",
     "backend/training/algorithm/objective.py",
 }

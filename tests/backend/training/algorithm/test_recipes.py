@@ -16,7 +16,7 @@ from backend.config.training import CREDIT_NAMES, RECIPE_NAMES, TrainingConfig
 from backend.training.algorithm.objective import importance_cut, importance_weights
 from backend.training.algorithm.recipes import RECIPES, Cispo, Dapo, DrGrpo, Grpo, Gspo, Mgrpo, MgrpoTrajectory, Recipe
 from backend.training.algorithm.team_credit import BROADCAST, CREDITS
-from backend.training.learning.chosen_recipe import credit_of, recipe_of
+from backend.training.chosen_recipe import credit_of, recipe_of
 from simulator.errors import UserError
 
 seeds = st.integers(0, 10_000)

@@ -88,7 +88,6 @@ def test_another_address_gets_no_key_by_itself(monkeypatch: pytest.MonkeyPatch) 
         ("engine.extra_body={api_key='x'}", "would keep a secret"),
         ("engine.extra_body={temperature=2}", "decided by other settings"),
         ("engine.provider='mistral'", "expected one of '', 'openai'"),
-        ("engine.top_p=0", "above 0"),
         ("engine.kind='vllm'", "provider = openai is asked by kind = openai_api, not vllm"),
     ],
 )

@@ -56,9 +56,6 @@ def test_the_further_tries_are_bounded(make: Make) -> None:
         answer = ask(make(endpoint), request(max_tokens=64))
         assert [one.body["max_tokens"] for one in endpoint.chats] == [64, 128, 256]
     assert not answer.finished and answer.failure is None and answer.usage.retried == 2
-    with serve(needing(10**5)) as endpoint:
-        answer = ask(make(endpoint, cut_off_retries=0), request(max_tokens=64))
-        assert len(endpoint.chats) == 1 and not answer.finished
 
 
 def test_thoughts_have_room_of_their_own(make: Make) -> None:
