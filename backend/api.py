@@ -1,7 +1,7 @@
 """The Python API: a command of the program as a function, for notebooks and scripts. `docs/python.md` shows it.
 
     import cryptosentinel as cs
-    result = cs.backtest(teams=["scripted", "ema_cross"], data="data/synthetic", start="2021-06-01")
+    result = cs.backtest(teams=["scripted", "ema_cross"], data="sample", start="2021-06-01")
     result.metrics
 
 Every function raises `UserError` for what cannot be met, with what is wrong and what to do; then nothing is recorded.

@@ -5,6 +5,7 @@ from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.reporting.comparison.paired import ComparisonOutcome
 from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
+from backend.training.algorithm.recipes import Recipe
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst
 from cryptosentinel.agents.role import SubAgent, Tool
 from cryptosentinel.llm.chat_format import ChatFormat
@@ -12,10 +13,13 @@ from cryptosentinel.llm.engine import Completion, Engine, Request
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools.context import ToolContext
 from simulator.backtest.run import Strategy, Window, orders_for_target
+from simulator.data.archive import write_market
 from simulator.env.trading_env import EnvConfig, TradingEnv, TradingVectorEnv
 from simulator.errors import UserError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest, Replace, Target
+from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
+from simulator.live.exchange_feed.settings import FeedSettings
 from simulator.market.market import Bars, Market, MarketView
 
 __all__ = [
@@ -33,11 +37,14 @@ __all__ = [
     "Engine",
     "EnvConfig",
     "EvaluationOutcome",
+    "ExchangeFeed",
+    "FeedSettings",
     "Market",
     "MarketView",
     "NoArguments",
     "Order",
     "OrderRequest",
+    "Recipe",
     "Replace",
     "Request",
     "SftOutcome",
@@ -59,4 +66,5 @@ __all__ = [
     "orders_for_target",
     "sft",
     "train",
+    "write_market",
 ]

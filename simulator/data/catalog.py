@@ -107,6 +107,7 @@ class Catalog:
         issues: list[Issue] = []
         wanted = None if symbols is None else set(self._checked(symbols))
         open_times: dict[str, list[tuple[IntArray, int]]] = {}
+        seen: dict[tuple[str, bytes], Path] = {}
         for symbol, frame, path in self._bar_files():
             if (wanted is not None and symbol not in wanted) or timeframe not in (None, frame):
                 continue
@@ -119,6 +120,10 @@ class Catalog:
             if not any(issue.fatal for issue in found):
                 issues.extend(unusual_bars(str(path), interval_of(frame), time, columns))
                 open_times.setdefault(symbol, []).append((time, interval_of(frame)))
+                same = seen.setdefault((frame, time.tobytes() + columns["close"].tobytes()), path)
+                if same != path:
+                    detail = f"holds the same times and closes as {same.name}: one of the two is of another symbol"
+                    issues.append(Issue(str(path), "same_bars", len(time), detail, fatal=False))
         issues.extend(self._check_beside(wanted, open_times))
         recorded = recorded_hash(self.root)
         if recorded and wanted is None and timeframe is None and not any(issue.fatal for issue in issues):

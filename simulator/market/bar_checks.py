@@ -21,6 +21,8 @@ _AROUND, _FEWEST = 49, 9
 # A wick, or a jump between two bars, is reported if it exceeds the typical range by so many robust deviations. In five
 # years of recorded hours a handful of bars exceed the first.
 _WICK_DEVIATIONS, _JUMP_DEVIATIONS = 15.0, 3.0
+_SCALE = np.log(5.0)  # from here on a jump is one to another scale or coin, however long the gap that it spans
+_VOLUME_SCALE = 200.0  # of the medians of the volume before and after a bar: it is counted in another unit
 _STALE_BARS = 3  # equal bars in a row that are reported
 _WINDOWS_AT_ONCE = 16_384  # bounds the memory of the medians
 
@@ -65,7 +67,10 @@ def check_bars(file: str, interval: int, open_time: IntArray, columns: dict[str,
     report("not_a_number", unknown, "bars have a value that is missing or not finite", fatal=True)
     report("impossible", ~unknown & _impossible(columns), "bars are impossible (low, open, close, high in disorder, "
            "a price not above 0, a negative volume or a half spread outside 0..1)", fatal=True)  # fmt: skip
-    report("zero_volume", columns["volume"] == 0, "bars have no volume", fatal=False)
+    silent = columns["volume"] == 0
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], silent, [False]]).astype(np.int8)))
+    longest = int(np.diff(edges)[::2].max()) if len(edges) else 0
+    report("zero_volume", silent, f"bars have no volume (up to {longest} in a row)", fatal=False)
     if not any(issue.kind in ("unsorted", "duplicate", "misaligned") for issue in issues):
         absent = int((step // interval - 1).sum())
         if absent:
@@ -76,35 +81,95 @@ def check_bars(file: str, interval: int, open_time: IntArray, columns: dict[str,
 
 
 def unusual_bars(file: str, interval: int, open_time: IntArray, columns: dict[str, FloatArray]) -> list[Issue]:
-    """Notes about bars that are possible and unlikely: flash wicks, runs of equal bars, jumps between bars.
+    """Notes about bars that are possible and unlikely: flash wicks, runs of equal bars, jumps between bars and across
+    gaps, prices or volume of another scale.
 
     For bars without a fatal finding, in order: `open_time` `(n,)` in ms, `columns` name -> `(n,)`.
     """
     adjacent = np.diff(open_time) == interval
     issues = _stale_runs(file, open_time, adjacent, columns)
-    if len(open_time) < _FEWEST:
-        return issues
-    typical, deviation = _usual_range(np.log(columns["high"] / columns["low"]))
-    up = np.log(columns["high"] / np.maximum(columns["open"], columns["close"]))
-    down = np.log(np.minimum(columns["open"], columns["close"]) / columns["low"])
-    wick = np.maximum(up, down)
-    flash = np.flatnonzero(wick > typical + _WICK_DEVIATIONS * deviation)
-    if len(flash):
-        longest = flash[wick[flash].argmax()]
-        detail = (
-            f"{len(flash)} bars have a wick far beyond the ranges of the bars around them, the first at"
-            f" {format_time(int(open_time[flash[0]]))}, the longest at {format_time(int(open_time[longest]))}"
-            f" (high {columns['high'][longest]:g}, low {columns['low'][longest]:g})"
-        )
-        issues.append(Issue(file, "flash_wick", len(flash), detail, fatal=False))
-    # Across a hole a price may be anywhere.
-    jump = np.where(adjacent, np.abs(np.log(columns["open"][1:] / columns["close"][:-1])), 0.0)
-    wide = np.flatnonzero(jump > (typical + _JUMP_DEVIATIONS * deviation)[1:]) + 1
-    if len(wide):
-        first = format_time(int(open_time[wide[0]]))
-        detail = f"{len(wide)} bars open far from the close before them, the first at {first}"
-        issues.append(Issue(file, "jump", len(wide), detail, fatal=False))
+    usual = None
+    if len(open_time) >= _FEWEST:
+        usual = _usual_range(np.log(columns["high"] / columns["low"]))
+        up = np.log(columns["high"] / np.maximum(columns["open"], columns["close"]))
+        down = np.log(np.minimum(columns["open"], columns["close"]) / columns["low"])
+        wick = np.maximum(up, down)
+        far = wick > usual[0] + _WICK_DEVIATIONS * usual[1]
+        words = "a wick far beyond the ranges of the bars around them"
+        issues += _far(file, "flash_wick", words, open_time, columns, wick * far)
+    body = np.abs(np.log(columns["close"] / columns["open"]))
+    issues += _far(file, "scale", "a close of another scale than the open", open_time, columns, body * (body > _SCALE))
+    issues += _jumps(file, open_time, np.diff(open_time) // interval, columns, usual)
+    return issues + _volume_scale(file, open_time, columns["volume"])
+
+
+def _far(
+    file: str, kind: str, what: str, open_time: IntArray, columns: dict[str, FloatArray], size: FloatArray
+) -> list[Issue]:
+    """A note about the bars that have `what`: those with a `size` (n,) above 0."""
+    found = np.flatnonzero(size > 0)
+    if not len(found):
+        return []
+    largest = int(size.argmax())
+    detail = (
+        f"{len(found)} bars have {what}, the first at {format_time(int(open_time[found[0]]))}, the longest at"
+        f" {format_time(int(open_time[largest]))} (high {columns['high'][largest]:g}, low {columns['low'][largest]:g})"
+    )
+    return [Issue(file, kind, len(found), detail, fatal=False)]
+
+
+def _jumps(
+    file: str,
+    open_time: IntArray,
+    steps: IntArray,
+    columns: dict[str, FloatArray],
+    usual: tuple[FloatArray, FloatArray] | None,
+) -> list[Issue]:
+    """Notes about opens far from the close before them. `steps` (n - 1,) are the bars from each bar to the next: across
+    a gap of several a price may go further, as its square root, but not to another scale."""
+    jump = np.abs(np.log(columns["open"][1:] / columns["close"][:-1]))
+    limit = np.full(len(jump), _SCALE)
+    if usual is not None:
+        limit = np.minimum(limit, (usual[0] + _JUMP_DEVIATIONS * usual[1])[1:] * np.sqrt(steps))
+    issues = []
+    for kind, where, words in (
+        ("jump", steps == 1, "open far from the close before them"),
+        ("gap_jump", steps > 1, "open far from the close before the gap in front of them"),
+    ):
+        wide = np.flatnonzero((jump > limit) & where) + 1
+        if len(wide):
+            largest = wide[jump[wide - 1].argmax()]
+            detail = (
+                f"{len(wide)} bars {words}, the first at {format_time(int(open_time[wide[0]]))}, the furthest at"
+                f" {format_time(int(open_time[largest]))} (from {columns['close'][largest - 1]:g} to"
+                f" {columns['open'][largest]:g})"
+            )
+            issues.append(Issue(file, kind, len(wide), detail, fatal=False))
     return issues
+
+
+def _volume_scale(file: str, open_time: IntArray, volume: FloatArray) -> list[Issue]:
+    """A note about places from which on the volume is counted in another unit: medians of the bars on either side."""
+    width = min(_AROUND, len(volume) // 2)
+    if width < _FEWEST:
+        return []
+    middle = _medians(volume, width)
+    before, after = middle[:-width], middle[width:]  # of the bars before and from bar `width`, `width` + 1, ... on
+    known = (before > 0) & (after > 0)
+    ratio = np.where(known, np.maximum(before, after) / np.where(known, np.minimum(before, after), 1.0), 1.0)
+    beyond = ratio > _VOLUME_SCALE
+    starts = np.flatnonzero(np.diff(np.concatenate([[False], beyond]).astype(np.int8)) == 1)
+    if not len(starts):
+        return []
+    # A median turns when half of its bars have changed; a mean of logarithms is furthest apart at the place itself.
+    sums = np.concatenate([[0.0], np.cumsum(np.log(np.maximum(volume, np.finfo(np.float64).tiny)))])
+    means = (sums[width:] - sums[:-width]) / width
+    place = int(np.where(beyond, np.abs(means[width:] - means[:-width]), -1.0).argmax())
+    detail = (
+        f"the volume changes its scale {len(starts)} times, the most at {format_time(int(open_time[place + width]))}"
+        f" (median {before[place]:g} before, {after[place]:g} after): is it counted in another unit?"
+    )
+    return [Issue(file, "volume_scale", len(starts), detail, fatal=False)]
 
 
 def _stale_runs(file: str, open_time: IntArray, adjacent: BoolArray, columns: dict[str, FloatArray]) -> list[Issue]:
@@ -131,14 +196,23 @@ def _usual_range(ranges: FloatArray) -> tuple[FloatArray, FloatArray]:
     """
     width = min(_AROUND, len(ranges))
     windows = sliding_window_view(ranges, width)
-    typical, deviation = np.empty(len(windows)), np.empty(len(windows))
+    typical, deviation = _medians(ranges, width), np.empty(len(windows))
     for start in range(0, len(windows), _WINDOWS_AT_ONCE):
         part = slice(start, start + _WINDOWS_AT_ONCE)
-        typical[part] = np.median(windows[part], axis=1)
         deviation[part] = np.median(np.abs(windows[part] - typical[part, None]), axis=1)
     # The first and the last bars share the window of the nearest bar that has a whole one.
     window = np.clip(np.arange(len(ranges)) - width // 2, 0, len(windows) - 1)
     return typical[window], np.maximum(1.4826 * deviation, 0.25 * typical)[window]
+
+
+def _medians(values: FloatArray, width: int) -> FloatArray:
+    """The median of each `width` values in a row, `(n - width + 1,)`."""
+    windows = sliding_window_view(values, width)
+    found = np.empty(len(windows))
+    for start in range(0, len(windows), _WINDOWS_AT_ONCE):
+        part = slice(start, start + _WINDOWS_AT_ONCE)
+        found[part] = np.median(windows[part], axis=1)
+    return found
 
 
 def check_funding(file: str, events: Sequence[FundingEvent], open_times: Sequence[tuple[IntArray, int]]) -> list[Issue]:

@@ -15,8 +15,9 @@ from backend.paper.overview.session_overview import SessionOverview, is_killed, 
 from backend.paper.sessions import paper_sessions
 from backend.reporting.labels import title_of
 from backend.runs.choices import BacktestChoices
-from backend.runs.requests import RUNS, WindowRequest, sample_data
+from backend.runs.requests import RUNS, WindowRequest
 from backend.store.records import RunRecord
+from simulator.folders import sample_data
 from simulator.market.timeframes import SECOND_MS, interval_of
 from ui.access import (
     address_follows,

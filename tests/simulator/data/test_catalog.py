@@ -431,13 +431,19 @@ def test_equal_bars_in_a_row_are_reported_from_three_on(
 
 
 @pytest.mark.parametrize("hole", [False, True])
-def test_a_jump_between_two_bars_is_reported_and_one_across_a_hole_is_not(tmp_path: Path, hole: bool) -> None:
+def test_a_jump_between_two_bars_or_across_a_hole_is_reported(tmp_path: Path, hole: bool) -> None:
     columns = hourly(90)
     for name in ("open", "high", "low", "close"):
         columns[name][50:] *= 1.5
+    before = columns["close"][48 if hole else 49]
     found = notes(tmp_path, without(columns, [49]) if hole else columns)
-    jump = (1, "1 bars open far from the close before them, the first at 2023-11-17 02:00")
-    assert {kind: found[kind] for kind in found if kind != "gap"} == ({} if hole else {"jump": jump})
+    words = "before the gap in front of them" if hole else "before them"
+    told = (
+        f"1 bars open far from the close {words}, the first at 2023-11-17 02:00, the furthest at 2023-11-17 02:00"
+        f" (from {before:g} to {columns['open'][50]:g})"
+    )
+    kind = "gap_jump" if hole else "jump"
+    assert {kind: found[kind] for kind in found if kind != "gap"} == {kind: (1, told)}
 
 
 def test_a_check_notices_that_a_synthetic_market_was_edited(tmp_path: Path) -> None:
