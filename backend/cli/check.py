@@ -121,7 +121,7 @@ def recursion(
     case = _case(subject, market, window, greedy=True)
     # A strategy that keeps state must be able to begin as early as the longest history.
     asked = case.window
-    early = min(max(lengths), asked.start - WARM_UP_BARS) // asked.decide_every * asked.decide_every
+    early = max(0, min(max(lengths), asked.start - WARM_UP_BARS)) // asked.decide_every * asked.decide_every
     longer = Window(asked.start - early, asked.stop, asked.decide_every)
     _announce(case)
     with bars() as shown:

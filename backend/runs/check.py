@@ -8,13 +8,14 @@ from typing import Any
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import account_of, limits_of, load_market
 from backend.builders.plugins import load_plugins
-from backend.builders.strategies import NamedStrategy, named_strategy
+from backend.builders.strategies import NamedStrategy, made_ready, named_strategy
 from backend.config.schema import SCRIPTED, Config
 from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
 from backend.runs.backtest import market_settings
 from backend.runs.requests import CheckRequest
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
-from backend.runs.window import requested_window
+from backend.runs.window import choose_window
+from backend.training.curriculum.queries import WARM_UP_BARS
 from cryptosentinel.episode import play
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.engine import RememberingEngine
@@ -61,10 +62,10 @@ def check_case(request: CheckRequest) -> CheckCase:
     """Load the strategy or the team of the request, its market and its account. Raises `UserError`."""
     if bool(request.strategy) == bool(request.team):
         raise UserError("say what to check: either --strategy NAME (or module:Class) or --team scripted (or a folder)")
-    config, strategy, said = market_settings(request), None, ""
+    config, strategy, said, warm_up = market_settings(request), None, "", WARM_UP_BARS
     load_plugins(config)
     if request.strategy:
-        strategy = named_strategy(request.strategy)
+        strategy, warm_up = made_ready(named_strategy(request.strategy))
         name, drive = strategy.name, drive_strategies(strategy.make)
     else:
         loaded = _checked_team(request.team, config)
@@ -74,13 +75,13 @@ def check_case(request: CheckRequest) -> CheckCase:
             said = team_notice(folder, read_manifest(folder))
         name, drive = loaded.name, team_drive(loaded, limits_of(config.guard), request.seed)
     market = load_market(config.market, config.costs)
-    window = requested_window(market, request)
-    account, notes = account_of(config, market), [said] if said else []
+    chosen = choose_window(market, request, warm_up)
+    account, notes = account_of(config, market), [*chosen.notes, *([said] if said else [])]
     if account.venue.mark is not None:
         # Mark prices belong to the bars of the whole market; the altered markets have fewer bars.
         notes.append("mark prices are left out here; accounts are valued at the trade price")
         account = replace(account, venue=replace(account.venue, mark=None))
-    return CheckCase(name, drive, market, window, account.terms, tuple(notes), strategy)
+    return CheckCase(name, drive, market, chosen.window, account.terms, tuple(notes), strategy)
 
 
 def history_verdict(case: CheckCase, seed: int, on_progress: CheckProgress | None = None) -> LookaheadVerdict | None:

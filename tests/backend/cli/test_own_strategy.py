@@ -311,6 +311,9 @@ def test_the_window_is_that_of_the_strategy_and_what_was_moved_is_said(command: 
         "bars must come before the first decision"
     )
     assert f"note: {moved}" in looks_back
+    check = ("check", "lookahead", "--times", 2, "--draws", 0, "--start", "2020-01-01", "--end", "2020-01-20")
+    checked = " ".join(command(*check, "--strategy", "my_own:LooksBack").out.split())
+    assert f"note: {moved}" in checked and "from 2020-01-06 04:00 to" in checked
     result = command(*asked, "my_own:NoNumber")
     assert result.code == 2 and "its warmup is 'many'; give a whole number of bars" in result.err
 
