@@ -161,7 +161,7 @@ def _is_plain(model: nn.Module, name: str) -> bool:
 
 
 @lru_cache
-def _is_a_product(kind: type[nn.Module]) -> bool:
+def _is_a_product(kind: Any) -> bool:
     """Whether layers of this class compute x W' + b: by torch's own code, or (Falcon) by code that comes to the same,
     which a small one of them shows."""
     if kind.forward in (nn.Linear.forward, Conv1D.forward):
