@@ -15,13 +15,14 @@ FOLDER_TROUBLE = (
     *DISK_FULL, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR,
 )  # fmt: skip
 INTERRUPTED = 130
+FOLDER_GONE = "the current folder was removed: change to one that exists, and give the command there"
 # What each extra of the installation brings, by the names that are imported; a test compares it with pyproject.toml.
 EXTRAS = {
     "train": (
         "accelerate", "huggingface_hub", "llguidance", "peft", "safetensors", "tensorboard", "torch", "transformers",
     ),
     "serve": ("openai",),
-    "ui": ("streamlit",),
+    "ui": ("starlette", "streamlit", "uvicorn"),
     "paper": ("aiohttp", "ccxt"),
 }  # fmt: skip
 _P = ParamSpec("_P")

@@ -1,7 +1,10 @@
 """The page, which `cryptosentinel ui` serves (`ui/server.py`). Each entry of the menu is a file in `ui/views`."""
 
+import os
+
 import streamlit as st
 
+from backend.errors import FOLDER_GONE
 from ui.access import mistakes_explained
 
 st.set_page_config(page_title="CryptoSentinel", page_icon="🛰️", layout="wide")
@@ -18,5 +21,10 @@ page = st.navigation(
         st.Page("views/jobs.py", title="Jobs", icon=":material/list_alt:"),
     ]
 )
+try:
+    os.getcwd()
+except FileNotFoundError:
+    st.error(f"Of the page: {FOLDER_GONE}")
+    st.stop()
 with mistakes_explained():  # such as a page whose extra is not installed
     page.run()

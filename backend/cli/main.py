@@ -17,7 +17,7 @@ from backend.cli.console import console, errors
 from backend.cli.parts.lazy import Command, LazyGroup
 from backend.cli.parts.signals import end_in_order, end_soon, exit_code
 from backend.distributed.parent import follow_parent
-from backend.errors import INTERRUPTED, message_and_code
+from backend.errors import FOLDER_GONE, INTERRUPTED, message_and_code
 from simulator.errors import Interrupted, RunFailed, UserError
 
 _BEGIN, _TEAM, _OPERATE = "Begin here", "A team of your own", "Settings and stores"
@@ -211,7 +211,7 @@ def _check_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        _fail("the current folder was removed: change to one that exists, such as with `cd`", 2)
+        _fail(FOLDER_GONE, 2)
 
 
 def _fail(message: str, code: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from backend.decisions.document import Message, StoredDecision, write_decisions
+from backend.errors import FOLDER_GONE
 from backend.jobs.files import Job, JobOutcome, JobProcess, JobProgress, write_part
 from backend.jobs.processes import this_process
 from backend.jobs.queue import JobQueue
@@ -30,6 +31,19 @@ def test_an_empty_store_says_what_to_do(here: Path) -> None:
     app = open_page()
     assert not app.exception
     assert "There are no runs yet" in words(app)
+
+
+def test_a_working_folder_that_was_removed_is_a_sentence(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = here / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    app = AppTest.from_file(str(APP), default_timeout=30).run()
+    gone.rmdir()
+    try:
+        app.run()
+    finally:
+        monkeypatch.chdir(here)
+    assert not app.exception and FOLDER_GONE in app.error[0].value
 
 
 def test_a_backtest_is_listed_and_opened(here: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from backend.cli import main as cli
 from backend.cli.serve import TOKEN_VARIABLE
 from backend.config.plugins import own_modules_refused
+from backend.errors import FOLDER_GONE
 from tests.ui.browsing import ROOT
 
 SECRET = "of-the-environment-1"
@@ -110,9 +111,7 @@ def test_a_removed_folder_is_named_in_one_sentence(tmp_path: Path, command: tupl
         capture_output=True, check=False,
     )  # fmt: skip
     assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr.strip().splitlines() == [
-        "error: the current folder was removed: change to one that exists, such as with `cd`"
-    ]
+    assert said.stderr.strip().splitlines() == [f"error: {FOLDER_GONE}"]
 
 
 PROGRAM = ("-c", "from backend.cli.main import program; program()")
