@@ -24,7 +24,7 @@ from backend.store.schema import check_version, make_database_folder
 # A compaction writes the new database into a store of its own, FOLDER/.compact, and marks it as ready when it is whole.
 NEW, READY, _FORMER = ".compact", "ready", "former"
 RESERVE_FILE = "reserve"
-_RESERVE = 4_000_000  # bytes that are kept free for the deletion that makes room on a full disk
+_RESERVE = 500_000  # bytes kept for the deletion that makes room on a full disk; files of the run go first
 _ROOM = 1_000_000  # bytes that the engine needs to make a new database: without them it never returns
 QUERY, COPY = b"q", b"c"  # first letter of a request: for the engine, or a copy of the database into a folder
 
@@ -190,7 +190,7 @@ def _serve(folder: Path, launch: str, holding: FolderHolding) -> LocalServer | N
 def _make_reserve(folder: Path) -> None:
     """Reserve the space that a deletion needs, where the disk has several times as much."""
     path = folder / RESERVE_FILE
-    if not path.exists() and shutil.disk_usage(folder).free > 8 * _RESERVE:
+    if not path.exists() and shutil.disk_usage(folder).free > 20 * _RESERVE:
         with path.open("xb") as file:
             os.posix_fallocate(file.fileno(), 0, _RESERVE)
 

@@ -98,7 +98,7 @@ def test_nothing_that_is_done_again_of_a_foreign_run_runs_asks_or_reads_what_it_
         run = store.run(foreign)
         if data == "none":
             run.config["config"]["market"]["data"] = ""
-            store.add_run(run)
+            store.set_document(run)
     played = ("backtest", "--like", foreign, "--team", "scripted", "--baselines", "none")
     only_refused = [("backtest", "--like", foreign), (*played, "--variant", "without:trader")]
     for arguments in (

@@ -188,7 +188,7 @@ def test_a_run_whose_lease_a_jump_of_the_clock_ends_is_over_only_if_nobody_takes
 ) -> None:
     monkeypatch.setattr(lease, "INTERVAL", 0.4)
     monkeypatch.setattr(heartbeat, "_LONGEST", 0.01)
-    with server_thread() as running, Store.open(running.url, patience=30) as owner, Store.open(running.url) as mine:
+    with server_thread() as running, Store.open(running.url) as owner, Store.open(running.url) as mine:
         owner.add_run(RunRecord(RUN, "train", 1, "hash", 1, {}))
         jump(owner, HOUR)
         with Store.open(running.url):  # whoever comes next finds the lease run out

@@ -276,7 +276,7 @@ def test_a_session_that_its_user_adopts_trades_with_the_team_that_took_the_place
         assert store.run(SESSION).config["promoted"] == [team_digest(folder)]
         assert paper_parity(SESSION, store).differences == ()
     finally:
-        store.add_run(mine)
+        store.set_document(mine)
 
 
 def test_a_session_gets_another_shadow_when_it_goes_on(folder: Path, tmp_path: Path) -> None:

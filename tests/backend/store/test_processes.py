@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from surrealdb import BlockingWsSurrealConnection, RecordID
 
-from backend.store import RunRecord, Store, StoreError, TrajectoryRecord, connection, lease
+from backend.store import (
+    JournalRecord,
+    MetricRecord,
+    RunRecord,
+    Store,
+    StoreError,
+    TrajectoryRecord,
+    connection,
+    lease,
+)
 from tests.backend.store.servers import ServerThread, free_port, server_thread
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {})
@@ -47,9 +56,14 @@ def test_a_server_is_tried_again_three_times_and_then_named(monkeypatch: pytest.
         store.add_run(RUN)
         store._leases.close()
         running.stop()
-        dialed = []
+        dialed: list[int] = []
         dial = store.connection._dial_server
-        monkeypatch.setattr(store.connection, "_dial_server", lambda: (dialed.append(1), dial())[1])
+
+        def counted() -> connection.StoreChannel:
+            dialed.append(1)
+            return dial()
+
+        monkeypatch.setattr(store.connection, "_dial_server", counted)
         with pytest.raises(StoreError, match=r"does not answer \(.*\): start its server again if it has ended"):
             store.runs()
         assert len(dialed) == 3
@@ -240,3 +254,25 @@ def test_a_run_that_ended_keeps_no_lease() -> None:
         store._leases._renew("r")
         assert store._connection.query("SELECT * FROM lease") == []
         assert store.run("r").status == "finished"
+
+
+def test_counts_and_ranges_of_keys_are_the_same_behind_a_server() -> None:
+    """Both are answered from the keys, on every engine, without a look at the records."""
+    with server_thread() as running, Store.open(running.url) as there, Store.open("mem://") as here:
+        for store in (there, here):
+            for run in ("r", "r-1"):
+                store.put([JournalRecord(run, number, "bar", number, {}) for number in range(-2, 30)])
+                store.put([MetricRecord(run, step, {"loss": 1.0}) for step in range(5)])
+                for step in range(3):
+                    store.add_trajectories([replace(one, run=run) for one in conversations(step)])
+        for count in (
+            lambda store: [store.count(kind, "r") for kind in (JournalRecord, MetricRecord, TrajectoryRecord)],
+            lambda store: [store.count(TrajectoryRecord, "r", step) for step in range(4)],
+            lambda store: [one.ordinal for one in store.journal_between("r", 5, 9)],
+            lambda store: store.drop_trajectories("r", [1]),
+            lambda store: [store.steps(TrajectoryRecord, "r"), store.steps(TrajectoryRecord, "r-1")],
+            lambda store: store.delete_run("r"),
+            lambda store: [store.count(kind, "r-1") for kind in (JournalRecord, MetricRecord, TrajectoryRecord)],
+        ):
+            assert count(there) == count(here)
+        assert there.count(JournalRecord, "r") == 0 and there.count(JournalRecord, "r-1") == 32
