@@ -239,11 +239,7 @@ def learning(rehearse: bool) -> dict[str, Any]:
             steps = ("training.stage2_steps=6", "training.scenario_source=truth")
         request = SftRequest(config=preset, overrides=(*common, *sft), folder=folder / "sft")
         taught = fine_tune_roles(request, store=store)
-        given = (
-            (common[0], f"training.start_from={taught.folder}")
-            if rehearse
-            else (f"training.start_from={taught.folder}",)
-        )
+        given = (*(common[:1] if rehearse else ()), f"training.start_from={taught.folder}")
         trained = train_team(TrainRequest(config=preset, overrides=(*given, *steps)), store, folder)
     config = load_config(preset, [*given, "training.scenario_source=truth", f"evaluation.states={states}"])
     teams = greedy_teams(
@@ -252,12 +248,7 @@ def learning(rehearse: bool) -> dict[str, Any]:
         configured_team(str(trained.folder), config, trained=False),
     )
     value = held_out_value(config, load_market(config.market, config.costs), teams, lambda *progress: None)
-    return {
-        "states": states,
-        "sft": taught.losses and "done",
-        "rows": value["rows"],
-        "differences": value["differences"],
-    }
+    return {"states": states, "rows": value["rows"], "differences": value["differences"]}
 
 
 def _smollm2() -> Path:
