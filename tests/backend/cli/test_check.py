@@ -122,17 +122,17 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 # Look-ahead
 
 
-@pytest.mark.parametrize("subject", ["sma_cross", "hold", "my_own:Honest"])
-def test_an_honest_strategy_is_clean(check: Run, subject: str) -> None:
+@pytest.mark.parametrize(("subject", "warm_up"), [("sma_cross", 100), ("hold", 0), ("my_own:Honest", 0)])
+def test_an_honest_strategy_is_clean(check: Run, subject: str, warm_up: int) -> None:
     result = check("lookahead", "--strategy", subject, "--decide-every", 2, "--times", 6, "--out", "report.json")
     assert result.code == 0, result.err
     assert f"{subject}: no look-ahead found" in result.out and MARKET.content_hash[:12] in result.out
     report = json.loads(Path("report.json").read_text())
     assert report["clean"] is True and report["findings"] == [] and report["check"] == "lookahead"
     assert report["data_hash"] == MARKET.content_hash and report["subject"] == subject
-    assert len(report["times"]) == 6 and report["times"][0] == report["window"]["start"] == 121
-    assert report["times"][-1] == 257 and report["window"]["stop"] == 259
-    assert report["first_decision"] == format_time(MARKET.view(121).now)
+    assert len(report["times"]) == 6 and report["times"][0] == report["window"]["start"] == warm_up
+    assert report["times"][-1] == 258 and report["window"]["stop"] == 259
+    assert report["first_decision"] == format_time(MARKET.view(warm_up).now)
     assert report["with_orders"] > 0 or subject == "hold"
     assert report["seed"] == 1 and report["draws"] == 3 and report["comparisons"] > 69
 
