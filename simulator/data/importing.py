@@ -36,7 +36,7 @@ from simulator.data.catalog import BAR_FILE, STORED_COLUMNS, Catalog, read_bars
 from simulator.data.formats.recognise import NO_DATA, SUFFIXES, FileOptions, read_recorded
 from simulator.data.formats.recorded import BAR_VALUES, FUNDING_VALUES, Disagreement, Recorded, joined
 from simulator.data.instruments import INSTRUMENTS_FILE, StatedKind, read_instruments, write_instruments
-from simulator.data.merging import Change, FileKind, ImportLock, merged, write_merged
+from simulator.data.merging import Change, FileKind, ImportLock, merged_rows, write_merged
 from simulator.errors import DataError
 from simulator.market.bar_checks import check_bars
 from simulator.market.events import (
@@ -147,7 +147,7 @@ class _Work:
     def merge(self, paths: Sequence[Path], kind: FileKind, columns: Columns, timeframe: str = "") -> _Merged:
         """The rows added to each of the files. Raises `DataError` where one of them cannot take them."""
         interval = interval_of(timeframe) if kind == "bars" else 0
-        return [(path, *merged(path, kind, columns, replace=self.replace, interval=interval)) for path in paths]
+        return [(path, *merged_rows(path, kind, columns, replace=self.replace, interval=interval)) for path in paths]
 
     def write(self, files: _Merged) -> None:
         for path, columns, change in files:

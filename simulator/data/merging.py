@@ -39,7 +39,9 @@ class Change:
         return "replaced" if self.replaced else "extended" if self.added else "unchanged"
 
 
-def merged(path: Path, kind: FileKind, columns: Columns, *, replace: bool, interval: int = 0) -> tuple[Columns, Change]:
+def merged_rows(
+    path: Path, kind: FileKind, columns: Columns, *, replace: bool, interval: int = 0
+) -> tuple[Columns, Change]:
     """The rows of the file `path` with those of `columns`, in order of time, and how they differ from the file.
 
     A row is known by its time; a headline by all of it, so that equal headlines are kept once. `interval` is the length

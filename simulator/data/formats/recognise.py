@@ -6,6 +6,7 @@
 | Binance Vision funding | the headings calc_time, funding_interval_hours, last_funding_rate |
 | CryptoDataDownload | a line with the address, then unix, date, symbol, open, …; newest first; times in s or ms |
 | freqtrade | Feather or Parquet with date, open, …; JSON of rows [ms, open, high, low, close, volume] |
+| Yahoo, by yfinance | three lines of headings: Price and the columns, Ticker, Date |
 | CSV | the headings of a time and of open, high, low, close, volume; or those that the user names |
 """
 
@@ -47,6 +48,7 @@ FIELDS = ("time", *BAR_VALUES)
 _TIME_NAMES = ("timestamp", "unix", "unix timestamp", "time", "open_time", "open time", "datetime", "date")
 _BAR_HEADINGS = {"open", "high", "low", "close", "volume"}
 _KLINE_COLUMNS = 12
+_YAHOO = re.compile(rb"Price,([^\r\n]*)\r?\nTicker,([^\r\n]+)\r?\n(Date|Datetime),*\r?\n")
 _LEFT_OUT = {"index", "premiumIndex", "open_interest"}  # series of freqtrade that no market here has
 _VENUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _KNOWN = (
@@ -123,6 +125,8 @@ def read_recorded(path: Path, root: Path, options: FileOptions) -> Iterator[Reco
 def _recognised(content: Content, root: Path, options: FileOptions) -> Recorded | str:
     if content.data.lstrip()[:1] in (b"[", b"{"):
         return _json(content, root, options)
+    if yahoo := _YAHOO.match(content.data):
+        return _yahoo(content, yahoo, root, options)
     table = read_csv(content.data, options.layout)
     if table is None:
         return f"{content.label}no table; known are {_KNOWN}"
@@ -219,7 +223,30 @@ def _funding(content: Content, table: CsvTable, root: Path, options: FileOptions
 # Other text
 
 
-def _headed(content: Content, table: CsvTable, time: str, root: Path, options: FileOptions) -> Recorded:
+def _yahoo(content: Content, headings: re.Match[bytes], root: Path, options: FileOptions) -> Recorded:
+    """A table of yfinance; one of days names no zone and no timeframe."""
+    columns, tickers, time = (part.decode("utf-8", "replace") for part in headings.groups())
+    named = set(tickers.split(","))
+    if len(named) > 1:
+        raise DataError(
+            f"line 2: holds {len(named)} tickers, {', '.join(sorted(named)[:2])} among them; give each a file"
+        )
+    table = read_csv(f"{time},{columns}\n".encode() + content.data[headings.end() :], options.layout)
+    if table is None or not len(table.lines):
+        raise DataError("holds no row")
+    said = replace(
+        options,
+        symbol=options.symbol or re.sub(r"[^A-Za-z0-9]", "", named.pop()),
+        timeframe=options.timeframe or ("1d" if time == "Date" else ""),
+    )
+    found = _headed(content, replace(table, lines=table.lines + 2), time.lower(), root, said, utc=True)
+    rows = replace(found.rows, notes=(*found.rows.notes, "volume as Yahoo counts it, which for coins is in money"))
+    return replace(found, format="Yahoo", rows=rows)
+
+
+def _headed(
+    content: Content, table: CsvTable, time: str, root: Path, options: FileOptions, *, utc: bool = False
+) -> Recorded:
     downloaded = "cryptodatadownload" in table.comment.lower() or "symbol" in table.headings
     symbol = ""
     if "symbol" in table.headings:
@@ -228,7 +255,7 @@ def _headed(content: Content, table: CsvTable, time: str, root: Path, options: F
             raise DataError(f"holds {len(named)} symbols, {named[0]} and {named[1]} among them; give each a file")
         symbol = named[0]
     said = _said(named_file, content)
-    said = replace(said, symbol=re.sub(r"[^A-Za-z0-9]", "", symbol) or said.symbol)
+    said = replace(said, symbol=options.symbol or re.sub(r"[^A-Za-z0-9]", "", symbol) or said.symbol)
     volumes = _volumes(table)
     base = [name for name in volumes if said.symbol.lower().startswith(name.removeprefix("volume").strip(" _-()"))]
     if not base:
@@ -236,7 +263,7 @@ def _headed(content: Content, table: CsvTable, time: str, root: Path, options: F
             f"none of the columns {', '.join(volumes)} counts coins of {said.symbol}; say it with --columns"
         )
     # Dates of CryptoDataDownload are UTC.
-    moment, notes = _moments(table, table.headings.index(time), utc=downloaded)
+    moment, notes = _moments(table, table.headings.index(time), utc=downloaded or utc)
     places = [*(table.headings.index(name) for name in BAR_VALUES[:4]), table.headings.index(base[0])]
     rows = Rows(moment, _columns(table, places), table.lines, notes)
     return _recorded(content, "bars", said, "CryptoDataDownload" if downloaded else "CSV", rows, root, options)

@@ -386,3 +386,38 @@ def test_the_command_takes_a_mapping_and_says_what_it_made(tmp_path: Path) -> No
     done = CliRunner().invoke(data_app, [*command, "--time-format", "%d.%m.%Y %H:%M", "--time-zone", "Europe/Berlin"])
     assert done.exit_code == 0, done.output
     assert "made      mine/BTCUSDT-1h.parquet: 48 rows from 2024-06-01 00:00" in done.output
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_days_of_yahoo_have_three_lines_of_headings(tmp_path: Path, ending: str) -> None:
+    table = bars(60, "1d")
+    days = pd.to_datetime(table["time"], unit="ms")
+    lines = ["Price,Close,High,Low,Open,Volume", "Ticker" + ",BTC-USD" * 5, "Date,,,,,"]
+    lines += [
+        f"{day:%Y-%m-%d},{row.close},{row.high},{row.low},{row.open},{row.volume}"
+        for day, row in zip(days, rows_of(table), strict=True)
+    ]
+    report = import_tree(put(tmp_path / "in/BTC-USD.csv", ending.join([*lines, ""])), tmp_path / "out")
+    assert outcomes(report) == {"BTC-USD.csv": "taken"} and "volume as Yahoo counts it" in details(report)
+    kept = stored(tmp_path / "out/in", "BTCUSD-1d.parquet")
+    assert len(kept) == 60 and kept["close"].tolist() == table["close"].tolist()
+    lines[5] = lines[5].replace(",", ",x", 1)
+    wrong = import_tree(put(tmp_path / "wrong/BTC-USD.csv", "\n".join(lines)), tmp_path / "none")
+    assert "line 6: " in details(wrong)
+    lines[1] = "Ticker,BTC-USD,ETH-USD,BTC-USD,BTC-USD,BTC-USD"
+    two = import_tree(put(tmp_path / "two/BTC-USD.csv", "\n".join(lines)), tmp_path / "none")
+    assert "line 2: holds 2 tickers, BTC-USD, ETH-USD among them" in details(two)
+
+
+@pytest.mark.parametrize("names", [("Volume BTC", "Volume USDT"), ("Volume_(BTC)", "Volume_(Currency)")])
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_volumes_the_one_in_coins_is_taken_when_an_option_says_the_symbol(
+    tmp_path: Path, names: tuple[str, str], turned: bool
+) -> None:
+    heads = names[::-1] if turned else names
+    lines = ["time,open,high,low,close," + ",".join(heads)]
+    volumes = {names[0]: 5, names[1]: 500}
+    lines += [f"{START // 1000 + 3600 * n},100,101,99,100,{volumes[heads[0]]},{volumes[heads[1]]}" for n in range(3)]
+    options = FileOptions(symbol="BTCUSDT", timeframe="1h")
+    import_tree(put(tmp_path / "in/prices.csv", "\n".join(lines)), tmp_path / "out", options=options)
+    assert stored(tmp_path / "out/in")["volume"].tolist() == [5.0] * 3
