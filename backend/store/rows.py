@@ -47,6 +47,25 @@ FOR $one IN $steps {
 };
 """
 
+# A shard with all its records, in one statement and so in one transaction, unless it is there.
+ADD_SHARD = (
+    "IF !record::exists($mark) {"
+    + "".join(
+        f"FOR $row IN ${name} {{ UPSERT $row.id CONTENT $row RETURN NONE }};"
+        for name in ("queries", "rollouts", "trajectories")
+    )
+    + "FOR $row IN $edges { LET $caller = $row.in; LET $edge = $row.id; LET $callee = $row.out;"
+    "RELATE $caller->$edge->$callee CONTENT $row RETURN NONE };"
+    f"{COUNT_CALLS} CREATE $mark CONTENT $shard RETURN NONE }};"
+)
+SHARD_BYTES = 12_000_000  # of conversations in a shard: a server takes 16 MiB in a message
+
+# A record that is not replaced where it is there; whether it is the one that is there now.
+ADD_FIRST = (
+    "IF record::exists($id) { RETURN (SELECT * FROM ONLY $id) = $row } "
+    "ELSE { CREATE $id CONTENT $row RETURN NONE; RETURN true }"
+)
+
 # Removes the marker of a shard, and what there is of its queries if there is anything: `$keys` are the marker's and
 # theirs, which are written before all else.
 CLEAR_SHARD = (
@@ -129,12 +148,30 @@ def service_report(record: ServiceRecord) -> tuple[str, dict[str, Any]]:
     return text, {"key": record_key(record, row), **values}
 
 
+def numbered_edges(records: Sequence[TrajectoryRecord]) -> list[Delegation]:
+    """An edge for each conversation that has a caller, numbered in their order among the calls of that caller."""
+    edges: list[Delegation] = []
+    made: Counter[tuple[int, int, int, tuple[str, int]]] = Counter()
+    for record in records:
+        if record.caller is not None:
+            rollout = (record.step, record.query, record.rollout)
+            position = made[(*rollout, record.caller)]
+            made[(*rollout, record.caller)] += 1
+            edges.append(Delegation(record.run, *rollout, record.caller, record.role, record.ordinal, position))
+    return edges
+
+
+def row_bytes(row: Mapping[str, Any]) -> int:
+    """Bytes of the texts and arrays in a row, which are nearly all of it."""
+    return sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+
+
 def portions(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """The rows in requests within the bounds; a row that is larger than a request goes alone."""
     portion: list[dict[str, Any]] = []
     size = 0
     for row in rows:
-        own = sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+        own = row_bytes(row)
         if portion and (len(portion) == ROWS_PER_REQUEST or size + own > _BYTES_PER_REQUEST):
             yield portion
             portion, size = [], 0

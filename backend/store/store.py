@@ -7,7 +7,6 @@ as parameters, never inside the query text.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,10 +45,13 @@ from backend.store.records import (
     TrialRecord,
 )
 from backend.store.rows import (
+    ADD_FIRST,
+    ADD_SHARD,
     BEAT_SERVICE,
     CLEAR_SHARD,
     COUNT_CALLS,
     ROWS_PER_REQUEST,
+    SHARD_BYTES,
     TAKE_SERVICE,
     WRITE_EDGES,
     call_histogram,
@@ -57,8 +59,10 @@ from backend.store.rows import (
     database_row,
     equal_condition,
     key_range,
+    numbered_edges,
     portions,
     record_key,
+    row_bytes,
     service_report,
 )
 from backend.store.schema import prepare_schema
@@ -204,15 +208,7 @@ class Store:
             rows = [database_row(record) for record in records]
             self._write(write_token_files(self.objects, shard, rows))
             self._write_rows(TrajectoryRecord, rows)
-        edges: list[Delegation] = []
-        made: Counter[tuple[int, int, int, tuple[str, int]]] = Counter()
-        for record in records:
-            if record.caller is not None:
-                rollout = (record.step, record.query, record.rollout)
-                position = made[(*rollout, record.caller)]
-                made[(*rollout, record.caller)] += 1
-                edges.append(Delegation(record.run, *rollout, record.caller, record.role, record.ordinal, position))
-        self._write(edges)
+        self._write(numbered_edges(records))
 
     def add_rewards(self, records: Sequence[RewardRecord]) -> None:
         """Add the rewards of a step, one per trajectory."""
@@ -246,9 +242,29 @@ class Store:
         """Add an entry of a paper session's journal; it is on disk when this returns."""
         self._write([record])
 
-    def add_shard(self, record: ShardRecord) -> None:
-        """Mark a shard of a step as complete, after everything else of it was added."""
-        self._write([record])
+    def add_shard(
+        self,
+        mark: ShardRecord,
+        queries: Sequence[QueryRecord],
+        rollouts: Sequence[RolloutRecord],
+        trajectories: Sequence[TrajectoryRecord],
+    ) -> None:
+        """Add a shard of a step with all its records in one transaction; where the shard is there, change nothing.
+
+        Two processes that both write a shard, as when one was thought dead, so leave that of one of them, whole.
+        Raises `StoreError` for one that is larger than a server takes in a message.
+        """
+        edges = numbered_edges(trajectories)
+        rows = [[database_row(one) for one in kind] for kind in (queries, rollouts, trajectories, edges)]
+        if (size := sum(row_bytes(row) for row in rows[2])) > SHARD_BYTES:
+            raise StoreError(
+                f"shard {mark.shard} of step {mark.step} holds {size / 1e6:.0f} MB, and {SHARD_BYTES / 1e6:.0f} MB go "
+                "in one transaction: give training.shards a higher number"
+            )
+        row = database_row(mark)
+        names = ("queries", "rollouts", "trajectories", "edges")
+        parameters = {"mark": row["id"], "shard": row, "steps": counted_steps([(mark.run, mark.step)])}
+        self._change(ADD_SHARD, parameters=parameters | dict(zip(names, rows, strict=True)))
 
     def clear_shard(self, run_id: str, step: int, shard: int, queries: Sequence[int]) -> None:
         """Remove the marker of a shard and whatever an earlier attempt left of its queries, before it is done anew. An
@@ -282,9 +298,11 @@ class Store:
         keys = [RecordID(FileRecord.table, [run_id, name]) for name in names]
         self._change("DELETE $keys RETURN NONE;", parameters={"keys": keys})
 
-    def add_published(self, record: PublishedRecord) -> None:
-        """Add the weights that a role's trainer made for a step."""
-        self._write([record])
+    def add_published(self, record: PublishedRecord) -> bool:
+        """Add the weights that a role's trainer made for a step. False, and nothing changes, where the step has some:
+        the first stay."""
+        row = database_row(record)
+        return bool(self._connection.query(ADD_FIRST, {"id": row["id"], "row": row}))
 
     def report_service(self, record: ServiceRecord) -> None:
         """Say what a process of a run is doing; its `updated_at` becomes the time now, by the database's clock."""

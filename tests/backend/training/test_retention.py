@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from backend.distributed.entrypoints import check_distributed
 
 from backend.config.schema import Config, ConfigError, StoreConfig
-from backend.distributed.entrypoints import check_distributed
 from backend.store.records import KINDS, Delegation, Record, TrajectoryRecord
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
