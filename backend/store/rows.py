@@ -12,12 +12,7 @@ from surrealdb.data.types.range import BoundExcluded, BoundIncluded, Range
 from backend.store.records import (
     CallCountRecord,
     Delegation,
-    QueryRecord,
     Record,
-    RewardRecord,
-    RolloutRecord,
-    ServiceRecord,
-    TensorRecord,
     TrajectoryRecord,
 )
 
@@ -64,28 +59,6 @@ SHARD_BYTES = 12_000_000  # of conversations in a shard: a server takes 16 MiB i
 ADD_FIRST = (
     "IF record::exists($id) { RETURN (SELECT * FROM ONLY $id) = $row } "
     "ELSE { CREATE $id CONTENT $row RETURN NONE; RETURN true }"
-)
-
-# Removes the marker of a shard, and what there is of its queries if there is anything: `$keys` are the marker's and
-# theirs, which are written before all else.
-CLEAR_SHARD = (
-    "LET $there = SELECT VALUE id FROM $keys; DELETE $marker RETURN NONE; IF array::len($there) > 0 {"
-    + "".join(
-        f"DELETE {kind.table} WHERE run = $run AND step = $step AND query IN $queries RETURN NONE;"
-        for kind in (RewardRecord, Delegation, TrajectoryRecord, RolloutRecord, QueryRecord)
-    )
-    + f"DELETE {TensorRecord.table} WHERE run = $run AND step = $step AND shard = $shard RETURN NONE; {COUNT_CALLS} }};"
-)
-
-# A process reports (`service_report`) if no other has reported under its name since; whether it has. In each, what the
-# record itself says is there when this is sent again because its answer was lost.
-BEAT_SERVICE = (
-    "IF (SELECT VALUE process = $process AND beat IN [$since, $beat] FROM ONLY $key) != false "
-    "{{ {report}; RETURN true }} ELSE {{ RETURN false }}"
-)
-TAKE_SERVICE = (
-    "LET $now = SELECT process, beat FROM ONLY $key; LET $who = IF $now = NONE {{ NONE }} ELSE {{ [$now.process, "
-    "$now.beat] }}; IF $who = $expected OR $who = [$process, $beat] {{ {report}; RETURN true }} ELSE {{ RETURN false }}"
 )
 
 
@@ -137,15 +110,6 @@ def database_row(record: Record) -> dict[str, Any]:
         }
         return {"id": key, **ends, **row}
     return {"id": key, **row}
-
-
-def service_report(record: ServiceRecord) -> tuple[str, dict[str, Any]]:
-    """The statement that writes what a process reports, at the time of the database's clock, and its parameters."""
-    row = record.row()
-    values = {name: value for name, value in row.items() if name != "updated_at"}
-    fields = ", ".join(f"{name} = ${name}" for name in values)
-    text = f"UPSERT $key SET {fields}, updated_at = time::millis(time::now()) RETURN NONE"
-    return text, {"key": record_key(record, row), **values}
 
 
 def numbered_edges(records: Sequence[TrajectoryRecord]) -> list[Delegation]:
