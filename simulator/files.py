@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Collection, Iterator
@@ -73,3 +74,9 @@ def copy_folder(source: Path, target: Path, without: Collection[str] = ()) -> No
             copy_folder(path, target / path.name)
         else:
             shutil.copy2(path, target / path.name)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

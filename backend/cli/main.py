@@ -16,7 +16,6 @@ import typer
 from backend.cli.console import console, errors
 from backend.cli.parts.lazy import Command, LazyGroup
 from backend.cli.parts.signals import end_in_order, end_soon, exit_code
-from backend.distributed.parent import follow_parent
 from backend.errors import FOLDER_GONE, INTERRUPTED, message_and_code
 from simulator.errors import Interrupted, RunFailed, UserError
 
@@ -121,12 +120,6 @@ COMMANDS = (
         "Check a store, back it up, compact it, choose a bucket, convert a former one, go on with a damaged one.",
         _OPERATE,
     ),
-    Command(
-        "serve",
-        "backend.cli.serve:serve_app",
-        "The processes of a training apart: the store, the rollout workers, the trainers; and who is alive.",
-        _OPERATE,
-    ),
 )
 
 app = typer.Typer(
@@ -172,7 +165,6 @@ def main() -> None:
     # Else the interpreter's end looks through all that torch and numba have made, which takes seconds.
     atexit.register(gc.freeze)
     with end_in_order():
-        follow_parent()
         _check_arguments(sys.argv[1:])
         _check_folder()
         try:

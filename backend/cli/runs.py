@@ -214,14 +214,7 @@ def runs_export(
         return
     with Store.open(_where(context, store), reads_only=True) as opened:
         count = export_run(opened, run, file)
-        left_out = len(opened.files(run))
     console.print(f"wrote {count} records of run {run} to {file}", soft_wrap=True)
-    if left_out:
-        console.print(
-            f"{left_out} files of this run lie with the store and are not in it: copy those with `cryptosentinel store "
-            "backup`",
-            soft_wrap=True,
-        )
 
 
 @runs_app.command("import")

@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +18,6 @@ from backend.cli.options import MarketOptions, RecordOptions, SetOption, Trainin
 from backend.cli.parts.places import StoreOption
 from backend.cli.parts.progress import bars
 from backend.cli.settings import print_config
-from backend.config.ownership import digest_of
 from backend.runs.requests import RUNS, STORE, Observer, RunStart, SftRequest, TrainRequest
 from simulator.errors import UserError
 
@@ -32,125 +30,62 @@ if TYPE_CHECKING:  # they import torch and the database
 
 
 class Launch(StrEnum):
-    """How the parts of a training are started."""
+    """How a training runs: in this process and its helpers, or as actors on Ray."""
 
-    PROCESSES = "processes"
+    LOCAL = "local"
     RAY = "ray"
 
 
 @dataclass(frozen=True)
-class SeveralProcesses:
-    """A training by rollout workers and a trainer for each role: processes of this machine, or actors on the Ray
-    cluster at the address `cluster`. All of them open the store at `store`. See `backend.runs.train.TrainingProcess`.
-    """
+class OnRay:
+    """A training by rollout workers and a trainer for each role, which are actors on the Ray cluster at `address`. See
+    `backend.runs.train.TrainingProcess`."""
 
-    launch: Launch
-    workers: int
     store: str
-    runs: Path
-    asked_address: str = ""
-    cluster: str | None = None
-    more_workers: int = 0
+    workers: int
+    files: str
+    asked_address: str
 
     @property
     def resume_options(self) -> str:
         """Options that `train --resume RUN` needs besides."""
-        options = f" --launch {self.launch} --workers {self.workers}"
-        options += f" --more-workers {self.more_workers}" if self.more_workers else ""
-        return f"{options} --ray-address {self.asked_address}" if self.asked_address else options
+        given = (("--files", self.files), ("--ray-address", self.asked_address))
+        return f" --launch ray --workers {self.workers}" + "".join(f" {name} {text}" for name, text in given if text)
 
     def fit(self, config: Config) -> tuple[Config, str | None]:
-        """See `backend.runs.train.TrainingProcess`: as many shards as workers."""
-        from backend.distributed.entrypoints import with_enough_shards
-
-        return with_enough_shards(config, self.workers + self.more_workers)
-
-    def check(self, config: Config) -> None:
-        """Raise `ConfigError` for a training that cannot be divided among processes."""
-        from backend.distributed.entrypoints import check_distributed
-
-        check_distributed(config, self.workers + self.more_workers)
-
-    def check_resumed(self, folder: Path) -> None:
-        """Raise `UserError` for a run that was begun in one process."""
-        refuse_one_process(folder)
-
-    def train(
-        self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
-    ) -> TrainingState:
-        """Train by processes that are started here. Raises `RunFailed`."""
-        from backend.distributed.coordinator import coordinator_state
-        from backend.distributed.local_launcher import run_processes
-        from backend.distributed.ray.launcher import run_ray
-        from backend.training.start import begin
-
-        begin(config, market, folder, observer.progress)
-        approved = digest_of(config.to_dict())
-        total = config.training.stage1_steps + config.training.stage2_steps
-
-        def on_step(step: int) -> None:
-            observer.progress("M-GRPO", step, max(step, total))
-
-        if self.cluster is None:
-            run_processes(self.store, run, self.runs, self.workers, on_step, approved=approved)
-        else:
-            more = self.more_workers
-            run_ray(self.store, run, self.runs, self.workers, on_step, None, self.cluster, approved, more_workers=more)
-        return coordinator_state(folder)
-
-
-def refuse_one_process(folder: Path) -> None:
-    """Raise `UserError` for a run that was begun in one process."""
-    if (folder / "checkpoints").exists():
-        raise UserError(f"the run in {folder} was trained in one process: go on without --launch")
-
-
-class FilesOption(StrEnum):
-    """Where the files of a run are that its processes need from each other."""
-
-    STORE = "store"
-    FOLDER = "folder"
-
-
-@dataclass(frozen=True)
-class StartedByHand:
-    """A training by processes that are started one by one. See `backend.runs.train.BegunProcess`."""
-
-    workers: int
-    files: FilesOption
-
-    begun_message: str = "begun; it waits for its processes"
-
-    def fit(self, config: Config) -> tuple[Config, str | None]:
-        """See `BegunProcess`: as many shards as workers."""
-        from backend.distributed.entrypoints import with_enough_shards
+        """See `TrainingProcess`: as many shards as workers."""
+        from backend.distributed.driver import with_enough_shards
 
         return with_enough_shards(config, self.workers)
 
     def check(self, config: Config) -> None:
-        """Raise `ConfigError` for a training that cannot be divided among processes."""
-        from backend.distributed.entrypoints import check_distributed
+        """Raise `UserError` for a training that actors cannot share, or no cluster that they could use."""
+        from backend.distributed.cluster import cluster_address
+        from backend.distributed.driver import check_distributed
+        from backend.distributed.files import check_url
 
-        check_distributed(config, self.workers)
+        if self.store == "mem://":
+            raise UserError("--store mem:// is in this process alone, and --launch ray has several: give a folder")
+        check_url(self.files)
+        cluster_address(self.asked_address, self.store)
+        check_distributed(config)
 
     def check_resumed(self, folder: Path) -> None:
-        """Raise `UserError`: a run begins once."""
-        raise UserError(f"the run in {folder} has begun: leave --begin out to go on with it")
+        """Raise `UserError` for a run that was begun in one process."""
+        if (folder / "checkpoints").exists():
+            raise UserError(f"the run in {folder} was trained in one process: continue it without --launch")
 
-    def record(self) -> dict[str, Any]:
-        """How the processes work together, for the run's record."""
-        from backend.distributed.by_hand import ByHand
-        from backend.store.run_record import BY_HAND
+    def train(
+        self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
+    ) -> TrainingState:
+        """Train on the cluster. Raises `RunFailed`."""
+        from backend.distributed.cluster import cluster, cluster_address
+        from backend.distributed.driver import RayRequest, run_ray
 
-        return {BY_HAND: ByHand(self.workers, self.files.value).document()}
-
-    def begin(self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer) -> None:
-        """See `BegunProcess`."""
-        from backend.distributed.by_hand import ByHand, publish_begin
-        from backend.training.start import begin
-
-        begin(config, market, folder, observer.progress)
-        publish_begin(store, run, folder, ByHand(self.workers, self.files.value))
+        where = self.store if "://" in self.store else str(Path(self.store).absolute())
+        request = RayRequest(where, self.workers, self.files)
+        with cluster(cluster_address(self.asked_address, self.store)):
+            return run_ray(config, market, store, run, folder, request, observer.progress, observer.trained)
 
 
 @grouped
@@ -173,118 +108,58 @@ def train(
         bool, typer.Option("--dry-run", help="Print the settings and the memory that they take, and stop.")
     ] = False,
     launch: Annotated[
-        Launch | None,
+        Launch,
         typer.Option(
             "--launch",
-            help="Rollout workers and a trainer for each role apart: processes of this machine, or actors on Ray.",
+            help="local: this process and helpers. ray: rollout workers and a trainer for each role as actors on Ray.",
         ),
-    ] = None,
-    begin: Annotated[
-        bool,
-        typer.Option(
-            "--begin",
-            help="Write the run and end; its processes are then started one by one, on any machine that reaches the "
-            "store: serve lead, serve rollout, serve trainer.",
-        ),
-    ] = False,
+    ] = Launch.LOCAL,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Rollout workers of --launch ray.")] = 1,
     files: Annotated[
-        FilesOption,
+        str,
         typer.Option(
             "--files",
-            help="With --begin: whether the run's files travel through the store, or all machines share its folder.",
+            help="With --launch ray, where machines share no folder: an fsspec URL for the run's files, as s3://B/runs.",
         ),
-    ] = FilesOption.STORE,
-    workers: Annotated[
-        int, typer.Option("--workers", min=1, help="Rollout workers of --launch and --begin; the first one leads.")
-    ] = 1,
+    ] = "",
     ray_address: Annotated[
         str,
         typer.Option(
             "--ray-address",
             help="HOST:PORT of a Ray cluster that this machine has joined, or auto; default: RAY_ADDRESS, else one of "
-            "our own on this machine, for as long as the run lasts.",
+            "its own on this machine, for as long as the run lasts.",
         ),
     ] = "",
-    more_workers: Annotated[
-        int,
-        typer.Option(
-            "--more-workers",
-            min=0,
-            help="With --launch ray: rollout workers that join whenever the cluster has room for one.",
-        ),
-    ] = 0,
 ) -> None:
     """Train a team with M-GRPO. Ctrl-C is safe: go on with --resume."""
+    from backend.runs.train import ThisProcess, train_team
+
     request = TrainRequest(config=config, overrides=tuple(set_ or ()), resume=resume, **market.given())
     if from_paper:
         request = request_from_paper(from_paper, request, recorded)
     if dry_run:
         show_dry_run(request.settings())
         return
-    if begin and (resume or launch is not None):
-        raise UserError(f"--begin begins a run for others, and {'--resume' if resume else '--launch'} carries one out")
-    if files is not FilesOption.STORE and not begin:
-        raise UserError(f"--files {files} is for --begin: add that, or leave it out")
-    if more_workers and launch is not Launch.RAY:
-        raise UserError(f"--more-workers {more_workers} is for --launch ray: add that, or leave it out")
+    process: ThisProcess | OnRay = ThisProcess()
+    if launch is Launch.RAY:
+        process = OnRay(recorded.store, workers, files, ray_address)
+    elif files or ray_address:
+        raise UserError("--files and --ray-address are for --launch ray: add that, or leave them out")
     if not resume:
         request.check()
-    if begin:
-        begin_by_hand(request, recorded, StartedByHand(workers, files))
-        return
-    from backend.runs.train import ThisProcess, train_team
-
-    with ExitStack() as stack:
-        where, options = recorded.store, ""
-        process: ThisProcess | SeveralProcesses = ThisProcess()
-        if launch is not None:
-            process = SeveralProcesses(launch, workers, where, recorded.runs, ray_address, more_workers=more_workers)
-            if not resume:
-                process.check(request.settings())  # before anything is started
-        cluster = ray_cluster(launch == Launch.RAY, ray_address, where)
-        if isinstance(process, SeveralProcesses):
-            if where == "mem://":
-                raise UserError("--store mem:// is in this process alone, and --launch has several: give a folder")
-            process = replace(process, cluster=cluster)
-            options = process.resume_options
-
-        def announce(start: RunStart) -> None:
-            print_notes(start.notes)
-            console.print(
-                f"run {start.run} in {start.folder}; stop with Ctrl-C and go on with: cryptosentinel train --resume "
-                f"{start.run}{options}"
-            )
-
-        shown = stack.enter_context(bars(announce))
-        outcome = train_team(request, where, recorded.runs, shown, process)
-    state, folder = outcome.state, outcome.folder
-    console.print(f"done: {state.step} steps, best at step {state.best_step} (validation outcome {state.best_score})")
-    console.print(f"the team is in {folder}; try: cryptosentinel evaluate {folder}")
-
-
-def begin_by_hand(request: TrainRequest, recorded: RecordOptions, process: StartedByHand) -> None:
-    """Write a run for processes that are started one by one, and print their commands."""
-    if recorded.store == "mem://":
-        raise UserError(
-            "--store mem:// is in this process alone, and --begin is for several: give a folder or a server"
-        )
-    from backend.distributed.by_hand import commands
-    from backend.runs.train import begin_training
-    from cryptosentinel.agents.registry import roles_of
 
     def announce(start: RunStart) -> None:
         print_notes(start.notes)
+        console.print(
+            f"run {start.run} in {start.folder}; stop with Ctrl-C and continue with: cryptosentinel train --resume "
+            f"{start.run}{process.resume_options}"
+        )
 
     with bars(announce) as shown:
-        begun = begin_training(request, recorded.store, recorded.runs, shown, process)
-    console.print(f"run {begun.run} has begun, and nobody works on it yet. Start, in any order, each where you like:")
-    for command in commands(begun.run, roles_of(begun.config.team.roles), process.workers, recorded.store):
-        console.print(command, soft_wrap=True, highlight=False)
-    console.print(
-        "on a machine without your key: --approved " + digest_of(begun.config.to_dict()),
-        soft_wrap=True,
-        highlight=False,
-    )
+        outcome = train_team(request, recorded.store, recorded.runs, shown, process)
+    state, folder = outcome.state, outcome.folder
+    console.print(f"done: {state.step} steps, best at step {state.best_step} (validation outcome {state.best_score})")
+    console.print(f"the team is in {folder}; try: cryptosentinel evaluate {folder}")
 
 
 def request_from_paper(session: str, request: TrainRequest, recorded: RecordOptions) -> TrainRequest:
@@ -294,17 +169,6 @@ def request_from_paper(session: str, request: TrainRequest, recorded: RecordOpti
 
     with store_at(recorded.store) as store:
         return train_request_of(session, request, store, recorded.runs)
-
-
-def ray_cluster(on_ray: bool, asked: str, store: str) -> str | None:
-    """The address of the Ray cluster to launch on; None to launch without Ray. Raises `UserError` if there is none."""
-    if on_ray:
-        from backend.distributed.ray.cluster import cluster_address
-
-        return cluster_address(asked, store)
-    if asked:
-        raise UserError(f"--ray-address {asked} is for --launch ray: add that, or leave the address out")
-    return None
 
 
 def show_dry_run(config: Config) -> None:

@@ -52,7 +52,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "practice_queries", "practice_roles", "practice_sizes", "scenario_paths", "scenario_source", "temperature",
         "alignment", "alpha", "beta", "invalid_penalty", "clip_low", "clip_high", "kl", "entropy", "learning_rate",
         "lr_schedule", "lr_end", "warmup_steps", "minibatches", "optimizer", "scale_rewards", "advice_weight",
-        "verdict_weight", "tail_weight", "tail_loss", "importance_cap", "staleness",
+        "verdict_weight", "tail_weight", "tail_loss", "importance_cap",
         "max_grad_norm", "freeze", "weights", "lora_rank", "device", "precision",
         "quantization", "gradient_checkpointing", "micro_batch_tokens", "shards", "validation_every",
         "validation_queries", "gate_format", "rollback_format", "seed", "train_thoughts",
@@ -111,8 +111,6 @@ USER_ONLY: Mapping[str, Effect] = {
     "training.base_model": "reads",
     "training.start_from": "reads",
     "training.states": "reads",
-    "training.data_parallel": "runs",
-    "training.sharding": "runs",
     "training.wandb_project": "contacts",
 }
 # What a measurement is made of: without it, the numbers would be those of something else.

@@ -139,12 +139,6 @@ class TrainingConfig(Section):
     importance_cap: float = Field(
         2.0, gt=1.0, le=100.0, description="cap of the importance weights, trainer / sampler (arXiv 1802.01561)"
     )
-    staleness: int = Field(
-        0,
-        ge=0,
-        le=64,
-        description="age in steps of the weights that roll out (arXiv 2505.24298); 0: those of the step itself",
-    )
     learning_rate: dict[RoleName, Rate] = Field(
         default_factory=dict, description="learning rate of a role's optimizer, by role; 2e-4 for the others"
     )
@@ -188,14 +182,6 @@ class TrainingConfig(Section):
     train_thoughts: bool = Field(
         True,
         description="learn the tokens of thoughts too (team.thinking_tokens); off: only the answers that follow them",
-    )
-    data_parallel: int = Field(
-        1, ge=1, le=64, description="processes on this machine, each with a GPU, that share every optimizer step"
-    )
-    sharding: Literal["none", "fsdp"] = Field(
-        "none",
-        description="fsdp: the processes of data_parallel divide the weights among them (FSDP2), for a base that one "
-        "GPU does not hold",
     )
     shards: int = Field(
         1,
@@ -284,17 +270,6 @@ class TrainingConfig(Section):
                 f"start_from = {self.start_from} has a base of its own and base_model = {self.base_model} names one: "
                 "leave one of them out"
             )
-        if self.sharding == "fsdp":
-            if self.quantization != "none":
-                yield (
-                    f"sharding = 'fsdp' cannot divide the packed weights of quantization = '{self.quantization}': drop "
-                    "one of them"
-                )
-            if self.weights == "full" and self.optimizer in ("adafactor", "adamw8bit"):
-                yield (
-                    f"optimizer = '{self.optimizer}' needs whole matrices, and with sharding = 'fsdp' and weights = "
-                    "'full' each process has a part of them: use 'adamw' or 'sgd'"
-                )
         if self.optimizer == "adamw8bit" and self.device == "cpu":
             yield "optimizer = 'adamw8bit' needs a GPU, and device = 'cpu': use optimizer = 'adamw', or drop device"
         if self.quantization != "none":

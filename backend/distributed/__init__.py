@@ -1,1 +1,1 @@
-"""Training apart: rollout workers and role trainers in processes that share records through the store."""
+"""A training whose rollout workers and trainers are actors on a Ray cluster."""

@@ -1,17 +1,15 @@
 """The records of a step, as a role's trainer reads them: its own trajectories and the outcomes of the team's rollouts,
-and nothing of the other roles. Markers say which shards of a step are complete."""
+and nothing of the other roles."""
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+import numpy as np
 
 from backend.config.training import TrainingConfig
 from backend.store.records import RolloutRecord, TrajectoryRecord
-from backend.store.sharing.token_files import ConversationTokens, read_token_file
 from backend.store.store import Store
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.team_credit import BROADCAST
@@ -20,10 +18,6 @@ from backend.training.curriculum.curriculum import Curriculum
 from backend.training.learning.step_data import StepData
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.replay import acts_through_code
-
-_Conversation = tuple[TrajectoryRecord, ConversationTokens]
-_LOOK_SECONDS = 1.0  # between two questions which shards have come
-_READ_SECONDS = 0.5  # of reading at a time, so that who reads notices soon that all of a step is there
 
 
 @dataclass(frozen=True)
@@ -54,45 +48,15 @@ class StepRollout:
 _NO_OUTCOME = Outcome(0.0, 0.0, 0.0, 0.0, 0.0)  # practice has none
 
 
-class EarlyTokens:
-    """The files with the tokens of `role` in a step, read and compared with their checksums as the shards come, while
-    the step is not complete. Contents go by checksum: a shard that is rolled out again changes nothing."""
-
-    def __init__(self, store: Store, run: str, step: int, role: str) -> None:
-        self.contents: dict[str, Mapping[str, Any]] = {}
-        self._store, self._place = store, (run, step, role)
-        self._look_at = 0.0  # on the monotonic clock
-
-    def read_some(self) -> None:
-        """Read what has come, for a moment. Raises `StoreError` for a file that is not what its record says."""
-        began = time.monotonic()
-        if began < self._look_at:
-            return
-        for file in self._store.tensors(*self._place):
-            if file.checksum not in self.contents:
-                self.contents[file.checksum] = read_token_file(self._store.objects, file)
-                if time.monotonic() - began > _READ_SECONDS:
-                    return
-        self._look_at = began + _LOOK_SECONDS
-
-
 def read_step_data(
-    store: Store,
-    run: str,
-    step: int,
-    role: str,
-    config: TrainingConfig,
-    curriculum: Curriculum,
-    early: EarlyTokens | None = None,
+    store: Store, run: str, step: int, role: str, config: TrainingConfig, curriculum: Curriculum
 ) -> StepData:
-    """The data of a complete step for `role`; equal, to the bit, to what a training in one process has. What `early`
-    has read is not read again."""
+    """The data of a complete step for `role`; equal, to the bit, to what a training in one process has."""
     queries = sorted(store.queries(run, step), key=lambda query: query.query)
     stage = curriculum.stage(queries[0].stage)
-    calls: dict[tuple[int, int], list[_Conversation]] = defaultdict(list)
-    contents = None if early is None else early.contents
-    for trajectory, tokens in store.conversation_tokens(run, step, role, contents):
-        calls[trajectory.query, trajectory.rollout].append((trajectory, tokens))
+    calls: dict[tuple[int, int], list[TrajectoryRecord]] = defaultdict(list)
+    for trajectory in store.trajectories(run, step, role):
+        calls[trajectory.query, trajectory.rollout].append(trajectory)
     rollouts: dict[int, list[RolloutRecord]] = defaultdict(list)
     for rollout in store.rollouts(run, step):
         rollouts[rollout.query].append(rollout)
@@ -105,9 +69,7 @@ def read_step_data(
             group = sorted(rollouts[number], key=lambda rollout: rollout.rollout)
             team.append([_step_rollout(one, calls[number, one.rollout]) for one in group])
             # A rollout that did not call the role has no share that anybody reads.
-            outcomes.append(
-                [next((call.shared for call, _ in calls[number, one.rollout]), None) or 0.0 for one in group]
-            )
+            outcomes.append([next((call.shared for call in calls[number, one.rollout]), None) or 0.0 for one in group])
         else:
             attempts = sorted(place for place in calls if place[0] == number)
             practice.append([StepRollout(False, _NO_OUTCOME, _trajectories(calls[place])) for place in attempts])
@@ -115,22 +77,22 @@ def read_step_data(
     return StepData(stage, team, [*team, *practice], {role: outcomes} if is_credited_apart else {})
 
 
-def _step_rollout(rollout: RolloutRecord, calls: list[_Conversation]) -> StepRollout:
+def _step_rollout(rollout: RolloutRecord, calls: list[TrajectoryRecord]) -> StepRollout:
     parts = rollout.parts
     outcome = Outcome(rollout.outcome, parts["net_return"], parts["fees"], parts["spread"], parts["funding"])
     return StepRollout(rollout.valid, outcome, _trajectories(calls))
 
 
-def _trajectories(conversations: list[_Conversation]) -> tuple[Trajectory, ...]:
+def _trajectories(conversations: list[TrajectoryRecord]) -> tuple[Trajectory, ...]:
     return tuple(
         Trajectory(
             role=one.role,
             query=f"{one.step}-{one.query}",
             rollout=one.rollout,
             ordinal=one.ordinal,
-            ids=tokens.ids,
-            mask=tokens.mask,
-            sampled_logps=tokens.sampled_logps,
+            ids=np.array(one.ids, np.int32),
+            mask=np.array(one.mask, np.bool_),
+            sampled_logps=np.array(one.sampled_logps, np.float32),
             policy_version=one.policy_version,
             valid=one.valid,
             format_score=one.format_score or 0.0,
@@ -142,10 +104,5 @@ def _trajectories(conversations: list[_Conversation]) -> tuple[Trajectory, ...]:
             thoughts_cut=one.thoughts_cut or 0,
             versions=one.versions or (),
         )
-        for one, tokens in sorted(conversations, key=lambda pair: pair[0].ordinal)
+        for one in sorted(conversations, key=lambda one: one.ordinal)
     )
-
-
-def is_complete(store: Store, run: str, step: int, config: TrainingConfig) -> bool | None:
-    """True once everything of a step is there, to the last record; None before."""
-    return store.step_complete(run, step, config.shards) or None

@@ -1,17 +1,18 @@
-"""A job as files in its folder. Each file has one writer and is written in one step, so a job has at every moment one
-state, whoever was killed in between; nothing has to be put right after a crash.
+"""A job as files in its folder. Each has one writer and is written in one step, so a job has one state at every moment.
 
-A folder of runs may be somebody else's, and a job is a command with options: it would run what they name. So only a
-request that bears this user's signature is carried out; it covers the job's name and the folder that it lies in.
+A folder of runs may be someone else's. No job is started from its files, as the command is among the arguments of its
+process, and none is resumed whose request does not bear this user's signature. A process is signaled only where the
+system itself says that it is this user's, the first of its session, and was started for this very folder
+(`own_process`). Files are opened without following links, and only regular ones.
 
-| file | written by | says |
+| file | written by | contents |
 | --- | --- | --- |
-| `job.json` | who asks for the job | the command, where it runs, since when it waits |
-| `process.json` | the job's own process, first of all | which process it is |
+| `job.json` | the program that submits the job | the command, where it runs, and since when it waits |
+| `process.json` | the job's process, first of all and when it is its turn | which process it is |
 | `progress.json`, `equity.jsonl` | the same, meanwhile | the run that it makes, and how far it is |
 | `outcome.json` | the same, last of all | its exit code |
-| `cancel.json` | who cancels it, the first one | when |
-| `log` | the command | what it says |
+| `cancel.json` | the first program that cancels it | when |
+| `log` | the command | its output |
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
+import stat
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,81 +30,69 @@ from typing import Any, Literal, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from backend.config.ownership import is_signed, key_file, sign
-from backend.jobs.processes import ProcessIdentity
+from backend.jobs.processes import process_at
 from simulator.errors import UserError
 from simulator.files import write_whole
 
-JobStatus = Literal["queued", "running", "done", "failed", "cancelled", "died"]
-ACTIVE: tuple[JobStatus, ...] = ("queued", "running")
+JobStatus = Literal["queued", "running", "done", "failed", "cancelled", "died", "foreign"]
 JOB, PROCESS, PROGRESS, OUTCOME, CANCEL = (
     f"{name}.json" for name in ("job", "process", "progress", "outcome", "cancel")
 )
 JOB_LOG, EQUITY = "log", "equity.jsonl"
-_SIGNALLED = (129, 130, 143)  # exit codes of a command that a signal has ended
+_SIGNALED = (129, 130, 143)  # exit codes of a command that a signal has ended
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 _LOG_BYTES = 200_000  # of a log that are read at once
+_PART_BYTES = 1_000_000  # of any other file
+_BEGINS_WITHIN = 300.0  # seconds until the process of a job must have written which one it is
 
 _Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What was asked for: the arguments of `cryptosentinel`, the folder that they are meant in, and when (ms).
-    `resumes` is the job that this one goes on with, `signature` that of the user who asked. `own_modules`: whether it
-    may import the user's modules that the command names, which the page does not let it."""
+    """What was asked for: the arguments of `cryptosentinel`, the folder that they are meant in, when (ms), the job that
+    this one resumes, and the token that the job's process has among its arguments: the user's signature of all that.
+    `own_modules`: whether it may import the user's modules that the command names, which the page does not let it."""
 
     command: tuple[str, ...]
     folder: str
     submitted_at: int
     resumes: str = ""
-    signature: str = ""
+    token: str = ""
     own_modules: bool = True
 
     def signed(self, path: Path) -> JobRequest:
-        """The request of the job in the folder `path`, signed. Raises `UserError` where no key can be kept."""
-        signature = sign(self._signed_value(path))
-        if not signature:
-            raise UserError(
-                f"a job is signed, so that nobody else's command is run for you, and the key cannot be kept in "
-                f"{key_file()}, readable by you alone: set XDG_STATE_HOME to a folder that you can write to"
-            )
-        return replace(self, signature=signature)
+        """The request of the job in the folder `path`, with its token. Raises `UserError` where no key can be kept."""
+        if token := sign(self._signed_value(path)):
+            return replace(self, token=token)
+        raise UserError(
+            f"a job is signed, so that no one else's command is run for you, and the key cannot be kept in "
+            f"{key_file()}, for you alone: set XDG_STATE_HOME to a folder that you can write to"
+        )
 
     def is_own(self, path: Path) -> bool:
         """Whether this user asked for it, in that very folder."""
-        return is_signed(self._signed_value(path), self.signature)
+        return is_signed(self._signed_value(path), self.token)
 
     def _signed_value(self, path: Path) -> list[object]:
-        return ["job", os.path.realpath(path), asdict(replace(self, signature=""))]
+        return ["job", os.path.realpath(path), asdict(replace(self, token=""))]
 
 
 @dataclass(frozen=True)
 class JobProcess:
-    """The process that runs the job, and when it began (ms)."""
+    """The process that runs the job, and when it was its turn (ms); 0 while it waits."""
 
     pid: int
     started: str
     started_at: int
 
-    @property
-    def identity(self) -> ProcessIdentity:
-        return ProcessIdentity(self.pid, self.started)
-
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """How it ended, and when (ms). `message` is there where its process never began."""
+    """How it ended, and when (ms)."""
 
     exit_code: int
     finished_at: int
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class JobCancellation:
-    """When it was cancelled (ms)."""
-
-    at: int
 
 
 @dataclass(frozen=True)
@@ -122,7 +112,7 @@ class JobProgress:
 
 @dataclass(frozen=True)
 class Job:
-    """A job as its files say it is at one moment."""
+    """A job as its files have it at one moment. `own` is whether folder and process are this user's."""
 
     name: str
     path: Path
@@ -132,29 +122,29 @@ class Job:
     cancelled_at: int | None
     progress: JobProgress
     alive: bool
-    own: bool  # whether this user asked for it
+    own: bool
 
     @property
     def status(self) -> JobStatus:
-        """Whether it waits, runs, or how it ended. `died`: its process is gone and has not said how it ended. One that
-        somebody else asked for does not wait: it has failed."""
+        """Whether it waits, runs, or how it ended. `died`: its process is gone and has not written how it ended."""
+        if not self.own:
+            return "foreign"
         if self.outcome is not None:
             if self.outcome.exit_code == 0:
                 return "done"
-            stopped = self.cancelled_at is not None or self.outcome.exit_code in _SIGNALLED
+            stopped = self.cancelled_at is not None or self.outcome.exit_code in _SIGNALED
             return "cancelled" if stopped else "failed"
         if self.process is not None and self.alive:
-            return "running"
+            return "running" if self.process.started_at else "queued"
         if self.cancelled_at is not None:
             return "cancelled"
-        if self.process is not None:
-            return "died"
-        return "queued" if self.own else "failed"
+        waits = self.process is None and time.time() - self.request.submitted_at / 1000 < _BEGINS_WITHIN
+        return "queued" if waits else "died"
 
     @property
     def active(self) -> bool:
         """Whether it waits or runs."""
-        return self.status in ACTIVE
+        return self.status in ("queued", "running")
 
     @property
     def run(self) -> str:
@@ -163,7 +153,7 @@ class Job:
 
     @property
     def started_at(self) -> int | None:
-        return None if self.process is None else self.process.started_at
+        return (self.process.started_at or None) if self.process else None
 
     @property
     def finished_at(self) -> int | None:
@@ -172,17 +162,19 @@ class Job:
     @property
     def message(self) -> str:
         """Why it is not done, in one sentence; empty where there is nothing to say."""
-        status = self.status
-        if status == "died":
-            return "its process ended without a word, as after a kill or a restart of the machine; see its log"
-        if status != "failed":
-            return "it is being stopped" if status == "running" and self.cancelled_at is not None else ""
-        if self.outcome is None:
-            return "it is not run: it bears no signature of yours for this folder; give its command yourself"
-        if self.outcome.message:
-            return self.outcome.message
-        said = self.log(4_000).rpartition("error: ")
-        return " ".join(said[2].split())[:500] if said[1] else f"exit code {self.outcome.exit_code}; see its log"
+        match self.status:
+            case "died":
+                return (
+                    "its process is gone without an exit code, as after a kill or a restart of the machine; see its log"
+                )
+            case "foreign":
+                return f"{self.path}, its request or the process that it names is not yours: nothing is done with it"
+            case "running" | "queued":
+                return "it is being stopped" if self.cancelled_at is not None else ""
+            case "failed":
+                _, found, words = self.log(4_000).rpartition("error: ")
+                return " ".join(words.split())[:500] if found else "it ended with an error; see its log"
+        return ""
 
     @property
     def how_far(self) -> str:
@@ -207,57 +199,56 @@ class Job:
         return max(0.0, taken / made * missing - (now - progress.at / 1000.0))
 
     def log(self, most: int = _LOG_BYTES) -> str:
-        """The end of what the command said, at most so many bytes; empty before it began."""
-        try:
-            with (self.path / JOB_LOG).open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - most))
-                text = file.read(most).decode("utf-8", errors="replace")
-        except OSError:
-            return ""
-        return text.partition("\n")[2] if size > most else text
+        """The end of the command's output, at most that many bytes; empty before it began."""
+        text = (read_regular(self.path / JOB_LOG, most + 1) or b"").decode("utf-8", errors="replace")
+        return text.partition("\n")[2] if len(text.encode()) > most else text
 
     def equity(self) -> dict[str, tuple[list[int], list[float]]]:
         """The accounts so far by name: times (ms) and values."""
         curves: dict[str, tuple[list[int], list[float]]] = {}
-        try:
-            lines = (self.path / EQUITY).read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return curves
-        for line in lines:
+        for line in (read_regular(self.path / EQUITY, 100 * _PART_BYTES) or b"").splitlines():
             try:
-                name, time, value = json.loads(line)
+                name, time_, value = json.loads(line)
                 times, values = curves.setdefault(str(name), ([], []))
-                point = int(time), float(value)
-            except (ValueError, TypeError):  # the last line may be half written
+                point = int(time_), float(value)
+            except (ValueError, TypeError, RecursionError):  # the last line may be half written
                 continue
             times.append(point[0])
             values.append(point[1])
         return curves
 
 
+def own_process(path: Path, request: JobRequest, process: JobProcess) -> bool | None:
+    """Whether the process that a job's folder names is that job's: this user's, the first of its session, started for
+    this folder with this job's token. False where another process is there, None where the one it names is gone."""
+    found = process_at(process.pid)
+    if found is None or found.started != process.started:
+        return None
+    given = {os.path.realpath(path), request.token} - {""}
+    return found.user == os.getuid() and found.session == process.pid and len(given.intersection(found.arguments)) == 2
+
+
 def read_job(jobs: Path, name: str) -> Job:
     """The job of that name. Raises `UserError` where there is none, or it cannot be read."""
-    if not _NAME.fullmatch(name) or not (jobs / name / JOB).is_file():
-        raise UserError(f"there is no job '{name[:100]}' in {jobs}: see them with `cryptosentinel jobs list`")
     path = jobs / name
-    process = read_part(path / PROCESS, JobProcess)
-    # The process is asked first: one that ends between the two looks has written its outcome by then.
-    alive = process is not None and process.identity.alive
-    request = read_part(path / JOB, JobRequest)
+    if not _NAME.fullmatch(name) or not path.is_dir() or not os.path.lexists(path / JOB):
+        raise UserError(f"there is no job '{name[:100]}' in {jobs}: see them with `cryptosentinel jobs list`")
+    # The process first: one that ends between the two looks has written its outcome by then.
+    process, request = read_part(path / PROCESS, JobProcess), read_part(path / JOB, JobRequest)
     if request is None:
-        raise UserError(f"{path / JOB} cannot be read: remove the folder {path}, and start the job anew")
-    cancelled = read_part(path / CANCEL, JobCancellation)
+        raise UserError(f"{path / JOB} cannot be read: remove the folder {path}, and submit the job again")
+    own = None if process is None else own_process(path, request, process)
+    about = path.lstat()
     return Job(
         name,
         path,
         request,
         process,
         read_part(path / OUTCOME, JobOutcome),
-        None if cancelled is None else cancelled.at,
+        read_part(path / CANCEL, int),
         read_part(path / PROGRESS, JobProgress) or JobProgress(),
-        alive,
-        request.is_own(path),
+        own is True,
+        own is not False and stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and request.is_own(path),
     )
 
 
@@ -270,34 +261,37 @@ def read_jobs(jobs: Path, ended: bool = True) -> list[Job]:
         try:
             found.append(read_job(jobs, path.parent.name))
         except UserError:
-            continue  # of one damaged folder the others are not to blame; `read_job` says what is wrong with it
+            continue  # one damaged folder hides no other; `read_job` says what is wrong with it
     return sorted(found, key=lambda job: (job.request.submitted_at, job.name), reverse=True)
 
 
-def read_part(path: Path, kind: type[_Part]) -> _Part | None:
-    """A file of a job; None where there is none, and where it is none of this program's."""
+def read_regular(path: Path, most: int) -> bytes | None:
+    """The end of a regular file, at most that many bytes; None where there is none, and for a link, a FIFO, a device or
+    a socket, none of which is followed or waited for."""
     try:
-        return TypeAdapter(kind).validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode):
+        os.close(descriptor)
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(max(0, about.st_size - most))
+        return file.read(most)
+
+
+def read_part(path: Path, kind: type[_Part]) -> _Part | None:
+    """A file of a job; None where there is none, or not one of this program's."""
+    try:
+        return TypeAdapter(kind).validate_json(read_regular(path, _PART_BYTES) or b"")
+    except ValidationError:
         return None
 
 
 def write_part(path: Path, document: Any) -> None:
     """Write a file of a job in one step. Raises OSError."""
-    write_whole(path, json.dumps(asdict(document)))
-
-
-def write_once(path: Path, document: Any) -> bool:
-    """The same for a file that only the first writer may write: False where it is there. Raises OSError."""
-    own = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
-    write_whole(own, json.dumps(asdict(document)))
-    try:
-        os.link(own, path)
-    except FileExistsError:
-        return False
-    finally:
-        own.unlink()
-    return True
+    write_whole(path, json.dumps(document if isinstance(document, int) else asdict(document)))
 
 
 def equity_lines(points: Mapping[str, Sequence[tuple[int, float]]]) -> str:

@@ -1,9 +1,8 @@
-"""Processes that outlive the one that started them, and who a process is, so that no other is ever signalled for it."""
+"""Processes that outlive the one that started them, and who a process is, so that no other is ever signaled for it."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,67 +10,57 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-_PLAIN = {"NO_COLOR": "1", "COLUMNS": "200"}  # for a log: no colours, no narrow tables
+_PLAIN = {"NO_COLOR": "1", "COLUMNS": "200"}  # for a log: no colors, no narrow tables
 
 
 @dataclass(frozen=True)
-class ProcessIdentity:
-    """A process by its number and the moment of its start, as the system writes it: numbers are given out again."""
+class RunningProcess:
+    """A process that is there: the user that it belongs to, its session, when it began (in words that can only be
+    compared: numbers of processes are given out again), and its arguments."""
 
-    pid: int
+    user: int
+    session: int
     started: str
-
-    @property
-    def alive(self) -> bool:
-        """Whether this very process is still there. One that has ended and is not waited for yet is not."""
-        return self.started != "" and process_start(self.pid) == self.started
-
-    def signal_group(self, number: signal.Signals) -> bool:
-        """Send a signal to the process and those that it started, as a terminal's Ctrl-C does; False where it is gone.
-        It must have been started by `start_detached`, which makes it the first of its group."""
-        if not self.alive:
-            return False
-        try:
-            os.killpg(self.pid, number)
-        except ProcessLookupError:
-            return False
-        return True
+    arguments: tuple[str, ...]
 
 
-def this_process() -> ProcessIdentity:
-    """The identity of the process that asks."""
-    return ProcessIdentity(os.getpid(), process_start(os.getpid()))
-
-
-def process_start(pid: int) -> str:
-    """When the process of that number began, in words that only can be compared; empty where there is none."""
+def process_at(pid: int) -> RunningProcess | None:
+    """The process of that number; None where there is none, or it has ended and is not waited for yet."""
     if pid <= 0:
-        return ""
-    if not Path("/proc/self/stat").exists():
-        return _start_by_ps(pid)
+        return None
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        if not Path("/proc/self/stat").exists():
+            return _by_ps(pid)
+        place = Path(f"/proc/{pid}")
+        fields = (place / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        if fields[0] in "ZX":
+            return None
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-    if fields[0] in "ZX":  # it has ended
-        return ""
-    return f"{fields[19]} {boot}"  # ticks since the machine began, and which beginning that was
+        words = (place / "cmdline").read_bytes().split(b"\0")
+        # `started` is in ticks since the machine began, and says which beginning that was.
+        return RunningProcess(
+            place.stat().st_uid, int(fields[3]), f"{fields[19]} {boot}", tuple(os.fsdecode(one) for one in words)
+        )
+    except (OSError, ValueError, OverflowError):
+        return None
 
 
-def _start_by_ps(pid: int) -> str:
-    """The same where there is no /proc: to the second."""
-    found = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    state, _, start = found.stdout.strip().partition(" ")
-    return "" if state.startswith("Z") else start.strip()
+def _by_ps(pid: int) -> RunningProcess | None:
+    """The same where there is no /proc: to the second, and arguments cut at spaces."""
+    asked = ["ps", "-ww", "-o", "stat=,uid=,lstart=,args=", "-p", str(pid)]
+    words = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+    if len(words) < 7 or words[0].startswith("Z"):
+        return None
+    return RunningProcess(int(words[1]), os.getsid(pid), " ".join(words[2:7]), tuple(words[7:]))
 
 
 def start_detached(
     module: str, arguments: Sequence[str], out: BinaryIO, folder: str | Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Run `python -m module` with these arguments, detached from this terminal and this program's end, in `folder`.
+    """Run `python -m module` with these arguments in `folder`, in a session of its own: neither the end of this
+    program nor that of its terminal ends it.
 
-    What it says goes to `out`. The arguments are given as they are: no shell reads them. Raises OSError.
+    What it prints goes to `out`. The arguments are given as they are: no shell reads them. Raises OSError.
     """
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],

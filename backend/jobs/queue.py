@@ -1,44 +1,31 @@
-"""The queue of jobs: ask for one, cancel one, go on with one, and how many may run at a time.
+"""The jobs of a folder of runs: submit one, cancel one, resume one.
 
-No daemon has to be kept alive: whoever changes the queue starts its supervisor where none runs, and that one ends when
-nothing is left to do.
+There is no daemon. Each job is a process of its own from the moment it is submitted, and waits for its turn by itself
+(`process.py`): as many run at a time as the machine has room for, in the order in which they were submitted.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
+import secrets
 import shlex
+import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from backend.config.plugins import own_modules_refused
 from backend.jobs.commands import check_command, resumed_command
-from backend.jobs.files import (
-    CANCEL,
-    JOB,
-    Job,
-    JobCancellation,
-    JobRequest,
-    read_job,
-    read_jobs,
-    write_once,
-    write_part,
-)
+from backend.jobs.files import CANCEL, JOB, JOB_LOG, Job, JobRequest, own_process, read_job, read_jobs, write_part
 from backend.jobs.processes import start_detached
 from simulator.errors import UserError
-from simulator.files import write_whole
 
 FOLDER = "jobs"  # beside the folders of the runs
-MOST_AT_A_TIME = 64
-_CORES_A_JOB = 8  # below twice that number one job runs at a time
-_LIMIT, _LOCK, _SUPERVISOR, _SUPERVISOR_LOG = "limit", "lock", "supervisor", "supervisor.log"
+_CORES_A_JOB = 8
 
 
 @dataclass(frozen=True)
@@ -52,6 +39,8 @@ class Submission:
 class JobQueue:
     """The jobs in the folder `jobs` of the folder of runs."""
 
+    limit = max(1, (os.cpu_count() or 1) // _CORES_A_JOB)  # jobs that run at a time
+
     def __init__(self, runs: Path) -> None:
         self.folder = (runs / FOLDER).absolute()
 
@@ -60,7 +49,7 @@ class JobQueue:
         return read_jobs(self.folder)
 
     def active(self) -> list[Job]:
-        """Those that wait or run, the newest first, without a look at those that have said how they ended."""
+        """Those that wait or run, the newest first."""
         return [job for job in read_jobs(self.folder, ended=False) if job.active]
 
     def job(self, name: str) -> Job:
@@ -84,146 +73,80 @@ class JobQueue:
         """
         check_command(command)
         where = str((folder or Path.cwd()).absolute())
-        with self._locked():
-            own_modules = own_modules and not own_modules_refused()
-            asked = tuple(command), own_modules
-            same = [one for one in self.active() if (one.request.command, one.request.own_modules) == asked]
-            for one in same:
-                if once and one.own and one.request.folder == where and one.cancelled_at is None:
-                    return Submission(one, False)
-            name = self._add(JobRequest(tuple(command), where, _now(), resumes, own_modules=own_modules))
-            self._wake()
-        return Submission(self.job(name), True)
+        own_modules = own_modules and not own_modules_refused()
+        for one in self.active() if once else ():
+            asked = (one.request.command, one.request.folder, one.request.own_modules)
+            if asked == (tuple(command), where, own_modules) and one.cancelled_at is None:
+                return Submission(one, False)
+        request = JobRequest(tuple(command), where, int(time.time() * 1000), resumes, own_modules=own_modules)
+        try:
+            return Submission(self.job(self._begin(request)), True)
+        except OSError as error:
+            raise UserError(
+                f"the job cannot be started ({error.filename or self.folder}: {error.strerror}): use a folder that you "
+                "can write to, as with --runs"
+            ) from error
 
     def cancel(self, name: str) -> Job:
-        """Cancel a job: one that waits does not begin, one that runs is told to end, as by Ctrl-C. It is ended by force
-        where it has not within `supervisor.CANCEL_SECONDS` seconds. A second call changes nothing.
+        """Cancel a job: one that waits does not begin, and one that runs is told to end, as by Ctrl-C. A second call
+        ends it at once.
 
-        Raises `UserError` where there is no such job or it has ended already.
+        Raises `UserError` where there is no such job, it has ended, or it is not this user's: then nothing is signaled.
         """
         job = self.job(name)
         if not job.active:
-            raise UserError(f"job {name} has ended already: it is {job.status}")
-        # Only the first one who cancels sends the signal: a command takes a second one as "at once".
-        if write_once(job.path / CANCEL, JobCancellation(_now())):
-            process = self.job(name).process
-            if process is not None:
-                process.identity.signal_group(signal.SIGINT)
-        with self._locked():
-            self._wake()
+            raise UserError(f"job {name} cannot be cancelled, it is {job.status}. {job.message}".rstrip(" ."))
+        if job.cancelled_at is None:
+            try:
+                write_part(job.path / CANCEL, int(time.time() * 1000))
+            except OSError as error:
+                raise UserError(f"{job.path / CANCEL} cannot be written ({error.strerror}): remove it") from error
+        number = signal.SIGINT if job.cancelled_at is None else signal.SIGKILL
+        job = self.job(name)
+        # Once more, as late as can be: it may have ended meanwhile, and its number be another's.
+        if job.process is not None and own_process(job.path, job.request, job.process):
+            os.killpg(job.process.pid, number)
         return self.job(name)
 
     def resume(self, name: str) -> Submission:
-        """Go on with a job that stopped, as a new job; one that waits only has its turn looked at.
+        """Continue a job that stopped, as a new job; one that waits or runs is left as it is.
 
-        Raises `UserError` where there is no such job, or nothing can go on.
+        Raises `UserError` where there is no such job, it is not this user's, or it cannot be continued.
         """
         job = self.job(name)
         if not job.own:
             raise UserError(
-                f"job {name} bears no signature of yours for {job.path}, so its command may be anything: read it with "
-                f"`cryptosentinel jobs show {name}`, and give it yourself with `cryptosentinel jobs run`"
+                f"job {name} is not yours, so its command may be anything: read it with `cryptosentinel jobs show "
+                f"{name}`, and submit it yourself with `cryptosentinel jobs run`"
             )
         if job.active:
-            self.wake()
-            return Submission(self.job(name), False)
+            return Submission(job, False)
         command, folder = resumed_command(job), Path(job.request.folder)
         return self.submit(command, folder, once=True, resumes=name, own_modules=job.request.own_modules)
 
-    def wake(self) -> None:
-        """Start the supervisor where jobs wait and none runs, as after a restart of the machine."""
-        if any(job.status == "queued" for job in self.active()):
-            with self._locked():
-                self._wake()
-
-    @property
-    def limit(self) -> int:
-        """How many jobs run at a time."""
-        try:
-            return min(MOST_AT_A_TIME, max(1, int((self.folder / _LIMIT).read_text())))
-        except (OSError, ValueError):
-            return max(1, (os.cpu_count() or 1) // _CORES_A_JOB)
-
-    def set_limit(self, limit: int) -> None:
-        """Let so many jobs run at a time, from now on. Raises `UserError`."""
-        if not 1 <= limit <= MOST_AT_A_TIME:
-            raise UserError(f"{limit} jobs at a time: give a number from 1 to {MOST_AT_A_TIME}")
-        with self._locked():
-            write_whole(self.folder / _LIMIT, str(limit))
-
-    @contextmanager
-    def supervising(self) -> Iterator[bool]:
-        """The block is the queue's supervisor; yields False where another process is."""
-        descriptor = self._opened(_SUPERVISOR)
-        try:
-            yield _lock(descriptor, wait=False)
-        finally:
-            os.close(descriptor)
-
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """The queue is changed by nobody else during the block."""
-        with self._locked():
-            yield
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        descriptor = self._opened(_LOCK)
-        try:
-            _lock(descriptor, wait=True)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def _opened(self, name: str, flags: int = os.O_RDWR) -> int:
-        """A file of the queue, made where there is none. Raises `UserError` where it cannot be, and for a link: the
-        folder may be somebody else's."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for path in (self.folder, self.folder / name):
-                if path.is_symlink():
-                    raise UserError(f"{path} is a link, through which nothing is written: put the file itself there")
-            return os.open(self.folder / name, flags | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise UserError(
-                f"jobs cannot be kept in {self.folder} ({error.strerror}): name another folder with --runs"
-            ) from error
-
-    def _add(self, request: JobRequest) -> str:
-        """The folder of a new job; returns its name."""
-        kind = re.sub(r"[^a-z0-9]", "", request.command[0])
+    def _begin(self, request: JobRequest) -> str:
+        """Start the process of a new job; its name. Raises OSError, and `UserError` for a link."""
+        for place in (self.folder.parent, self.folder):
+            if place.is_symlink():
+                raise UserError(f"{place} is a link, through which nothing is written: use the folder itself")
+        self.folder.mkdir(parents=True, exist_ok=True)
         moment = datetime.fromtimestamp(request.submitted_at / 1000, UTC)
-        first = f"{kind}-{moment:%Y%m%d-%H%M%S}-{moment.microsecond // 1000:03d}"
-        name, number = first, 1
-        while os.path.lexists(self.folder / name):
-            number += 1
-            name = f"{first}-{number}"
-        request = request.signed(self.folder / name)
-        (self.folder / name).mkdir()
-        write_part(self.folder / name / JOB, request)
+        kind = re.sub(r"[^a-z0-9]", "", request.command[0])
+        name = f"{kind}-{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+        path = self.folder / name
+        request = request.signed(path)
+        path.mkdir(mode=0o700)
+        try:
+            write_part(path / JOB, request)
+            with (path / JOB_LOG).open("xb") as out:
+                arguments = [os.path.realpath(path), request.token, *request.command]
+                start_detached("backend.jobs.process", arguments, out, request.folder)
+        except OSError:
+            shutil.rmtree(path)
+            raise
         return name
-
-    def _wake(self) -> None:
-        """Start a supervisor where none is. Only under the lock: the one that is does not end meanwhile."""
-        with self.supervising() as free:
-            pass
-        if free:
-            with os.fdopen(self._opened(_SUPERVISOR_LOG, os.O_WRONLY | os.O_APPEND), "ab") as out:
-                start_detached("backend.jobs.supervisor", [str(self.folder.parent)], out)
 
 
 def command_words(command: Sequence[str]) -> str:
     """A command as one types it in a shell."""
     return shlex.join(("cryptosentinel", *command))
-
-
-def _lock(descriptor: int, wait: bool) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

@@ -1,5 +1,4 @@
-"""Where a role's policy is trained, and in which numbers: device, bfloat16, gradient checkpointing, four-bit base, and
-among which processes its weights are divided.
+"""Where a role's policy is trained, and in which numbers: device, bfloat16, gradient checkpointing, four-bit base.
 
 **bfloat16.** The frozen base is held in it, and matrix products are done in it (torch's autocast). What is trained
 stays float32 with its gradient and its optimizer: an adapter, or in the mode `full` the whole copy. Losses, log-softmax
@@ -32,7 +31,6 @@ from transformers import PreTrainedModel
 
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
-from backend.policies.sharding import ShardGroup
 from cryptosentinel.llm.architecture import blocks_of
 
 Precision = Literal["float32", "bfloat16"]
@@ -42,14 +40,12 @@ DeviceKind = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True)
 class Hardware:
-    """How the policies of a process are held and computed. `device` is torch's name for it; `shards` are the processes
-    among which whole models are divided (`sharding`), None where this one holds them."""
+    """How the policies of a process are held and computed. `device` is torch's name for it."""
 
     device: str = "cpu"
     precision: Precision = "float32"
     checkpointing: bool = False
     quantization: Quantisation = "none"
-    shards: ShardGroup | None = None
 
     @property
     def kind(self) -> DeviceKind:
@@ -72,9 +68,8 @@ class Hardware:
             self.carry(model)  # which packs it
 
     def carry(self, model: nn.Module) -> None:
-        """Bring a model to the device, in place; one that is yet to be divided stays where it was read."""
-        if self.shards is None:
-            model.to(torch.device(self.device))
+        """Bring a model to the device, in place."""
+        model.to(torch.device(self.device))
 
     def place(self, model: nn.Module) -> None:
         """Bring a frozen base to the device, in its numbers, in place; its adapters, if it has any, stay float32."""
@@ -151,12 +146,9 @@ def base_state(model: nn.Module) -> dict[str, Tensor]:
 # -- what a configuration asks of this machine ----------------------------------------------------------------------
 
 
-def hardware_of(training: TrainingConfig, rank: int = 0) -> Hardware:
-    """The hardware of a configuration on this machine, for the process `rank` of those that compute a role together.
-
-    Raises `ConfigError` for what this machine does not have.
-    """
-    device = _device(training, rank)
+def hardware_of(training: TrainingConfig) -> Hardware:
+    """The hardware of a configuration on this machine. Raises `ConfigError` for what this machine does not have."""
+    device = _device(training)
     for key, value, packed in (
         ("quantization", training.quantization, "nf4"),
         ("optimizer", training.optimizer, "adamw8bit"),
@@ -203,7 +195,7 @@ def answering_device(training: TrainingConfig) -> str:
     return "cuda" if training.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def _device(training: TrainingConfig, rank: int) -> str:
+def _device(training: TrainingConfig) -> str:
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if training.device == "cpu" or (training.device == "auto" and not seen):
         return "cpu"
@@ -212,19 +204,14 @@ def _device(training: TrainingConfig, rank: int) -> str:
             f"training.device = cuda, but torch {torch.__version__} sees no GPU: use training.device = cpu, or install "
             "a CUDA build of torch and check the driver (nvidia-smi)"
         )
-    if training.data_parallel > seen:
-        raise ConfigError(
-            f"training.data_parallel = {training.data_parallel} takes a GPU each and torch sees {seen}: lower it"
-        )
-    return f"cuda:{rank}"
+    return "cuda:0"
 
 
 def describe_hardware(training: TrainingConfig) -> dict[str, Any]:
     """What a run records of the hardware that it is trained on. Raises as `hardware_of` does."""
     hardware = hardware_of(training)
     name = torch.cuda.get_device_name(hardware.device) if hardware.kind == "cuda" else "cpu"
-    processes = training.data_parallel
-    return {"device": name, "precision": hardware.precision, "processes": processes, "sharding": training.sharding}
+    return {"device": name, "precision": hardware.precision}
 
 
 def hardware_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ import copy
 import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,6 @@ from backend.policies.hardware import Hardware, base_state
 from backend.policies.linear_layers import quicken
 from backend.policies.logprobs import token_logps
 from backend.policies.lora import LoraSettings, lora_config, on_model
-from backend.policies.sharding import Scorer, divide, spread, whole, without_content
 from backend.policies.tensor_files import fingerprint, read_tensors, write_tensors
 from cryptosentinel.llm.nano import load_model
 from simulator.errors import UserError
@@ -79,12 +78,8 @@ class RolePolicies:
             self._peft = _with_adapters(model, self._adapter_shapes, seed)
             self.hardware.place(model)
         for trained in self._copies.values() if self._copies else [model]:
-            if self.hardware.shards is None:  # a divided model has no whole weight to multiply with
-                quicken(trained)
+            quicken(trained)
             self.hardware.prepare(trained)
-        self._scorers: dict[PreTrainedModel, Scorer] = {}
-        if self.hardware.shards is not None:
-            self._scorers = {one: self._divide(one) for one in (*self._copies.values(), model)}
         self._parameters = {role: self._named_parameters(role) for role in roles}
 
     @property
@@ -96,11 +91,6 @@ class RolePolicies:
     def device(self) -> torch.device:
         """Where the parameters are."""
         return self._base.device
-
-    @property
-    def divided(self) -> bool:
-        """Whether what is trained is divided among processes (`Hardware.shards`); adapters never are."""
-        return self.hardware.shards is not None and self.mode == "full"
 
     def shape(self, role: str) -> LoraSettings | None:
         """The shape of the role's adapter; None where roles are whole models."""
@@ -122,11 +112,11 @@ class RolePolicies:
     ) -> tuple[Tensor, Tensor]:
         """`token_logps` under the role's policy: log-probs and entropies, (B, T) each."""
         with self.hardware.computing():
-            return self._token_logps(self.activate(role), ids, mask, temperature, entropy_gradient)
+            return token_logps(self.activate(role), ids, mask, temperature, entropy_gradient)
 
     def anchor(self) -> None:
         """From here on, the reference of every role is its policy as it is now, no longer the base."""
-        self._anchors = {role: self._held(role) for role in self.roles}
+        self._anchors = {role: self.role_state(role) for role in self.roles}
 
     def reference_logps(self, role: str, ids: Tensor, mask: Tensor, temperature: float = 1.0) -> Tensor:
         """Log-probs (B, T) without gradient under the role's reference: the base (adapters off), or its `anchor`.
@@ -137,27 +127,26 @@ class RolePolicies:
         with torch.no_grad(), self.hardware.computing():
             if role in self._anchors:
                 with self._anchored(role) as model:
-                    return self._token_logps(model, ids, mask, temperature)[0]
+                    return token_logps(model, ids, mask, temperature)[0]
             if self._peft is None:
-                return self._token_logps(self._base, ids, mask, temperature)[0]
+                return token_logps(self._base, ids, mask, temperature)[0]
             with self._peft.disable_adapter():
-                return self._token_logps(self._base, ids, mask, temperature)[0]
+                return token_logps(self._base, ids, mask, temperature)[0]
 
     def merged_state(self, role: str) -> dict[str, Tensor]:
         """The role's whole model for a decode engine: fp32 copies under the base's own parameter names.
 
-        W + (alpha / r) B A is computed in fp32; neither base nor adapter changes. A divided model is gathered on the
-        CPU.
+        W + (alpha / r) B A is computed in fp32; neither base nor adapter changes.
         """
         with torch.no_grad():
             shape = self.shape(role)
             if shape is None:
-                state = self._whole_state(role)
+                state = base_state(self._copies[role])
                 return {name: tensor.to(torch.float32, copy=True) for name, tensor in state.items()}
             scaling = shape.lora_alpha / shape.lora_rank
             merged = {
                 name.replace(".base_layer.", "."): tensor.to(torch.float32, copy=True)
-                for name, tensor in self._whole_state(role).items()
+                for name, tensor in base_state(self._base).items()
                 if ".lora_" not in name
             }
             own = self._parameters[role]
@@ -173,12 +162,8 @@ class RolePolicies:
             return merged
 
     def role_state(self, role: str) -> dict[str, Tensor]:
-        """A copy of the role's own parameters (an adapter under peft's names, or a whole model): for a rollback. That
-        of a divided model is gathered on the CPU."""
-        if not self.divided:
-            return self._held(role)
-        state = self._whole_state(role)
-        return {name: state[name] for name in self._parameters[role]}
+        """A copy of the role's own parameters (an adapter under peft's names, or a whole model): for a rollback."""
+        return {name: parameter.detach().clone() for name, parameter in self._parameters[role].items()}
 
     def load_role_state(self, role: str, state: Mapping[str, Tensor]) -> None:
         """Copy parameters from `role_state` back in place; optimizers keep pointing at them. Raises ValueError."""
@@ -187,22 +172,13 @@ class RolePolicies:
         if wanted != given:
             odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
             raise ValueError(f"the parameters of {role} do not fit: {odd[0]} and {len(odd) - 1} others differ")
-        shards = self.hardware.shards if self.divided else None
-        sent = nullcontext() if shards is None else shards.together("load_role_state", role, without_content(state))
-        with torch.no_grad(), sent:
+        with torch.no_grad():
             for name, parameter in own.items():
-                parameter.copy_(spread(state[name], parameter, shards))
-
-    def gather(self, role: str) -> None:
-        """Take part, without keeping anything, when the process that leads gathers a divided model: the role's, or the
-        base where that is shared."""
-        for tensor in self._model(role).state_dict().values():
-            whole(tensor)
+                parameter.copy_(state[name])
 
     def version(self, role: str) -> str:
         """Name of the role's present weights, made of their content: equal weights on an equal base, equal name."""
-        parameters = self.role_state(role) if self.divided else self._parameters[role]
-        return version_name(role, self.base_fingerprint, parameters)
+        return version_name(role, self.base_fingerprint, self._parameters[role])
 
     def save(self, folder: Path) -> None:
         """Write `{role}.safetensors` for each role."""
@@ -243,41 +219,12 @@ class RolePolicies:
     @contextmanager
     def _anchored(self, role: str) -> Iterator[PreTrainedModel]:
         """The model that answers for `role`, with the parameters of its anchor for the time of a block."""
-        own = self._held(role)
+        own = self.role_state(role)
         self._put(role, self._anchors[role])
         try:
             yield self.activate(role)
         finally:
             self._put(role, own)
-
-    def _divide(self, model: PreTrainedModel) -> Scorer:
-        """Divide the model among the processes, and bring what every one of them holds to the device."""
-        device = torch.device(self.hardware.device)
-        adapters = [one for name, one in model.named_parameters() if ".lora_" in name]
-        for parameter in adapters:
-            parameter.data = parameter.data.to(device)
-        return divide(model, adapters, device, self.hardware.dtype)
-
-    def _token_logps(
-        self, model: PreTrainedModel, ids: Tensor, mask: Tensor, temperature: float, entropy_gradient: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        if model not in self._scorers:
-            return token_logps(model, ids, mask, temperature, entropy_gradient)
-        logps, entropy = self._scorers[model](ids, mask, temperature, entropy_gradient)
-        return logps, entropy
-
-    def _model(self, role: str) -> PreTrainedModel:
-        return self._copies[role] if self._copies else self._base
-
-    def _whole_state(self, role: str) -> dict[str, Tensor]:
-        """Parameters and buffers of the model that answers for `role`, in one piece."""
-        shards = self.hardware.shards
-        with nullcontext() if shards is None else shards.together("gather", role):
-            return {name: whole(tensor) for name, tensor in base_state(self._model(role)).items()}
-
-    def _held(self, role: str) -> dict[str, Tensor]:
-        """A copy of what this process holds of the role's own parameters."""
-        return {name: parameter.detach().clone() for name, parameter in self._parameters[role].items()}
 
     def _put(self, role: str, held: Mapping[str, Tensor]) -> None:
         with torch.no_grad():

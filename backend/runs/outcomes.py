@@ -153,15 +153,6 @@ class BacktestOutcome:
 
 
 @dataclass(frozen=True)
-class TrainBegun:
-    """A training that was written and whose processes are to be started; what it begins with is in `folder`."""
-
-    run: str
-    folder: Path
-    config: Config
-
-
-@dataclass(frozen=True)
 class TrainOutcome:
     """A finished training. The team is in `folder`; `state` is where the training ended, `summary` all that was stored
     of the run."""

@@ -29,7 +29,6 @@ from backend.store.records import (
     ShardRecord,
     TrajectoryRecord,
 )
-from backend.store.sharing.token_files import in_file, without_tokens
 from backend.store.store import Store
 
 _Key = tuple[Any, ...]
@@ -95,8 +94,7 @@ def _readable(store: Store, kind: type[Record], run: str, step: int | None, chec
     condition = "run = $run" if step is None else "run = $run AND step = $step"
     rows = store.connection.query(f"SELECT * FROM {kind.table} WHERE {condition}", {"run": run, "step": step})
     records: dict[_Key, Record] = {}
-    for there in rows:
-        row = without_tokens(there) if kind is TrajectoryRecord and in_file(there) else there
+    for row in rows:
         key = tuple(row["id"].id) if isinstance(row["id"].id, list) else (row["id"].id,)
         try:
             record = kind.from_row(row)

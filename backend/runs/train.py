@@ -1,8 +1,7 @@
-"""The use cases that train: `train`, M-GRPO in this process or in several, and `sft`, supervised fine-tuning."""
+"""The use cases that train: `train`, M-GRPO in this process or on Ray, and `sft`, supervised fine-tuning."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -12,16 +11,16 @@ from typing import Any, Protocol
 from backend.builders.market import account_of, load_market, split, unknown_to_training
 from backend.builders.parts import part_notes
 from backend.config.artefacts import effect_of
-from backend.config.ownership import is_own, signed
+from backend.config.ownership import is_own
 from backend.config.schema import Config
 from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
 from backend.policies.hardware import describe_hardware, hardware_change
 from backend.processes import started
 from backend.reporting.run_summary import summarise
-from backend.runs.outcomes import SftOutcome, TrainBegun, TrainOutcome
+from backend.runs.outcomes import SftOutcome, TrainOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, SftRequest, TrainRequest
-from backend.store.records import EvaluationRecord, RunRecord
-from backend.store.run_record import BY_HAND, how_to_trust, new_run_id, recorded_run, store_at, stored_config, versions
+from backend.store.records import EvaluationRecord
+from backend.store.run_record import how_to_trust, new_run_id, recorded_run, store_at, stored_config
 from backend.store.store import Store
 from backend.training import rl_job
 from backend.training.checkpoints import TrainingState
@@ -35,7 +34,7 @@ SFT = "sft"  # the kind of such a run, and the name of what it came to
 
 
 class TrainingProcess(Protocol):
-    """How a training runs. `ThisProcess` is the way in this process; `backend.cli.serve` has others."""
+    """How a training runs. `ThisProcess` is the way in this process; `backend.cli.train.OnRay` another."""
 
     @property
     def resume_options(self) -> str:
@@ -56,29 +55,6 @@ class TrainingProcess(Protocol):
         """Train, going on from the newest checkpoint in `folder` if there is one. Raises `RunFailed`."""
 
 
-class BegunProcess(Protocol):
-    """How a training that is only begun is begun; its processes are started one by one later."""
-
-    @property
-    def begun_message(self) -> str:
-        """What the record says of the run then."""
-
-    def fit(self, config: Config) -> tuple[Config, str | None]:
-        """See `TrainingProcess`."""
-
-    def check(self, config: Config) -> None:
-        """See `TrainingProcess`."""
-
-    def check_resumed(self, folder: Path) -> None:
-        """See `TrainingProcess`."""
-
-    def record(self) -> dict[str, Any]:
-        """What the run's record says of its processes."""
-
-    def begin(self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer) -> None:
-        """Make what the run begins with, and bring it to where its processes find it."""
-
-
 class ThisProcess:
     """A training in this process, and in helpers that keep nothing (`backend.processes`)."""
 
@@ -95,9 +71,7 @@ class ThisProcess:
     def check_resumed(self, folder: Path) -> None:
         """See `TrainingProcess`."""
         if (folder / "services").exists():
-            raise UserError(
-                f"the run in {folder} was trained in several processes: go on with --launch processes or ray"
-            )
+            raise UserError(f"the run in {folder} was trained on Ray: continue it with --launch ray")
 
     def train(
         self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
@@ -133,30 +107,6 @@ def train_team(
     return TrainOutcome(run, folder, config, state, summary)
 
 
-def begin_training(
-    request: TrainRequest,
-    store: Store | str | Path,
-    runs: Path,
-    observer: Observer,
-    process: BegunProcess,
-) -> TrainBegun:
-    """Write a training that is carried out by processes which are started one by one: its record, and in its folder
-    what it begins with. Then nobody is at work on it. Raises `UserError` as `train_team` does."""
-    settings = _settings(request, process)
-    with store_at(store) as opened:
-        prepared = _prepared(request, settings, opened, runs, observer, process)
-        run, config = prepared.run, prepared.config
-        document = {"config": config.to_dict(), "versions": versions(), **prepared.more, **process.record()}
-        record = RunRecord(
-            run, "train", config.training.seed, prepared.market.content_hash, int(time.time() * 1000),
-            signed(run, document), "interrupted", message="it was being begun",
-        )  # fmt: skip
-        opened.add_run(record)
-        process.begin(config, prepared.market, opened, run, prepared.folder, observer)
-        opened.resume_run(replace(record, message=process.begun_message))
-    return TrainBegun(run, prepared.folder, config)
-
-
 @dataclass(frozen=True)
 class _Prepared:
     """A training before its record is written; `more` is what the record holds besides the configuration."""
@@ -168,7 +118,7 @@ class _Prepared:
     more: dict[str, Any]
 
 
-def _settings(request: TrainRequest, process: TrainingProcess | BegunProcess) -> tuple[Config, list[str]]:
+def _settings(request: TrainRequest, process: TrainingProcess) -> tuple[Config, list[str]]:
     """The configuration that was asked for, and notes on it. Raises `UserError` for one that cannot be trained so."""
     config, notes = request.settings(), []
     if not request.resume:
@@ -184,7 +134,7 @@ def _prepared(
     opened: Store,
     runs: Path,
     observer: Observer,
-    process: TrainingProcess | BegunProcess,
+    process: TrainingProcess,
 ) -> _Prepared:
     """The run, its folder, its configuration and its market. Raises `UserError` for a request that cannot be met."""
     config, notes = settings
@@ -264,9 +214,7 @@ def _sft_run(store: Store, document: Mapping[str, Any], folder: Path) -> tuple[s
     return new_run_id(SFT), False
 
 
-def _resumed(
-    store: Store, request: TrainRequest, folder: Path, process: TrainingProcess | BegunProcess, observer: Observer
-) -> Config:
+def _resumed(store: Store, request: TrainRequest, folder: Path, process: TrainingProcess, observer: Observer) -> Config:
     """The configuration of a run that goes on. Makes sure that no other program trains it.
 
     Of a run that this user did not make, what its record may not say comes from the request. Raises `UserError`, also
@@ -276,11 +224,6 @@ def _resumed(
     record = store.run(run)
     if record.kind != "train":
         raise UserError(f"run {run} is no training run: `cryptosentinel runs` lists those that are")
-    if BY_HAND in record.config:
-        raise UserError(
-            f"the processes of run {run} are started one by one: go on with `cryptosentinel serve lead {run}` and its "
-            "trainers"
-        )
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder, so nothing to go on from: give --runs as before")
     given = request.given()

@@ -1,5 +1,6 @@
 """Records of runs in SurrealDB: `Store` and the record types."""
 
+from backend.store import client_library as client_library  # first of all: how the library is imported
 from backend.store.errors import StoreError
 from backend.store.records import (
     AdapterRecord,
@@ -15,12 +16,9 @@ from backend.store.records import (
     RolloutRecord,
     RunRecord,
     RunStatus,
-    ServiceRecord,
-    ServiceState,
     ShardRecord,
     TrajectoryRecord,
 )
-from backend.store.sharing import client_library as client_library  # first of all: how the library is imported
 from backend.store.store import Store
 
 __all__ = [
@@ -37,8 +35,6 @@ __all__ = [
     "RolloutRecord",
     "RunRecord",
     "RunStatus",
-    "ServiceRecord",
-    "ServiceState",
     "ShardRecord",
     "Store",
     "StoreError",

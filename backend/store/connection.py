@@ -17,7 +17,6 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
 from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -34,7 +33,6 @@ from backend.store.errors import StoreDiskError, StoreError
 from backend.store.holding import COPY, QUERY, FolderHolding, hold, hold_copy
 from backend.store.local_server import HolderFailed, LocalClient
 from backend.store.lock import FolderHeld
-from backend.store.sharing.objects import OBJECTS_FOLDER, ObjectFolder, ObjectStore
 from simulator.files import DISK_FULL
 
 USER_VARIABLE = "CRYPTOSENTINEL_STORE_USER"
@@ -125,18 +123,6 @@ class Connection:
             raise self._unreachable(error) from error
         except (RuntimeError, SurrealError, *_UNREACHABLE) as error:
             raise self._cannot_open(error) from error
-
-    @property
-    def keeps_files(self) -> bool:
-        """Whether there is a place for files: beside the database of a folder."""
-        return self.folder is not None
-
-    @cached_property
-    def objects(self) -> ObjectStore:
-        """Where the contents of the files of runs are."""
-        if self.folder is None:
-            raise StoreError(f"store {self.name} takes no files: give a folder")
-        return ObjectFolder(self.folder / OBJECTS_FOLDER)
 
     def close(self) -> None:
         """Close the database, or leave it to the others; a second call does nothing."""

@@ -18,7 +18,6 @@ from backend.store.errors import StoreError
 
 RunStatus = Literal["running", "finished", "failed", "interrupted", "deleting"]
 PAPER = "paper"  # the kind of run that a paper session is
-ServiceState = Literal["starting", "waiting", "working", "stopped", "failed"]
 
 _STRICT = ConfigDict(strict=True)
 _ARRAYS = tuple(one["codec"] for one in (INT32, FLOAT32, MASK))
@@ -351,10 +350,7 @@ class MetricRecord(Record):
 
 @dataclass(frozen=True)
 class ShardRecord(Record):
-    """Marks a shard of a step as complete: written after everything that its process had to write.
-
-    The counts are of what it wrote, so that a reader can see that nothing is missing (`Store.step_complete`).
-    """
+    """Marks a shard of a step as complete, with how many records it has: they are written in one transaction."""
 
     table = "shard"
     identity = ("run", "step", "shard")
@@ -382,78 +378,6 @@ class PublishedRecord(Record):
 
 
 @dataclass(frozen=True)
-class ServiceRecord(Record):
-    """What a process of a run is doing. It reports now and then, with a `beat` that is one more each time.
-
-    `updated_at` is set by the database's own clock, so that processes on several machines need not agree on the time:
-    compare it with `Store.now`. What a writer puts there is ignored.
-    """
-
-    table = "service"
-    identity = ("run", "name")
-
-    name: str  # rollout-0, trainer-manager, ...
-    kind: str  # rollout, trainer, ...
-    role: str | None
-    code_version: str
-    process: str  # tells it from its predecessor: the process id will do
-    state: ServiceState
-    step: int | None
-    beat: int
-    message: str | None = field(default=None, metadata=TEXT)
-    updated_at: int = 0
-
-
-@dataclass(frozen=True)
-class ClaimRecord(Record):
-    """Who rolls out a shard of a step: the process `process`, which goes by the name `service`."""
-
-    table = "claim"
-    identity = ("run", "step", "shard")
-
-    step: int
-    shard: int
-    service: str
-    process: str
-
-
-@dataclass(frozen=True)
-class FileRecord(Record):
-    """A file of a run whose content is with the store (`objects.py`), for processes that share no folder."""
-
-    table = "file"
-    identity = ("run", "name")
-
-    name: str  # relative to the run's folder
-    checksum: str  # SHA-256
-    size: int
-
-
-@dataclass(frozen=True)
-class TensorRecord(Record):
-    """The file with the tokens of a role's conversations in a shard of a step (`token_files.py`). It lies with the
-    store, and is written before this record, which comes before the conversations and the shard's marker."""
-
-    table = "tensors"
-    identity = ("run", "step", "shard", "role")
-
-    step: int
-    shard: int
-    role: str
-    checksum: str  # SHA-256
-    size: int  # bytes
-    tokens: int
-
-    @property
-    def name(self) -> str:
-        """As `FileRecord.name`; the files of a step lie together."""
-        return f"tensors/step-{self.step:06d}/{self.shard:04d}-{self.role}.safetensors"
-
-
-StoredFile = FileRecord | TensorRecord  # whose content is with the store
-
-
-@dataclass(frozen=True)
 class TrialRecord(Record):
     """One way of trading that was tested on one window: a row of the ledger of trials.
 
@@ -478,5 +402,5 @@ KINDS: tuple[type[Record], ...] = (
     EvaluationRecord, BacktestRecord, DecisionRecord, JournalRecord, MetricRecord, RunRecord,
 )  # fmt: skip
 # What goes when a run is deleted; and every kind there is, each after those that it refers to.
-OF_A_RUN: tuple[type[Record], ...] = (*KINDS, ServiceRecord, FileRecord, TensorRecord, CallCountRecord)
-ALL_KINDS: tuple[type[Record], ...] = (*OF_A_RUN, ClaimRecord, TrialRecord)
+OF_A_RUN: tuple[type[Record], ...] = (*KINDS, CallCountRecord)
+ALL_KINDS: tuple[type[Record], ...] = (*OF_A_RUN, TrialRecord)

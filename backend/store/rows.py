@@ -12,12 +12,7 @@ from surrealdb.data.types.range import BoundExcluded, BoundIncluded, Range
 from backend.store.records import (
     CallCountRecord,
     Delegation,
-    QueryRecord,
     Record,
-    RewardRecord,
-    RolloutRecord,
-    ServiceRecord,
-    TensorRecord,
     TrajectoryRecord,
 )
 
@@ -47,26 +42,23 @@ FOR $one IN $steps {
 };
 """
 
-# Removes the marker of a shard, and what there is of its queries if there is anything: `$keys` are the marker's and
-# theirs, which are written before all else.
-CLEAR_SHARD = (
-    "LET $there = SELECT VALUE id FROM $keys; DELETE $marker RETURN NONE; IF array::len($there) > 0 {"
+# A shard with all its records, in one statement and so in one transaction, unless it is there.
+ADD_SHARD = (
+    "IF !record::exists($mark) {"
     + "".join(
-        f"DELETE {kind.table} WHERE run = $run AND step = $step AND query IN $queries RETURN NONE;"
-        for kind in (RewardRecord, Delegation, TrajectoryRecord, RolloutRecord, QueryRecord)
+        f"FOR $row IN ${name} {{ UPSERT $row.id CONTENT $row RETURN NONE }};"
+        for name in ("queries", "rollouts", "trajectories")
     )
-    + f"DELETE {TensorRecord.table} WHERE run = $run AND step = $step AND shard = $shard RETURN NONE; {COUNT_CALLS} }};"
+    + "FOR $row IN $edges { LET $caller = $row.in; LET $edge = $row.id; LET $callee = $row.out;"
+    "RELATE $caller->$edge->$callee CONTENT $row RETURN NONE };"
+    f"{COUNT_CALLS} CREATE $mark CONTENT $shard RETURN NONE }};"
 )
+SHARD_BYTES = 12_000_000  # of conversations in a shard: a server takes 16 MiB in a message
 
-# A process reports (`service_report`) if no other has reported under its name since; whether it has. In each, what the
-# record itself says is there when this is sent again because its answer was lost.
-BEAT_SERVICE = (
-    "IF (SELECT VALUE process = $process AND beat IN [$since, $beat] FROM ONLY $key) != false "
-    "{{ {report}; RETURN true }} ELSE {{ RETURN false }}"
-)
-TAKE_SERVICE = (
-    "LET $now = SELECT process, beat FROM ONLY $key; LET $who = IF $now = NONE {{ NONE }} ELSE {{ [$now.process, "
-    "$now.beat] }}; IF $who = $expected OR $who = [$process, $beat] {{ {report}; RETURN true }} ELSE {{ RETURN false }}"
+# A record that is not replaced where it is there; whether it is the one that is there now.
+ADD_FIRST = (
+    "IF record::exists($id) { RETURN (SELECT * FROM ONLY $id) = $row } "
+    "ELSE { CREATE $id CONTENT $row RETURN NONE; RETURN true }"
 )
 
 
@@ -120,13 +112,22 @@ def database_row(record: Record) -> dict[str, Any]:
     return {"id": key, **row}
 
 
-def service_report(record: ServiceRecord) -> tuple[str, dict[str, Any]]:
-    """The statement that writes what a process reports, at the time of the database's clock, and its parameters."""
-    row = record.row()
-    values = {name: value for name, value in row.items() if name != "updated_at"}
-    fields = ", ".join(f"{name} = ${name}" for name in values)
-    text = f"UPSERT $key SET {fields}, updated_at = time::millis(time::now()) RETURN NONE"
-    return text, {"key": record_key(record, row), **values}
+def numbered_edges(records: Sequence[TrajectoryRecord]) -> list[Delegation]:
+    """An edge for each conversation that has a caller, numbered in their order among the calls of that caller."""
+    edges: list[Delegation] = []
+    made: Counter[tuple[int, int, int, tuple[str, int]]] = Counter()
+    for record in records:
+        if record.caller is not None:
+            rollout = (record.step, record.query, record.rollout)
+            position = made[(*rollout, record.caller)]
+            made[(*rollout, record.caller)] += 1
+            edges.append(Delegation(record.run, *rollout, record.caller, record.role, record.ordinal, position))
+    return edges
+
+
+def row_bytes(row: Mapping[str, Any]) -> int:
+    """Bytes of the texts and arrays in a row, which are nearly all of it."""
+    return sum(len(value) for value in row.values() if isinstance(value, str | bytes))
 
 
 def portions(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -134,7 +135,7 @@ def portions(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     portion: list[dict[str, Any]] = []
     size = 0
     for row in rows:
-        own = sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+        own = row_bytes(row)
         if portion and (len(portion) == ROWS_PER_REQUEST or size + own > _BYTES_PER_REQUEST):
             yield portion
             portion, size = [], 0

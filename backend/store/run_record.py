@@ -25,8 +25,6 @@ from backend.store.store import Store
 from simulator.errors import Interrupted
 
 PROGRAM = "cryptosentinel"
-# In the configuration of a run whose processes are started one by one: see `backend.distributed.by_hand`.
-BY_HAND = "by_hand"
 PACKAGES = (PROGRAM, "torch", "transformers", "peft", "numpy", "numba", "surrealdb")
 
 

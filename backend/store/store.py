@@ -7,8 +7,7 @@ as parameters, never inside the query text.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -25,11 +24,9 @@ from backend.store.records import (
     AdapterRecord,
     BacktestRecord,
     CallCountRecord,
-    ClaimRecord,
     DecisionRecord,
     Delegation,
     EvaluationRecord,
-    FileRecord,
     JournalRecord,
     MetricRecord,
     PublishedRecord,
@@ -39,32 +36,27 @@ from backend.store.records import (
     RolloutRecord,
     RunRecord,
     RunStatus,
-    ServiceRecord,
     ShardRecord,
-    TensorRecord,
     TrajectoryRecord,
     TrialRecord,
 )
 from backend.store.rows import (
-    BEAT_SERVICE,
-    CLEAR_SHARD,
+    ADD_FIRST,
+    ADD_SHARD,
     COUNT_CALLS,
     ROWS_PER_REQUEST,
-    TAKE_SERVICE,
+    SHARD_BYTES,
     WRITE_EDGES,
     call_histogram,
     counted_steps,
     database_row,
     equal_condition,
     key_range,
+    numbered_edges,
     portions,
-    record_key,
-    service_report,
+    row_bytes,
 )
 from backend.store.schema import prepare_schema
-from backend.store.sharing.fences import CLAIM, CLAIMED, FENCED, Fence, StoreFenced, guard
-from backend.store.sharing.objects import ObjectStore, object_part
-from backend.store.sharing.token_files import ConversationTokens, conversations, without_tokens, write_token_files
 
 R = TypeVar("R", bound=Record)
 
@@ -72,11 +64,10 @@ R = TypeVar("R", bound=Record)
 class Store:
     """An open store. Use `Store.open`, and close it: `with Store.open(folder) as store: ...`."""
 
-    def __init__(self, connection: Connection, leases: lease.Leases, fences: tuple[Fence, ...] = ()) -> None:
+    def __init__(self, connection: Connection, leases: lease.Leases) -> None:
         self._connection = connection
         self._name = connection.name
         self._leases = leases
-        self._fences = fences
 
     @classmethod
     def open(cls, where: str | Path, reads_only: bool = False, exclusive: bool = False) -> Self:
@@ -108,15 +99,6 @@ class Store:
             store.close()
             raise
         return store
-
-    def fenced(self, *fences: Fence) -> Self:
-        """The same open store, for who may write only as long as all `fences` stand: else `StoreFenced` is raised."""
-        return type(self)(self._connection, self._leases, (*self._fences, *fences))
-
-    @property
-    def objects(self) -> ObjectStore:
-        """Where the contents of the files of runs are. Raises `StoreError` for a store in memory."""
-        return self._connection.objects
 
     @property
     def connection(self) -> Connection:
@@ -191,28 +173,14 @@ class Store:
         """Add the rollouts of a step."""
         self._write(records)
 
-    def add_trajectories(self, records: Sequence[TrajectoryRecord], shard: int | None = None) -> None:
+    def add_trajectories(self, records: Sequence[TrajectoryRecord]) -> None:
         """Add conversations, and an edge `caller -> delegated -> callee` for each that has a caller.
 
         Give all conversations of a rollout in one call and in the order in which they began: that order numbers the
-        calls that each caller made. Where they are all those of a `shard` of a step, their tokens lie in files, if the
-        store takes files. Raises `StoreError` if a caller is neither among them nor stored.
+        calls that each caller made. Raises `StoreError` if a caller is neither among them nor stored.
         """
-        if shard is None or not self._connection.keeps_files:
-            self._write(records)
-        else:
-            rows = [database_row(record) for record in records]
-            self._write(write_token_files(self.objects, shard, rows))
-            self._write_rows(TrajectoryRecord, rows)
-        edges: list[Delegation] = []
-        made: Counter[tuple[int, int, int, tuple[str, int]]] = Counter()
-        for record in records:
-            if record.caller is not None:
-                rollout = (record.step, record.query, record.rollout)
-                position = made[(*rollout, record.caller)]
-                made[(*rollout, record.caller)] += 1
-                edges.append(Delegation(record.run, *rollout, record.caller, record.role, record.ordinal, position))
-        self._write(edges)
+        self._write(records)
+        self._write(numbered_edges(records))
 
     def add_rewards(self, records: Sequence[RewardRecord]) -> None:
         """Add the rewards of a step, one per trajectory."""
@@ -246,63 +214,35 @@ class Store:
         """Add an entry of a paper session's journal; it is on disk when this returns."""
         self._write([record])
 
-    def add_shard(self, record: ShardRecord) -> None:
-        """Mark a shard of a step as complete, after everything else of it was added."""
-        self._write([record])
+    def add_shard(
+        self,
+        mark: ShardRecord,
+        queries: Sequence[QueryRecord],
+        rollouts: Sequence[RolloutRecord],
+        trajectories: Sequence[TrajectoryRecord],
+    ) -> None:
+        """Add a shard of a step with all its records in one transaction; where the shard is there, change nothing.
 
-    def clear_shard(self, run_id: str, step: int, shard: int, queries: Sequence[int]) -> None:
-        """Remove the marker of a shard and whatever an earlier attempt left of its queries, before it is done anew. An
-        attempt writes its queries before all else."""
-        place = {"run": run_id, "step": step, "shard": shard, "queries": list(queries)}
-        marker = RecordID(ShardRecord.table, [run_id, step, shard])
-        keys = [marker, *(RecordID(QueryRecord.table, [run_id, step, query]) for query in queries)]
-        parameters = {**place, "steps": counted_steps([(run_id, step)]), "marker": marker, "keys": keys}
-        self._change(CLEAR_SHARD, parameters=parameters)
-
-    def claim_shard(self, record: ClaimRecord, dead_after: float) -> bool:
-        """Take a shard of a step that is not complete for the process that the record names; whether it has it now. It
-        has where nobody had it, or one that ended, was replaced or has not reported for `dead_after` seconds. Of
-        several that ask at once one gets it. It writes through a store that is `fenced` by it: a former holder cannot.
+        Two processes that both write a shard, as when one was thought dead, so leave that of one of them, whole.
+        Raises `StoreError` for one that is larger than a server takes in a message.
         """
-        row = record.row()
-        marker = RecordID(ShardRecord.table, [record.run, record.step, record.shard])
-        parameters = {**row, "key": record_key(record, row), "marker": marker, "dead_after": int(1000 * dead_after)}
-        return bool(self._change(CLAIM, parameters=parameters, answer=CLAIMED))
+        edges = numbered_edges(trajectories)
+        rows = [[database_row(one) for one in kind] for kind in (queries, rollouts, trajectories, edges)]
+        if (size := sum(row_bytes(row) for row in rows[2])) > SHARD_BYTES:
+            raise StoreError(
+                f"shard {mark.shard} of step {mark.step} holds {size / 1e6:.0f} MB, and {SHARD_BYTES / 1e6:.0f} MB go "
+                "in one transaction: give training.shards a higher number"
+            )
+        row = database_row(mark)
+        names = ("queries", "rollouts", "trajectories", "edges")
+        parameters = {"mark": row["id"], "shard": row, "steps": counted_steps([(mark.run, mark.step)])}
+        self._change(ADD_SHARD, parameters=parameters | dict(zip(names, rows, strict=True)))
 
-    def claims(self, run_id: str, step: int) -> dict[int, str]:
-        """Which process has which shard of a step; also of complete ones."""
-        return {claim.shard: claim.process for claim in self._read(ClaimRecord, run=run_id, step=step)}
-
-    def add_file(self, record: FileRecord) -> None:
-        """Add a file of a run whose content is with the store, or replace the one of this name."""
-        self._write([record])
-
-    def remove_files(self, run_id: str, names: Sequence[str]) -> None:
-        """Forget files of a run; their contents are removed by who has asked for this."""
-        keys = [RecordID(FileRecord.table, [run_id, name]) for name in names]
-        self._change("DELETE $keys RETURN NONE;", parameters={"keys": keys})
-
-    def add_published(self, record: PublishedRecord) -> None:
-        """Add the weights that a role's trainer made for a step."""
-        self._write([record])
-
-    def report_service(self, record: ServiceRecord) -> None:
-        """Say what a process of a run is doing; its `updated_at` becomes the time now, by the database's clock."""
-        report, values = service_report(record)
-        self._connection.query(report, values)
-
-    def beat_service(self, record: ServiceRecord, since: int) -> bool:
-        """As `report_service`, for a process whose last report had the beat `since`. False, and nothing is written,
-        where another process has reported under this name in the meantime."""
-        report, values = service_report(record)
-        return bool(self._connection.query(BEAT_SERVICE.format(report=report), {"since": since, **values}))
-
-    def take_service(self, record: ServiceRecord, former: ServiceRecord | None) -> bool:
-        """As `report_service`, for a process that takes the name of `former`, None where nobody had it. False, and
-        nothing is written, where another has taken it since or the former one has reported again."""
-        report, values = service_report(record)
-        expected = None if former is None else [former.process, former.beat]
-        return bool(self._connection.query(TAKE_SERVICE.format(report=report), {"expected": expected, **values}))
+    def add_published(self, record: PublishedRecord) -> bool:
+        """Add the weights that a role's trainer made for a step. False, and nothing changes, where the step has some:
+        the first stay."""
+        row = database_row(record)
+        return bool(self._connection.query(ADD_FIRST, {"id": row["id"], "row": row}))
 
     def put(self, records: Sequence[Record]) -> None:
         """Add records of any one kind as they are, edges too."""
@@ -332,18 +272,8 @@ class Store:
         whole, and a second call finishes it. Raises `StoreError` as `mark_deleting` does.
         """
         self.mark_deleting(run_id)
-        if self._connection.keeps_files and (self.files(run_id) or self.count(TensorRecord, run_id)):
-            self.objects.remove_run(run_id)
         deleted = 0
-        kinds: tuple[type[Record], ...] = (
-            ServiceRecord,
-            ClaimRecord,
-            FileRecord,
-            TensorRecord,
-            CallCountRecord,
-            *reversed(KINDS[:-1]),
-        )
-        for kind in kinds:
+        for kind in (CallCountRecord, *reversed(KINDS[:-1])):
             for step in self.steps(kind, run_id) if "step" in kind.identity else (None,):
                 portion = self._delete(kind, run_id, step)
                 deleted += portion
@@ -359,9 +289,6 @@ class Store:
         for step in steps:
             self._delete(Delegation, run_id, step)
             dropped += self._delete(TrajectoryRecord, run_id, step)
-            if files := self.tensors(run_id, step):
-                self._delete(TensorRecord, run_id, step)
-                self.objects.remove(run_id, object_part(files[0].name), [file.checksum for file in files])
         return dropped
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -390,21 +317,8 @@ class Store:
         return self._read(RolloutRecord, run=run_id, step=step)
 
     def trajectories(self, run_id: str, step: int, role: str | None = None) -> list[TrajectoryRecord]:
-        """Conversations of a step, of one role or of all, in order of query, rollout, role and ordinal. Raises
-        `StoreError` where the file with the tokens of one is damaged."""
+        """Conversations of a step, of one role or of all, in order of query, rollout, role and ordinal."""
         return self._read(TrajectoryRecord, run=run_id, step=step, role=role)
-
-    def conversation_tokens(
-        self, run_id: str, step: int, role: str, early: Mapping[str, Any] | None = None
-    ) -> list[tuple[TrajectoryRecord, ConversationTokens]]:
-        """As `trajectories` of one role, for who needs arrays: the tokens are not in the records but beside them. Files
-        whose contents `early` has, by checksum, are not read again (`read_token_file`)."""
-        rows, reader = conversations(self._connection, {"run": run_id, "step": step, "role": role}, early)
-        return [(TrajectoryRecord.from_row(without_tokens(row)), reader.tokens(row)) for row in rows]
-
-    def tensors(self, run_id: str, step: int | None = None, role: str | None = None) -> list[TensorRecord]:
-        """The files with tokens of conversations in order of step, shard and role."""
-        return self._read(TensorRecord, run=run_id, step=step, role=role)
 
     def delegations(self, run_id: str, step: int) -> list[Delegation]:
         """Edges of the graph: who called whom in a step."""
@@ -454,36 +368,9 @@ class Store:
         """Markers of complete shards in order of step and shard."""
         return self._read(ShardRecord, run=run_id, step=step)
 
-    def step_complete(self, run_id: str, step: int, shards: int, closing: int | None = None) -> bool:
-        """Whether the markers of all shards 0 to `shards` - 1 of a step are there, and that of number `closing` where
-        a step may have further shards and one marker says that there come no more.
-
-        Raises `StoreError` if they are and the step holds another number of records than they counted.
-        """
-        marks = {mark.shard: mark for mark in self.shards(run_id, step)}
-        if not marks.keys() >= {*range(shards), *(() if closing is None else (closing,))}:
-            return False
-        for kind, name in ((QueryRecord, "queries"), (RolloutRecord, "rollouts"), (TrajectoryRecord, "trajectories")):
-            expected = sum(getattr(mark, name) for mark in marks.values())
-            stored = self.count(kind, run_id, step)
-            if stored != expected:
-                raise StoreError(
-                    f"store {self._name}: step {step} of run {run_id} holds {stored} {name}, its shards wrote "
-                    f"{expected}: roll this step out again"
-                )
-        return True
-
     def published(self, run_id: str, step: int | None = None, role: str | None = None) -> list[PublishedRecord]:
         """Published weights in order of role and step."""
         return self._read(PublishedRecord, run=run_id, step=step, role=role)
-
-    def files(self, run_id: str, part: str = "") -> list[FileRecord]:
-        """The files of a run whose contents are with the store, in order of name; with `part` those of that folder."""
-        return [one for one in self._read(FileRecord, run=run_id) if not part or one.name.startswith(f"{part}/")]
-
-    def services(self, run_id: str) -> list[ServiceRecord]:
-        """The processes of a run in order of name."""
-        return self._read(ServiceRecord, run=run_id)
 
     def now(self) -> int:
         """The time by the database's clock, in milliseconds since the epoch."""
@@ -534,16 +421,9 @@ class Store:
             else:
                 self._change(*(WRITE_EDGES if kind is Delegation else (plain,)), parameters={"rows": rows})
 
-    def _change(self, *transactions: str, parameters: dict[str, Any], answer: str = "") -> Any:
-        """Carry out transactions one after the other, each only while the fences stand; what `answer` returns then."""
-        check, fences = guard(self._fences)
-        text = "".join(f"BEGIN; {check} {statements} COMMIT;" for statements in transactions)
-        try:
-            return self._connection.query(text + answer, parameters | fences)
-        except StoreError as error:
-            if self._fences and FENCED in str(error):
-                raise StoreFenced(f"store {self._name}: {str(error).partition(FENCED)[2].strip()}") from error
-            raise
+    def _change(self, *transactions: str, parameters: dict[str, Any]) -> None:
+        """Carry out transactions one after the other."""
+        self._connection.query("".join(f"BEGIN; {text} COMMIT;" for text in transactions), parameters)
 
     def _delete(self, kind: type[Record], run_id: str, step: int | None) -> int:
         """Delete the records of a kind that a run has, or one step of it, in transactions of bounded size; returns how
@@ -570,9 +450,6 @@ class Store:
 
     def _read(self, kind: type[R], **equal: str | int | None) -> list[R]:
         """Records whose fields equal those given (None: any), in order of their keys."""
-        if kind is TrajectoryRecord:
-            rows, reader = conversations(self._connection, equal)
-            return [kind.from_row(reader.row(row)) for row in rows]
         condition, wanted = equal_condition(equal)
         rows = self._connection.query(f"SELECT * FROM {kind.table} WHERE {condition} ORDER BY id", wanted)
         return [kind.from_row(row) for row in rows]

@@ -1,9 +1,9 @@
 """What a trainer is composed of. Three parts have a local and a distributed implementation:
 
-    part            local (`in_process.py`)              distributed (`backend.distributed`)
-    RolloutSource   all shards in this process           the rollout workers, one or more
-    LearnerPool     a learner for each role here         a process for each role
-    StateStore      a checkpoint of everything           the coordinator's own small file
+    part            local (`in_process.py`)              on Ray (`backend.distributed.driver`)
+    RolloutSource   this process and its helpers         actors: the rollout workers
+    LearnerPool     a learner for each role here         actors: a trainer for each role
+    StateStore      a checkpoint of everything           the driver's own small file
 
 The trainer does not know which of them it runs with, and both end with the same bits.
 """

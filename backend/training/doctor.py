@@ -169,10 +169,8 @@ def unlearned_warm_start(history: History, role: str) -> list[Row]:
 
 
 def engine_gap(history: History, role: str) -> list[Row]:
-    """Engine and trainer disagree on what was sampled, and do not with older weights by setting."""
-    older = {step for step, (age,) in history.rows(f"{role}/staleness") if age}
-    rows = [row for row in history.rows(f"{role}/engine_gap") if row[0] not in older]
-    return sustained(rows, SHORT_RUN, lambda row: row[0] > GAP)
+    """Engine and trainer disagree on what was sampled."""
+    return sustained(history.rows(f"{role}/engine_gap"), SHORT_RUN, lambda row: row[0] > GAP)
 
 
 def sustained(rows: Sequence[Row], length: int, holds: Callable[[tuple[float, ...]], bool]) -> list[Row]:

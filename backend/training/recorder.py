@@ -15,7 +15,7 @@ from backend.store.records import (
     QueryRecord,
     RewardRecord,
     RolloutRecord,
-    TensorRecord,
+    ShardRecord,
     TrajectoryRecord,
 )
 from backend.store.store import Store
@@ -99,24 +99,45 @@ class TrainingRecorder:
         team: Sequence[Sequence[Rollout]],
         practice: Sequence[Sequence[Practice]],
         role_outcomes: Mapping[str, Sequence[Sequence[float]]],
-        store: Store | None = None,
-        shard: int | None = None,
     ) -> list[RolloutRecord]:
-        """Write queries, rollouts, conversations and delegations of a step; returns the rollouts' records. `store` is
-        the run's, as it is fenced for who writes the part `shard` of the step.
+        """Write queries, rollouts, conversations and delegations of a step; returns the rollouts' records.
 
         `role_outcomes` are those of `team` (`rollout.role_outcomes`). Practice has conversations, but no team, so no
         rollout and no delegation.
         """
-        store = store or self.store
+        queries, records, trajectories = self._records(step, stage, team, practice, role_outcomes)
+        self.store.add_queries(queries)
+        self.store.add_rollouts(records)
+        self.store.add_trajectories(trajectories)
+        return records
+
+    def shard(
+        self,
+        step: int,
+        stage: int,
+        shard: int,
+        team: Sequence[Sequence[Rollout]],
+        practice: Sequence[Sequence[Practice]],
+        role_outcomes: Mapping[str, Sequence[Sequence[float]]],
+    ) -> None:
+        """Write the part `shard` of a step as `rollouts` does, whole or, where it is stored, not at all."""
+        queries, records, trajectories = self._records(step, stage, team, practice, role_outcomes)
+        mark = ShardRecord(self.run, step, shard, len(queries), len(records), len(trajectories))
+        self.store.add_shard(mark, queries, records, trajectories)
+
+    def _records(
+        self,
+        step: int,
+        stage: int,
+        team: Sequence[Sequence[Rollout]],
+        practice: Sequence[Sequence[Practice]],
+        role_outcomes: Mapping[str, Sequence[Sequence[float]]],
+    ) -> tuple[list[QueryRecord], list[RolloutRecord], list[TrajectoryRecord]]:
         groups: list[Sequence[Rollout | Practice]] = [*team, *practice]
-        queries = [group[0].query for group in groups]
-        store.add_queries(
-            [
-                QueryRecord(self.run, step, query.number, stage, query.symbols, query.bar, query.view().now, query.seed)
-                for query in queries
-            ]
-        )
+        queries = [
+            QueryRecord(self.run, step, query.number, stage, query.symbols, query.bar, query.view().now, query.seed)
+            for query in (group[0].query for group in groups)
+        ]
         records: list[RolloutRecord] = []
         trajectories: list[TrajectoryRecord] = []
         for place, group in enumerate(team):
@@ -137,9 +158,7 @@ class TrainingRecorder:
                     self._trajectory(step, attempt, call, transcript, None, attempt.shared_outcome)
                     for call, transcript in zip(attempt.subs, attempt.transcripts, strict=True)
                 ]
-        store.add_rollouts(records)
-        store.add_trajectories(trajectories, shard)
-        return records
+        return queries, records, trajectories
 
     def rewards(self, step: int, credits: Mapping[str, RoleCredit]) -> None:
         """Write the rewards and advantages of the roles."""
@@ -156,8 +175,7 @@ class TrainingRecorder:
         if not self._keep or before <= (self._dropped_before or 0):
             return
         if self._dropped_before is None:  # a former life of the run may have left some
-            kinds = (TrajectoryRecord, TensorRecord)
-            steps: Iterable[int] = sorted({step for kind in kinds for step in self.store.steps(kind, self.run, before)})
+            steps: Iterable[int] = self.store.steps(TrajectoryRecord, self.run, before)
         else:
             steps = range(self._dropped_before, before)
         self.store.drop_trajectories(self.run, steps)

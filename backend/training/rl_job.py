@@ -17,14 +17,12 @@ from backend.models.manifest import TeamManifest, write_manifest
 from backend.models.registry import START
 from backend.models.shape import Shape
 from backend.policies.hardware import hardware_of, machine_memory
-from backend.policies.sharding import ShardGroup
 from backend.processes import ALONE, Workers, cores
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.chosen_recipe import credit_of, recipe_of
 from backend.training.components import TrainingParts
 from backend.training.in_process import helper_gradients, local_learners, local_trainer
-from backend.training.learning.data_parallel import gradient_pool
 from backend.training.memory_estimate import require
 from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.rollout_parts import begun_parts
@@ -66,16 +64,14 @@ def run_rl(
     folder.mkdir(parents=True, exist_ok=True)
     base = begin(config, market, folder, report, workers)
     _require_memory(config, Shape.of(read_config(base)))
-    roles, start = roles_of(config.team.roles), start_of(config.training, folder)
-    with gradient_pool(base, config.training, roles, start) as gradients:
-        parts = training_parts(config, market, store, run, folder, base, folder, workers, gradients.shards)
-        side_by_side = helper_gradients(parts) if config.training.data_parallel == 1 else None
-        trainer = local_trainer(parts, local_learners(parts, side_by_side or gradients), side_by_side)
-        try:
-            trainer.resume()
-            state = trainer.run(on_progress)
-        finally:
-            parts.recorder.close()
+    parts = training_parts(config, market, store, run, folder, base, folder, workers)
+    gradients = helper_gradients(parts)
+    trainer = local_trainer(parts, local_learners(parts, gradients), gradients)
+    try:
+        trainer.resume()
+        state = trainer.run(on_progress)
+    finally:
+        parts.recorder.close()
     write_team(config, folder, base, trainer, market)
     return TrainingResult(folder, state)
 
@@ -89,13 +85,11 @@ def training_parts(
     base: Path,
     metrics_folder: Path,
     workers: Workers = ALONE,
-    weight_shards: ShardGroup | None = None,
 ) -> TrainingParts:
     """What trains or rolls out over the base model in `base`, with the weights that the run in `folder` begins with;
-    the files of its metrics go to `metrics_folder`. `workers` share the shards of a step; `weight_shards` are the
-    processes among which the policies are divided."""
+    the files of its metrics go to `metrics_folder`. `workers` share the shards of a step."""
     start = start_of(config.training, folder)
-    rolling = begun_parts(config, market, run, base, start, weight_shards)
+    rolling = begun_parts(config, market, run, base, start)
     recorder = TrainingRecorder(
         store,
         run,
@@ -133,9 +127,9 @@ def write_team(config: Config, folder: Path, base: Path, trainer: Trainer, marke
 
 def processes_for(config: Config) -> int:
     """How many processes share a training on this machine: one a core and no more than it has shards. One alone where a
-    model server answers, a GPU computes, or `training.data_parallel` shares the steps."""
+    model server answers or a GPU computes."""
     training = config.training
-    if config.engine.kind != "local" or training.data_parallel > 1 or hardware_of(training).kind != "cpu":
+    if config.engine.kind != "local" or hardware_of(training).kind != "cpu":
         return 1
     return min(cores(), training.shards)
 
@@ -143,10 +137,6 @@ def processes_for(config: Config) -> int:
 def check_ready(config: Config) -> None:
     """Raise `UserError` for a training that cannot be done as it is configured, or not on this machine."""
     check_trainable(config)
-    if config.training.staleness:
-        raise ConfigError(
-            f"training.staleness = {config.training.staleness} is for several processes: leave it out, or use --launch"
-        )
     require_wandb(config.training.wandb_project)
     hardware_of(config.training)
 
@@ -176,11 +166,6 @@ def check_trainable(config: Config) -> None:
     credit_of(config.training)
     for problem in _of_the_team(config):
         raise ConfigError(problem)
-    if config.training.sharding == "fsdp" and config.training.data_parallel == 1:
-        raise ConfigError(
-            "training.sharding = 'fsdp' divides the weights among the processes of training.data_parallel, which is 1: "
-            "set that to 2 or more, or leave sharding out"
-        )
     if config.training.scenario_source == "beliefs" and not config.market.data and config.market.coins > MOST_COINS:
         raise ConfigError(
             f"training.scenario_source = 'beliefs' is for {MOST_COINS} coins at most, and market.coins = "

@@ -1,9 +1,8 @@
 """The M-GRPO trainer (arXiv 2511.13288): rollouts, learning, validation, and the next step.
 
 One step: draw queries, roll the team out K times on each, score, and then for each role apart: align, group, advantage,
-objective, optimizer step. New weights go to the engine before the next step, so every rollout is on-policy unless
-`training.staleness` asks for older weights. Where the rollouts come from and who learns is not decided
-here: see `components.py`.
+objective, optimizer step. New weights go to the engine before the next step, so every rollout is on-policy. Where the
+rollouts come from and who learns is not decided here: see `components.py`.
 """
 
 from __future__ import annotations
@@ -96,8 +95,7 @@ class Trainer:
         """One step of training; its metrics. Raises `RunFailed` where the run cannot go on."""
         state, step = self.state, self.state.step
         stage = self._curriculum.stage(state.stage, self._spent_of_stage2())
-        goes_on = not (self.config.tokens or self._validates_after(step + 1))
-        rollouts = self._rollouts.collect(StepPlan(step, stage, step - state.stage_began, goes_on))
+        rollouts = self._rollouts.collect(StepPlan(step, stage))
         learning = self._learners.train_step(step, rollouts.data)
         self._recorder.rewards(step, learning.credits)
         metrics = {**rollouts.metrics, **learning.metrics}

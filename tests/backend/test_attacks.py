@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from backend.distributed.files.run_files import CarriedFiles, RunFiles
 
 from backend.config.load import config_from_dict
 from backend.config.ownership import SIGNATURE, signed
 from backend.decisions.checked_documents import check_document
-from backend.distributed.files.run_files import CarriedFiles, RunFiles
 from backend.models.manifest import MANIFEST, read_manifest, write_manifest
 from backend.models.registry import base_of_team
 from backend.policies.adapters import save_versions

@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,10 +22,9 @@ from backend.config.artefacts import effect_of
 from backend.experiments.plan import OF_AN_ARM, read_experiment
 from backend.experiments.run import ExperimentRequest, run_experiment
 from backend.experiments.search import SearchRequest, search_parameters
-from backend.jobs import process, queue, supervisor
+from backend.jobs import queue
 from backend.jobs.files import JOB, JobRequest
 from backend.jobs.queue import JobQueue
-from backend.jobs.supervisor import Supervisor
 from simulator.data.archive import write_market
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -60,17 +60,17 @@ def command(tmp_path: Path, bird: Canary, monkeypatch: pytest.MonkeyPatch, capsy
 def test_a_job_that_this_user_did_not_ask_for_is_not_run(
     whose: str, command: Run, bird: Canary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither by the page, which wakes the queue, nor by a job of the user's own, nor when it is resumed."""
+    """Not when it lies there, not as one of the user's own, and not when it is resumed."""
     here = tmp_path / "here"
     jobs, name = here / "runs" / "jobs", "backtest-20240101-000000-000"
-    hostile = JobRequest(COMMAND, str(here), 1)
+    hostile = JobRequest(COMMAND, str(here), int(time.time() * 1000))
     if whose == "another user's":
         with monkeypatch.context() as other:
             other.setenv("XDG_STATE_HOME", str(tmp_path / "their-state"))
             hostile = hostile.signed(jobs / name)
     elif whose == "another command's":
-        signature = replace(hostile, command=("backtest", "--team", "hold")).signed(jobs / name).signature
-        hostile = replace(hostile, signature=signature)
+        token = replace(hostile, command=("backtest", "--team", "hold")).signed(jobs / name).token
+        hostile = replace(hostile, token=token)
     elif whose == "another place's":
         hostile = hostile.signed(jobs / "backtest-20240101-000000-001")
     (jobs / name).mkdir(parents=True)
@@ -81,36 +81,15 @@ def test_a_job_that_this_user_did_not_ask_for_is_not_run(
         begun.append(Path(arguments[0]).name)
 
     monkeypatch.setattr(queue, "start_detached", begin)
-    JobQueue(here / "runs").wake()
-    assert begun == [], "no supervisor is needed for it"
     assert name in command("jobs", "list").out
     shown = command("jobs", "show", name)
-    assert shown.code == 0 and "no signature of yours" in shown.out and MODULE in shown.out
-    resumed = command("jobs", "resume", name)
-    assert resumed.code == 2 and "no signature of yours" in resumed.err
-    mine = JobQueue(here / "runs").submit(("data", "list", "nowhere"), here).job
-
-    class Child:
-        def poll(self) -> int:
-            return 0
-
-        def kill(self) -> None:
-            pass
-
-        def wait(self) -> int:
-            return 0
-
-    def begin_job(module: str, arguments: list[str], *rest: object) -> Child:
-        begun.append(Path(arguments[0]).name)
-        return Child()
-
-    monkeypatch.setattr(supervisor, "start_detached", begin_job)
-    begun.clear()
-    Supervisor(JobQueue(here / "runs")).serve()
-    assert begun == [mine.name]
-    assert process.run_job(jobs / name) == 2
+    assert shown.code == 0 and "is not yours" in shown.out and MODULE in shown.out
+    for refused in ("resume", "cancel"):
+        result = command("jobs", refused, name)
+        assert result.code == 2 and "is not yours" in result.err
+    assert begun == []
     again = JobQueue(here / "runs").submit(COMMAND, here, once=True)
-    assert again.new, "another's job is not taken for one's own"
+    assert again.new and begun == [again.job.name], "another's job is not taken for one's own"
     bird.assert_untouched()
     assert MODULE not in sys.modules
 
@@ -125,23 +104,18 @@ def test_a_job_is_refused_where_no_key_can_be_kept(
     assert command("jobs", "list").out.startswith("there are no jobs")
 
 
-@pytest.mark.parametrize("place", ["", "lock", "supervisor", "supervisor.log", "limit", "limit.tmp"])
-def test_a_link_in_a_folder_of_jobs_writes_nothing_elsewhere(
-    place: str, command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_link_for_the_folder_of_jobs_writes_nothing_elsewhere(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue, "start_detached", lambda module, arguments, out: out.write(b"said"))
+    monkeypatch.setattr(queue, "start_detached", lambda module, arguments, out, folder: out.write(b"said"))
     precious = tmp_path / "precious"
     precious.mkdir()
-    (precious / "mine").write_text("mine")
     jobs = tmp_path / "here" / "runs" / "jobs"
-    (jobs / place).parent.mkdir(parents=True)
-    (jobs / place if place else jobs).symlink_to(precious / "mine" if place else precious)
-    for arguments in (("run", "--", "backtest"), ("limit", "3")):
-        result = command("jobs", *arguments)
-        assert result.code in (0, 2) and "Traceback" not in result.err
-        if not place or (place in ("lock", "supervisor", "supervisor.log") and arguments[0] == "run"):
-            assert result.code == 2 and "is a link" in result.err, arguments
-    assert [path.name for path in precious.iterdir()] == ["mine"] and (precious / "mine").read_text() == "mine"
+    jobs.parent.mkdir(parents=True)
+    jobs.symlink_to(precious)
+    result = command("jobs", "run", "--", "backtest")
+    assert result.code == 2 and "is a link" in result.err
+    assert not list(precious.iterdir())
 
 
 def test_a_file_that_is_written_whole_is_not_written_through_a_link(tmp_path: Path) -> None:

@@ -25,9 +25,7 @@ from backend.paper.review.drift import paper_drift
 from backend.paper.sessions import paper_parity
 from backend.reporting.run_page import RunPage
 from backend.reporting.run_summary import RunSummary
-from backend.store.errors import StoreError
 from backend.store.records import RunRecord
-from backend.store.sharing.objects import OBJECTS_FOLDER, ObjectFolder
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from simulator.errors import UserError
@@ -175,34 +173,6 @@ def test_a_team_of_a_journal_that_is_no_team_is_not_imported(command: Run, bird:
 # -- files beside the database ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["", RUN, f"{RUN}/tensors-step-000001", f"{RUN}/tensors-step-000001/{'0' * 64}"])
-def test_a_link_among_a_stores_files_is_neither_followed_nor_emptied(place: str, tmp_path: Path) -> None:
-    precious = tmp_path / "precious" / "deep" / "deeper"
-    precious.mkdir(parents=True)
-    mine = precious / "mine"
-    mine.write_text("mine")
-    os.utime(mine, (0, 0))
-    link = tmp_path / OBJECTS_FOLDER / place if place else tmp_path / OBJECTS_FOLDER
-    link.parent.mkdir(parents=True, exist_ok=True)
-    is_file = place.count("/") == 2
-    link.symlink_to(mine if is_file else tmp_path / "precious")
-    objects, part = ObjectFolder(tmp_path / OBJECTS_FOLDER), "tensors-step-000001"
-    for attempt in (
-        lambda: objects.read(RUN, part, "0" * 64, 0),
-        lambda: objects.remove(RUN, part, ["0" * 64]),
-        lambda: objects.finish(RUN, "0" * 32, part, "0" * 64),
-    ):
-        with pytest.raises(StoreError, match="is a link"):
-            attempt()
-    if not is_file:
-        for every in (objects.names, lambda: objects.remove_others(())):
-            with pytest.raises(StoreError, match="is a link"):
-                every()
-    else:
-        objects.remove_others(())
-    assert mine.read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     "place",
     [
@@ -287,14 +257,6 @@ def test_a_pipe_in_a_backup_is_not_waited_for(place: str, command: Run, tmp_path
         assert result.code == 2 and "neither a file nor a folder" in result.err, (arguments, result.err)
 
 
-def test_a_pipe_among_a_stores_files_is_not_waited_for(tmp_path: Path) -> None:
-    folder = tmp_path / OBJECTS_FOLDER / RUN / "tensors-step-000001"
-    folder.mkdir(parents=True)
-    os.mkfifo(folder / ("0" * 64))
-    with pytest.raises(StoreError, match="neither a file nor a folder"):
-        ObjectFolder(tmp_path / OBJECTS_FOLDER).read(RUN, "tensors-step-000001", "0" * 64, 0)
-
-
 @pytest.mark.parametrize("name", ["demo", "demo.toml", "configs/demo.toml", "presets/demo.toml"])
 def test_a_preset_beside_an_artefact_is_not_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = load_config("demo")
@@ -303,15 +265,6 @@ def test_a_preset_beside_an_artefact_is_not_read(name: str, tmp_path: Path, monk
     theirs.parent.mkdir(exist_ok=True)
     theirs.write_text('[engine]\nkind = "vllm"\npython = "helper"\n')
     assert load_config("demo") == ours and "demo" in presets()
-
-
-@pytest.mark.parametrize("name", ["../../x", "a/b", "..", "\0"])
-def test_a_role_of_a_token_file_leads_nowhere_else(name: str, tmp_path: Path) -> None:
-    """Run, role and checksum of its record are somebody's words; a place in the folder is made of them."""
-    objects = ObjectFolder(tmp_path / OBJECTS_FOLDER)
-    for run, part, checksum in ((name, "tensors-step-000001", "0" * 64), (RUN, name, "0" * 64), (RUN, "tensors", name)):
-        with pytest.raises(StoreError):
-            objects.read(run, part, checksum, 0)
 
 
 def _value(config: Config, key: str) -> object:

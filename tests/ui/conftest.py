@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from backend.jobs import files as job_files
 from backend.jobs import queue as jobs_queue
 from backend.jobs.queue import JobQueue
 from simulator.data.archive import write_market
 from tests.stored_runs import small_market
 from tests.ui.browsing import CHROMIUM
+
+ALIVE = "alive"  # how a process that a test gives to a job began
 
 
 @pytest.fixture(scope="module")
@@ -44,4 +47,5 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def queue(here: Path, monkeypatch: pytest.MonkeyPatch) -> JobQueue:
     """The jobs of the page; no process is started for them."""
     monkeypatch.setattr(jobs_queue, "start_detached", lambda *given: None)
+    monkeypatch.setattr(job_files, "own_process", lambda path, request, process: process.started == ALIVE or None)
     return JobQueue(here / "runs")

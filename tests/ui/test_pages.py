@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -13,14 +14,13 @@ from streamlit.testing.v1 import AppTest
 from backend.decisions.document import Message, StoredDecision, write_decisions
 from backend.errors import FOLDER_GONE
 from backend.jobs.files import Job, JobOutcome, JobProcess, JobProgress, write_part
-from backend.jobs.processes import this_process
 from backend.jobs.queue import JobQueue
-from backend.jobs.supervisor import Supervisor
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.exchange.orders import Order
 from tests.hostile_runs import RUN, dangerous, hostile_store
 from tests.stored_runs import add_backtest_run, add_demo_run, comparison, episode, full_decision
+from tests.ui.conftest import ALIVE
 from tests.ui.page_client import APP, address, field, look_at, open_page, open_part, words
 
 PAGES = ("runs", "new_backtest", "training", "data", "experiments", "laboratory", "arena", "paper", "jobs")
@@ -271,7 +271,7 @@ def test_a_backtest_is_found_again_from_anywhere_and_opens_its_result(here: Path
     other_tab = open_page("views/new_backtest.py")
     field(other_tab.button, job.name.replace("-", "-")).click().run()
     assert "waits for its turn" in words(other_tab), "a second tab is told of it"
-    write_part(job.path / "process.json", JobProcess(**vars(this_process()), started_at=5))
+    write_part(job.path / "process.json", JobProcess(1, ALIVE, 5))
     write_part(job.path / "progress.json", JobProgress("", "backtest", 30, 60))
     (job.path / "equity.jsonl").write_text('["scripted", 1577836800000, 100.0]\n["scripted", 1577923200000, 101.0]\n')
     app.run()
@@ -324,11 +324,12 @@ def test_nonsense_in_the_address_is_a_sentence_and_a_way_on(queue: JobQueue, pag
 
 
 @pytest.mark.slow
-def test_a_real_backtest_on_the_sample(here: Path, queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_backtest_on_the_sample(here: Path) -> None:
     app = open_page("views/new_backtest.py")
     assert app.text_input[0].value == "data/synthetic"
     field(app.button, "Run").click().run()
-    Supervisor(queue).serve()
+    while JobQueue(here / "runs").active():
+        time.sleep(0.2)
     app.run()
     assert not app.exception and not app.error
     assert "Scripted team made" in words(app)

@@ -10,11 +10,11 @@ from streamlit.testing.v1 import AppTest
 
 from backend.config.load import load_config
 from backend.jobs.files import JobOutcome, JobProcess, JobProgress, write_part
-from backend.jobs.processes import this_process
 from backend.jobs.queue import JobQueue
 from backend.store.records import AdapterRecord, QueryRecord, RewardRecord, RolloutRecord, RunRecord
 from backend.store.store import Store
 from tests.stored_runs import add_demo_run
+from tests.ui.conftest import ALIVE
 from tests.ui.page_client import address, field, look_at, open_page, words
 
 _PAGE = "views/training.py"
@@ -118,7 +118,7 @@ def test_one_is_stopped_and_gone_on_with(here: Path, queue: JobQueue) -> None:
     app = open_page(_PAGE)
     field(app.button, "Start").click().run()
     [job] = queue.jobs()
-    write_part(job.path / "process.json", JobProcess(**vars(this_process()), started_at=5))
+    write_part(job.path / "process.json", JobProcess(1, ALIVE, 5))
     with Store.open(here / "store") as store:
         add_training(store, "train-1")
         write_part(job.path / "progress.json", JobProgress("train-1", "M-GRPO", 1, 4))

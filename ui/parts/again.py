@@ -121,7 +121,6 @@ def show_again(key: str, part: str) -> bool:
     """The job that the address names and what came of it; `part` is in the commands of those that belong here. False
     where the address names none."""
     queue = job_queue()
-    queue.wake()
     jobs = [job for job in queue.jobs() if any(word.startswith(part) for word in job.request.command)]
     shown = asked_for("job", [job.name for job in queue.jobs()], "a job")[:1]
     notice = st.session_state.pop("told of job", None)

@@ -26,6 +26,7 @@ _SAID = {
     "failed": "failed",
     "cancelled": "was cancelled",
     "died": "ended unexpectedly",
+    "foreign": "is not yours",
 }
 
 

@@ -57,7 +57,6 @@ def _page() -> None:
 def _jobs() -> None:
     """The download that the address names, and others that run."""
     queue = job_queue()
-    queue.wake()
     jobs = queue.jobs()
     shown = asked_for("job", [job.name for job in jobs], "a job")[:1]
     for job in newest_of(jobs, "data"):

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from backend.jobs.files import Job
-from backend.jobs.queue import MOST_AT_A_TIME, command_words
+from backend.jobs.queue import command_words
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import address_follows, asked_for, job_queue, mistakes_explained, read_run
 from ui.parts.drawing import MOMENT, show_table
@@ -29,14 +29,12 @@ def _page() -> None:
     st.caption("Work that goes on without this page: here and in `cryptosentinel jobs` it is the same.")
     queue = job_queue()
     with mistakes_explained():
-        queue.wake()
         jobs = queue.jobs()
         if not jobs:
             st.info("There are no jobs yet. Start a backtest under New backtest, or hand a command to the queue:")
             st.code("cryptosentinel jobs run -- train --config quick", language=None)
             _follow([])
             return
-        _limit()
         names = [job.name for job in jobs]
         _follow(names)
         asked = asked_for("job", names, "a job")
@@ -58,16 +56,6 @@ def _page() -> None:
         if job.run:
             st.divider()
             show_run(read_run(job.run))
-
-
-def _limit() -> None:
-    queue = job_queue()
-    number = st.number_input(
-        "Jobs at a time", min_value=1, max_value=MOST_AT_A_TIME, value=queue.limit, width=160,
-        help="Each takes a processor core or more. The others wait in order.",
-    )  # fmt: skip
-    if int(number) != queue.limit:
-        queue.set_limit(int(number))
 
 
 @st.fragment(run_every=LOOK_SECONDS)

@@ -34,7 +34,6 @@ def _page() -> None:
     """Ask what to run, or show the backtest that the address names: as it goes, and then what came of it."""
     st.title("New backtest")
     queue = job_queue()
-    queue.wake()
     jobs = queue.jobs()
     names = [job.name for job in jobs]
     asked = asked_for("job", names, "a job")

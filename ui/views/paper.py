@@ -67,7 +67,6 @@ def _page() -> None:
 def _jobs() -> None:
     """The job that the address names, and others of sessions that wait or run."""
     queue = job_queue()
-    queue.wake()
     jobs = queue.jobs()
     shown = asked_for("job", [job.name for job in jobs], "a job")[:1]
     for job in newest_of(jobs, "paper"):

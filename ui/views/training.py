@@ -51,7 +51,6 @@ def _page() -> None:
     )
     queue = job_queue()
     with mistakes_explained():
-        queue.wake()
         state = current_state()
         jobs = [job for job in queue.jobs() if job.request.command[0] in _COMMANDS]
         with open_store() as store:

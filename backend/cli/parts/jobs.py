@@ -10,7 +10,6 @@ from backend.cli.console import console, narrow_table
 from backend.cli.parts.places import RunsOption
 from backend.jobs.files import Job
 from backend.jobs.queue import JobQueue, command_words
-from backend.jobs.supervisor import CANCEL_SECONDS
 from backend.runs.requests import RUNS
 from simulator.market.timeframes import format_time
 
@@ -81,10 +80,9 @@ def jobs_show(
 
 @jobs_app.command("cancel")
 def jobs_cancel(job: JobArgument, runs: RunsOption = RUNS) -> None:
-    """Cancel a job. One that runs ends as by Ctrl-C, and by force where it has not within 30 seconds."""
+    """Cancel a job. One that runs ends as by Ctrl-C; a second time ends it at once."""
     state = JobQueue(runs).cancel(job)
-    waits = f"; it has {CANCEL_SECONDS:.0f} seconds to end in order" if state.status == "running" else ""
-    console.print(f"job {job} is cancelled{waits}")
+    console.print(f"job {job} is being stopped" if state.active else f"job {job} is cancelled")
 
 
 @jobs_app.command("resume")
@@ -98,18 +96,6 @@ def jobs_resume(job: JobArgument, runs: RunsOption = RUNS) -> None:
         )
     else:
         console.print(f"job {goes_on.name} is {goes_on.status} already", soft_wrap=True)
-
-
-@jobs_app.command("limit")
-def jobs_limit(
-    number: Annotated[int | None, typer.Argument(metavar="[NUMBER]", help="Jobs at a time, 1 to 64.")] = None,
-    runs: RunsOption = RUNS,
-) -> None:
-    """Show how many jobs run at a time, or set it. By default one, and one for each eight cores of a large machine."""
-    queue = JobQueue(runs)
-    if number is not None:
-        queue.set_limit(number)
-    console.print(f"at most {queue.limit} at a time")
 
 
 def _facts(job: Job) -> list[tuple[str, str]]:

@@ -41,13 +41,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The step that is next, its stage, and how many steps of that stage are done. `goes_on`: the step after it is of
-    the same stage, whatever this one brings, as no validation comes between them."""
+    """The step that is next, and its stage."""
 
     step: int
     stage: Stage
-    stage_steps: int
-    goes_on: bool = False
 
 
 @dataclass(frozen=True)

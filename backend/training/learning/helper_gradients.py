@@ -18,11 +18,8 @@ import torch
 from torch import Tensor
 
 from backend.config.training import TrainingConfig
-from backend.policies.role_policies import RolePolicies
-from backend.policies.sharding import ShardGroup
 from backend.processes import Helper, Workers, WorkReport, silent
 from backend.training.learning.batches import MicroBatch, StepStats
-from backend.training.learning.optimizers import RoleOptimizer
 from backend.training.learning.role_trainer import LocalGradients, PolicyGradient
 from backend.training.rollout.shared_shards import TrainingPlace, helpers_parts
 
@@ -45,8 +42,6 @@ class _GradientTask:
 
 class HelperGradients:
     """A `GradientPool` whose roles are divided among this process and its helpers, an update to one of them."""
-
-    shards: ShardGroup | None = None  # each process holds the policies whole
 
     def __init__(self, workers: Workers, place: TrainingPlace) -> None:
         self._workers = workers
@@ -71,10 +66,6 @@ class HelperGradients:
                 return learn(role)
 
         return self._workers.share(with_helper, roles)
-
-    def token_budget(self, batch_tokens: int, tokens: int) -> int:
-        """As `GradientPool.token_budget`."""
-        return self._here.token_budget(batch_tokens, tokens)
 
     def accumulate(
         self, policy: PolicyGradient, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats
@@ -141,10 +132,6 @@ class HelperGradients:
             return lines
 
         return list(zip(batches, self._workers.share(alone, batches), strict=True))
-
-    def optimizer(self, policies: RolePolicies, role: str, config: TrainingConfig) -> RoleOptimizer:
-        """As `GradientPool.optimizer`: the step itself is taken in this process."""
-        return self._here.optimizer(policies, role, config)
 
     def _task(
         self,

@@ -14,86 +14,50 @@ None of them decays weights: an adapter begins at 0 and is small.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers.optimization import Adafactor
-
-from backend.policies.sharding import ShardGroup, spread, whole
 
 OptimizerName = Literal["adamw", "adamw8bit", "adafactor", "sgd"]
 MOMENTUM = 0.9
 BETAS = (0.9, 0.95)  # AdamW's decay rates of the two moments
 
 
-class RoleOptimizer(Protocol):
-    """What makes the steps of one role's parameters."""
-
-    def clip(self, most: float) -> float:
-        """Scale the gradient to this norm where it is longer; its norm before."""
-        ...
-
-    def step(self, lr: float) -> None:
-        """One step along the gradient."""
-        ...
-
-    def zero_grad(self) -> None:
-        """Forget the gradient."""
-        ...
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """As `optimizer_state`."""
-        ...
-
-    def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]) -> None:
-        """Go on from `state`. Raises as `restore_optimizer`."""
-        ...
-
-
-class LocalOptimizer:
-    """An optimizer over the parameters of this process, or over its part of divided ones; then every process of `group`
-    must call the same methods."""
+class RoleOptimizer:
+    """The optimizer of one role's parameters."""
 
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
         name: OptimizerName,
         lr: float,
-        group: ShardGroup | None = None,
     ) -> None:
         self._parameters = parameters
         self._optimizer = make_optimizer(parameters, name, lr)
-        self._group = group
 
     def clip(self, most: float) -> float:
-        """As `RoleOptimizer.clip`."""
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, most)
-        return float(whole(norm))
+        """Scale the gradient to this norm where it is longer; its norm before."""
+        return float(torch.nn.utils.clip_grad_norm_(self._parameters, most))
 
     def step(self, lr: float) -> None:
-        """As `RoleOptimizer.step`."""
+        """One step along the gradient."""
         for param_group in self._optimizer.param_groups:
             param_group["lr"] = lr
         self._optimizer.step()
 
     def zero_grad(self) -> None:
-        """As `RoleOptimizer.zero_grad`."""
+        """Forget the gradient."""
         self._optimizer.zero_grad()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """As `RoleOptimizer.state`."""
-        tensors, numbers = optimizer_state(self._optimizer)
-        return {key: whole(tensor) for key, tensor in tensors.items()}, numbers
-
-    def gather(self) -> None:
-        """Take part in the gathering of the state, without keeping anything."""
-        for tensor in optimizer_state(self._optimizer)[0].values():
-            whole(tensor)
+        """As `optimizer_state`."""
+        return optimizer_state(self._optimizer)
 
     def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]) -> None:
-        """As `RoleOptimizer.restore`."""
-        restore_optimizer(self._optimizer, self._parameters, tensors, numbers, self._group)
+        """Continue from `state`. Raises as `restore_optimizer`."""
+        restore_optimizer(self._optimizer, self._parameters, tensors, numbers)
 
 
 def make_optimizer(parameters: Sequence[nn.Parameter], name: OptimizerName, lr: float) -> torch.optim.Optimizer:
@@ -127,9 +91,8 @@ def restore_optimizer(
     parameters: Sequence[nn.Parameter],
     tensors: Mapping[str, Tensor],
     numbers: Mapping[str, float],
-    group: ShardGroup | None = None,
 ) -> None:
-    """Make the optimizer go on from `optimizer_state`; `group` are the processes that divide the parameters.
+    """Make the optimizer continue from `optimizer_state`.
 
     Raises ValueError, and changes nothing, where the state belongs to other parameters.
     """
@@ -157,10 +120,5 @@ def restore_optimizer(
         if odd:
             name, other = odd[0]
             raise ValueError(f"{name} of parameter {number} is {tuple(other)}, it {tuple(shape)}")
-    for number, entry in state.items():
-        parameter = parameters[number]
-        for name, value in entry.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
-                entry[name] = spread(value, parameter, group)
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})

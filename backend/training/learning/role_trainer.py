@@ -21,14 +21,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from backend.config.training import TrainingConfig
 from backend.policies.role_policies import RolePolicies
-from backend.policies.sharding import ShardGroup
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.processes import keep_freed_memory
 from backend.training.algorithm.objective import importance_weights, kl_tokens, masked_mean
 from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
 from backend.training.chosen_recipe import recipe_of
 from backend.training.learning.batches import MicroBatch, StepStats, TrainingRow, micro_batches
-from backend.training.learning.optimizers import LocalOptimizer, RoleOptimizer
+from backend.training.learning.optimizers import RoleOptimizer
 from simulator.errors import UserError
 
 # Largest difference of log-probs at which the engine's stand for the trainer's. In float32 both are within 1e-4; an
@@ -65,7 +64,7 @@ class RoleTrainer:
         self._policy = PolicyGradient(policies, role, config)
         self.updates = 0  # optimizer steps taken
         self.batches = 0  # calls of `step`
-        self._optimizer = self._gradients.optimizer(policies, role, config)
+        self._optimizer = RoleOptimizer(policies.trainable(role), config.optimizer, config.rate_of(role))
 
     def step(
         self,
@@ -216,9 +215,8 @@ class RoleTrainer:
         }
 
     def _batches(self, rows: Sequence[TrainingRow]) -> list[MicroBatch]:
-        """The rows in micro-batches, as many as there are processes to compute them, where that can be."""
-        budget = self._gradients.token_budget(self.config.micro_batch_tokens, sum(row.length for row in rows))
-        return list(micro_batches(rows, budget))
+        """The rows in micro-batches."""
+        return list(micro_batches(rows, self.config.micro_batch_tokens))
 
     def accumulate_gradients(self, batch: Batch, number: int) -> float | None:
         """Add the gradient of update `number` of the batch to the parameters' own; its loss, None without a row. Update
@@ -269,11 +267,6 @@ class PolicyGradient:
             loss += part.item()
         return loss
 
-    def accompany(self, members: MicroBatch, total: float, temperature: float) -> None:
-        """Compute a micro-batch of another process, and add nothing of it. Where a model is divided among processes,
-        each must make as many passes as the others."""
-        (self._loss(members, total, temperature, StepStats(self.config.importance_cap)) * 0.0).backward()
-
     def logps(self, batches: Sequence[MicroBatch], temperature: float) -> list[list[Tensor]]:
         """Log-probs (length,) of each row of each micro-batch, without gradient."""
         lines = []
@@ -313,15 +306,6 @@ class PolicyGradient:
 class GradientPool(Protocol):
     """Who computes the gradients of a role's micro-batches: this process, or several processes together."""
 
-    @property
-    def shards(self) -> ShardGroup | None:
-        """The processes among which the policies are divided; None where each holds them."""
-        ...
-
-    def token_budget(self, batch_tokens: int, tokens: int) -> int:
-        """Padded tokens of one micro-batch, of at most `batch_tokens`, where `tokens` are to be computed in all."""
-        ...
-
     def accumulate(
         self, policy: PolicyGradient, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats
     ) -> float:
@@ -337,19 +321,9 @@ class GradientPool(Protocol):
         """Each batch, in any order, with the log-probs of its rows, as `PolicyGradient.logps`."""
         ...
 
-    def optimizer(self, policies: RolePolicies, role: str, config: TrainingConfig) -> RoleOptimizer:
-        """A new optimizer over the role's parameters."""
-        ...
-
 
 class LocalGradients:
     """Everything is computed in this process."""
-
-    shards: ShardGroup | None = None
-
-    def token_budget(self, batch_tokens: int, tokens: int) -> int:
-        """`batch_tokens`: one process has no reason for smaller micro-batches."""
-        return batch_tokens
 
     def accumulate(
         self, policy: PolicyGradient, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats
@@ -362,17 +336,3 @@ class LocalGradients:
     ) -> list[tuple[MicroBatch, list[Tensor]]]:
         """As `GradientPool.logps`, in the order of `batches`."""
         return list(zip(batches, policy.logps(batches, temperature), strict=True))
-
-    def optimizer(self, policies: RolePolicies, role: str, config: TrainingConfig) -> LocalOptimizer:
-        """As `GradientPool.optimizer`."""
-        return local_optimizer(policies, role, config)
-
-
-def local_optimizer(policies: RolePolicies, role: str, config: TrainingConfig) -> LocalOptimizer:
-    """The optimizer of this process over what it holds of the role's parameters."""
-    return LocalOptimizer(
-        policies.trainable(role),
-        config.optimizer,
-        config.rate_of(role),
-        policies.hardware.shards,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from backend.builders.engines import served_engine
@@ -14,7 +14,6 @@ from backend.policies.adapter_shapes import largest_rank
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.role_policies import RolePolicies
-from backend.policies.sharding import ShardGroup
 from backend.training.curriculum.queries import QueryPool, gross_limit, pools_of
 from backend.training.rollout.collect import RolloutSettings, rollout_settings
 from cryptosentinel.agents.registry import roles_of
@@ -35,11 +34,8 @@ class RolloutParts:
     validation_pool: QueryPool
 
 
-def begun_parts(
-    config: Config, market: Market, run: str, base: Path, start: Path | None, weight_shards: ShardGroup | None = None
-) -> RolloutParts:
-    """The parts over the base model in `base`, with the weights in `start` where there are some. `weight_shards` are
-    the processes among which the policies are divided. Raises `UserError`."""
+def begun_parts(config: Config, market: Market, run: str, base: Path, start: Path | None) -> RolloutParts:
+    """The parts over the base model in `base`, with the weights in `start` where there are some. Raises `UserError`."""
     load_plugins(config)
     training, horizon = config.training, config.team.horizon_bars
     working = with_prompts_for(config.team, base)
@@ -51,7 +47,7 @@ def begun_parts(
         empty_think=config.engine.empty_think,
         think=config.team.thinking_tokens > 0,
         roles=roles_of(config.team.roles),
-        hardware=replace(hardware_of(training), shards=weight_shards),
+        hardware=hardware_of(training),
         start=start,
     )
     if config.engine.kind == "vllm":

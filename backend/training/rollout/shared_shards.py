@@ -44,7 +44,7 @@ class TrainingPlace:
 
 @dataclass(frozen=True)
 class _ShardTask:
-    """A shard to be rolled out; of a validation where there is no `step`. `queries` are packed (`_packed`)."""
+    """A shard to be rolled out; of a validation where there is no `step`. `queries` are packed (`packed`)."""
 
     place: TrainingPlace
     weights: HelperWeights
@@ -66,7 +66,7 @@ class SharedShards:
         """`place` is for the helpers among the `workers`."""
         self._collector = collector
         self._policies = policies
-        self._markets = _markets(pool.market)
+        self._markets = markets_of(pool.market)
         self._workers = workers
         self._place = place
 
@@ -99,8 +99,8 @@ class SharedShards:
         weights = {
             role: (self._policies.version(role), self._policies.role_state(role)) for role in self._policies.roles
         }
-        task = _ShardTask(self._place, weights, step, _packed(queries))
-        answer: tuple[Shard, Throughput] = _unpacked(helper.do(_roll_out_here, task, silent), self._markets)
+        task = _ShardTask(self._place, weights, step, packed(queries))
+        answer: tuple[Shard, Throughput] = unpacked(helper.do(_roll_out_here, task, silent), self._markets)
         return answer
 
 
@@ -121,7 +121,7 @@ class HelpersParts:
         self.collector = ShardCollector(
             parts.team, parts.engine, self._publisher, parts.pool, parts.settings, config.training
         )
-        self.markets = _markets(parts.pool.market)
+        self.markets = markets_of(parts.pool.market)
         self._published = {role: parts.policies.version(role) for role in parts.policies.roles}
 
     def publish(self, weights: HelperWeights) -> None:
@@ -146,19 +146,19 @@ def helpers_parts(place: TrainingPlace) -> HelpersParts:
 def _roll_out_here(task: _ShardTask, report: WorkReport) -> bytes:
     here = helpers_parts(task.place)
     here.publish(task.weights)
-    queries: ShardQueries = _unpacked(task.queries, here.markets)
+    queries: ShardQueries = unpacked(task.queries, here.markets)
     throughput = Throughput()
     if task.step is None:
         shard = Shard(here.collector.validate(queries.team, task.place.config.training.seed), [])
     else:
         shard = here.collector.roll_out(task.step, queries, throughput)
-    return _packed((shard, throughput))
+    return packed((shard, throughput))
 
 
 # -- between both ---------------------------------------------------------------------------------------------
 
 
-def _markets(market: Market) -> dict[tuple[str, ...], Market]:
+def markets_of(market: Market) -> dict[tuple[str, ...], Market]:
     """The whole market and that of each coin, by their symbols: what windows refer to, and what both sides have."""
     return {one.symbols: one for one in (*(market.select((symbol,)) for symbol in market.symbols), market)}
 
@@ -179,12 +179,13 @@ class _Unpickler(pickle.Unpickler):
         return self._markets[symbols]
 
 
-def _packed(content: object) -> bytes:
+def packed(content: object) -> bytes:
+    """`content` as bytes, its markets by their symbols."""
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(content)
     return buffer.getvalue()
 
 
-def _unpacked(data: bytes, markets: Mapping[tuple[str, ...], Market]) -> Any:
+def unpacked(data: bytes, markets: Mapping[tuple[str, ...], Market]) -> Any:
     """The inverse of `_packed`. Only for bytes of this run's own processes: it unpickles."""
     return _Unpickler(data, markets).load()

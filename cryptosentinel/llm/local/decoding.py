@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,6 @@ from cryptosentinel.llm.local.sampling import sample, uniforms
 from cryptosentinel.llm.local.shared_prefix import SharedPrefix, share, worth_sharing
 from cryptosentinel.llm.turn import TurnState, choices
 
-_RENEWED_EVERY = 8  # tokens of a row between two questions for newer weights
 _FIRST_SLOTS = 1024  # of a cache, for what is sampled; few thoughts take all that they may
 
 
@@ -24,11 +23,6 @@ class Prompt:
 
     cache: KVCache
     logits: torch.Tensor
-
-
-# What newer weights make of conversations so far: the model, their version, and each conversation as it reads it.
-Renewal = tuple[LlamaDecoder, str, Mapping[tuple[int, ...], Prompt]]
-Renew = Callable[[Sequence[tuple[int, ...]]], Renewal | None]  # None where the weights are still the same
 
 
 @dataclass
@@ -47,7 +41,6 @@ def decode(
     turns: Sequence[TurnState],
     prompts: Sequence[Prompt],
     on_finish: Callable[[tuple[int, ...], KVCache, int], None],
-    renew: Renew | None = None,
 ) -> list[Completion]:
     """Continue the request of every turn from its prompt until the turn is done.
 
@@ -56,10 +49,6 @@ def decode(
     lies left of the shorter ones. A finished row is replaced by the last one, so the rows in use are always the first
     ones. `on_finish` gets, for each row, the tokens that have been computed (all but the last one), a view of the cache
     of its own, and how many tokens come before that cache.
-
-    `renew` is asked now and then for newer weights, with the conversations of all open rows. Keys and values are those
-    of the weights that computed them, so newer weights read each conversation again from its beginning: the log-prob of
-    every token is the one that the version which sampled it gives it after the very tokens before it.
     """
     requests = [turn.request for turn in turns]
     steps = max(request.sampling.room for request in requests)
@@ -114,18 +103,6 @@ def decode(
             slots = min(longest + steps - 1, longest + 2 * (slots - longest))
             cache = cache.grown(len(rows), slots)
             mask = _mask(model, [longest - row.own_tokens for row in rows], slots)
-        if renew is not None and (step + 1) % _RENEWED_EVERY == 0:
-            said = [row.turn.request.ids + tuple(row.turn.ids) for row in rows]
-            if (renewal := renew(said)) is not None:
-                model, version, read = renewal
-                for place, (row, ids) in enumerate(zip(rows, said, strict=True)):
-                    whole = read[ids].cache
-                    cache.write(place, longest - row.own_tokens, whole.row(0, row.shared_tokens, len(ids)))
-                    if shared is not None:
-                        shared.write(place, whole)
-                    row.turn.versions.append((len(row.turn.ids), version))
-                logits = torch.stack([read[ids].logits for ids in said])
-                continue
         logits = model.step(drawn, positions + step, cache, longest + step, mask, shared)
     return [completions[index] for index in range(len(requests))]
 

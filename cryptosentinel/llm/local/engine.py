@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from cryptosentinel.llm.architecture import describe_architecture, vocabulary_of
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Usage
 from cryptosentinel.llm.grammar import Grammars
-from cryptosentinel.llm.local.decoding import Prompt, Renewal, decode
+from cryptosentinel.llm.local.decoding import Prompt, decode
 from cryptosentinel.llm.local.fallback import LibraryDecoder
 from cryptosentinel.llm.local.families import why_not
 from cryptosentinel.llm.local.kv_cache import KVCache
@@ -48,10 +48,6 @@ class LocalEngine:
     one call that its `tools` allow (see `grammar.py`); `max_tokens` may still cut it short. `max_rows` bounds a decode
     batch. `prefix_cache_mb` bounds, per role, the memory for what earlier turns of conversations computed; 0 turns this
     off. Every `set_weights` empties it, for all roles, so that what follows does not depend on what came before.
-
-    `before_tokens`, where it is set, is called again and again while answers are sampled, and may call `set_weights`:
-    the tokens that follow are sampled with these, also of an answer that has begun (`Completion.versions` says which
-    they are). The library's models take them with the next answer.
     """
 
     name = "local"
@@ -86,7 +82,6 @@ class LocalEngine:
         self._models: dict[str, LlamaDecoder | LibraryDecoder] = {}
         self._versions: dict[str, str] = {}
         self._prefixes: dict[str, PrefixCache] = {}
-        self.before_tokens: Callable[[], None] | None = None
         self._grammars: Grammars | None = None  # made when first asked for: a large vocabulary takes a second
         given: list[tuple[str, Mapping[str, torch.Tensor]]] = []
         for role, state in weights.items():
@@ -143,8 +138,6 @@ class LocalEngine:
                 # Sorted by length, a chunk has few holes; equal prompts stand side by side and are read once.
                 indices.sort(key=lambda index: (len(requests[index].ids), requests[index].ids))
                 for start in range(0, len(indices), self._max_rows):
-                    if self.before_tokens is not None:
-                        self.before_tokens()
                     chunk = indices[start : start + self._max_rows]
                     answers = self._generate_chunk(role, [requests[index] for index in chunk])
                     completions.update(zip(chunk, answers, strict=True))
@@ -184,19 +177,8 @@ class LocalEngine:
         def keep(ids: tuple[int, ...], cache: KVCache, start: int) -> None:
             self._prefixes[role].insert(ids, cache, start)
 
-        def renew(said: Sequence[tuple[int, ...]]) -> Renewal | None:
-            nonlocal model
-            if self.before_tokens is not None:
-                self.before_tokens()
-            newest = self._models[role]
-            if newest is model or not isinstance(newest, LlamaDecoder):
-                return None
-            model = newest
-            read = _read(newest, self._prefixes[role], list(dict.fromkeys(said)))
-            return newest, self._versions[role], {ids: prompt for ids, (prompt, _) in read.items()}
-
         reads = [prompts[request.ids] for request in requests]
-        answers = decode(model, turns, [read for read, _ in reads], keep, renew if self.before_tokens else None)
+        answers = decode(model, turns, [read for read, _ in reads], keep)
         seconds = time.perf_counter() - began
         seen: set[tuple[int, ...]] = set()
         completions = []

@@ -180,7 +180,7 @@ def test_a_signalled_program_ends_with_its_code_whatever_is_left(left: str) -> N
         f"    {leaves[left] or 'pass'}\n"
         "    print('working', flush=True)\n"
         "    exec('time.sleep(60)')\n"
-        "main.app = command\nmain.follow_parent = lambda: None\nmain.program()\n"
+        "main.app = command\nmain.program()\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -73,15 +73,15 @@ def test_a_strategy_with_arguments_is_refused_as_well(evil: Path) -> None:
 def test_a_job_has_the_refusal_of_who_asked_for_it(
     evil: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], allowed: bool
 ) -> None:
-    """Whatever the supervisor that starts it was begun with; and so has the job that resumes it."""
+    """Whatever its process was started with; and so has the job that resumes it."""
     monkeypatch.setattr(queue, "start_detached", lambda *given: None)
     refuse_own_modules(not allowed)
     jobs = JobQueue(Path("runs"))
     job = jobs.submit(("check", "lookahead", "--strategy=evil:Evil", f"--data={SAMPLE}")).job
     assert job.request.own_modules is allowed
-    refuse_own_modules(allowed)  # as the supervisor has it
+    refuse_own_modules(allowed)  # as its process has it
     monkeypatch.setattr(sys, "argv", ["process"])
-    process.run_job(job.path)
+    process.run_job(job.path, job.request.command)
     assert evil.exists() is allowed and (allowed or REFUSAL in capsys.readouterr().err)
 
 

@@ -104,9 +104,3 @@ def test_beliefs_about_too_many_coins_are_refused_by_name() -> None:
     check_trainable(load_config("quick", [*settings, "market.data=bars"]))
     with pytest.raises(ConfigError, match=r"training\.scenario_source = 'beliefs' is for 6 coins .* market\.coins = 7"):
         check_trainable(load_config("demo", settings))
-
-
-def test_weights_are_divided_among_two_processes_or_more() -> None:
-    check_trainable(load_config("demo", ["training.sharding=fsdp", "training.data_parallel=2"]))
-    with pytest.raises(ConfigError, match=r"training\.sharding = 'fsdp' .* training\.data_parallel, which is 1"):
-        check_trainable(load_config("demo", ["training.sharding=fsdp"]))

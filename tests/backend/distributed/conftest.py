@@ -1,13 +1,16 @@
-"""What the tests of several processes share: the account of the gateways that they start is in the environment."""
+"""One thread a process, as the actors of a cluster have: with several, sums may come in another order."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
 
-from tests.backend.store.servers import CREDENTIALS
+import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)
-def _account(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

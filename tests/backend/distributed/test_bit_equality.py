@@ -1,55 +1,41 @@
-"""Training apart equals training in one loop, to the bit, however its parts meet and however often they die."""
+"""Training by services equals training in one loop, to the bit, however often they die and however files travel."""
 
 from __future__ import annotations
 
-import errno
 import json
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from safetensors import SafetensorError
 
 from backend.config.schema import Config
-from backend.distributed import heartbeat, rollout_worker
-from backend.distributed.coordinator import coordinator_state
-from backend.errors import message_and_code
-from backend.policies import tensor_files
-from backend.store.records import TrajectoryRecord
+from backend.distributed.driver import CoordinatorState
+from backend.distributed.files import RunFiles
+from backend.distributed.role_trainer import RoleTrainerService
+from backend.store.records import QueryRecord, RolloutRecord, ShardRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import RunFailed
-from tests.backend.distributed.process_threads import (
-    Mortal,
-    begin_by_hand,
-    begin_run,
-    last_parameters,
-    processes,
-    processes_by_hand,
-    run_in_threads,
-)
+from tests.backend.distributed.services_here import Crash, begin_run, last_parameters, mortal, open_run
 from tests.small_world import RUN, one_process_trainer, small_market, smaller_config
 
-STEPS = 3  # one of stage 1, two of stage 2
+STEPS = 3  # one of stage 1, two of stage 2; test_ray.py has six
 
 
 def config_of(nano: Path, **training: Any) -> Config:
     options = {"base_model": str(nano), "stage1_max_steps": 1, "stage2_steps": STEPS - 1, "shards": 2}
     # What a role's trainer must remember from step to step, and what changes from step to step.
-    options |= {"alignment": "duplicate_drop", "alignment_window": 2, "schedule": "cosine", "beta_end": [0.1, 0.6, 0.3]}
-    options |= {"resampled_answers": 2}
+    options |= {"alignment": "duplicate_drop", "schedule": "cosine"}
     return smaller_config(**options | training)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """In a folder, where tokens lie in files; `joint` has them in rows."""
-    with Store.open(tmp_path / "store") as opened:
+def store() -> Iterator[Store]:
+    with Store.open("mem://") as opened:
         yield opened
 
 
@@ -72,178 +58,154 @@ def records(store: Store, steps: int = STEPS) -> list[Any]:
         found += store.queries(RUN, step)
         found += store.rollouts(RUN, step)
         found += store.trajectories(RUN, step)
+        found += store.delegations(RUN, step)
         found += store.rewards(RUN, step)
-    return found
+    return [*found, store.calls_per_rollout(RUN)]
 
 
-def assert_equal_to(
-    joint: tuple[Path, Trainer, list[Any]], folder: Path, store: Store, trainers: Mapping[str, Path] | None = None
-) -> None:
-    """The run in `folder`; `trainers` are the folders of the roles' trainers where these are others."""
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """All metrics but those of how busy the engine was: they are lost with the process that they are of."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if not name.startswith("engine/")} for line in lines]
+
+
+def assert_equal_to(joint: tuple[Path, Trainer, list[Any]], folder: Path, store: Store) -> None:
     for role in ROLES:
-        mine, theirs = last_parameters((trainers or {}).get(role, folder), role), last_parameters(joint[0], role)
+        mine, theirs = last_parameters(folder, role), last_parameters(joint[0], role)
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[name], theirs[name]) for name in mine), f"{role} has become another"
-    state, expected = coordinator_state(folder), joint[1].state
+    state, expected = CoordinatorState(folder).load(), joint[1].state
+    assert state is not None
     assert (state.step, state.stage, state.best_step, state.best_score) == (
         expected.step, expected.stage, expected.best_step, expected.best_score
     )  # fmt: skip
     assert records(store) == joint[2], "a trajectory was lost, or made twice"
+    assert metrics(folder) == metrics(joint[0])
 
 
-def test_five_processes_end_where_one_does(
-    joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store
+def test_two_workers_and_four_trainers_end_where_one_process_does(
+    joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(nano)
     begin_run(store, config)
-    deaths = run_in_threads(store, processes(config, nano, tmp_path))
-    assert not any(deaths.values())
+    trainer, services = open_run(config, nano, tmp_path, store, monkeypatch)
+    trainer.run()
     assert_equal_to(joint, tmp_path, store)
-    assert any("resampled_from" in one.parts for one in store.rollouts(RUN, STEPS - 1)), (
-        "no question was answered again"
-    )
-    told = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    once = [json.loads(line) for line in (joint[0] / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in told] == [line["step"] for line in once]
-    for mine, theirs in zip(told, once, strict=True):
-        assert mine == {**theirs, **{name: 0.0 for name in mine if name.endswith("/staleness")}}
-    assert {one.state for one in store.services(RUN)} == {"stopped"}
+    assert {mark.shard for mark in store.shards(RUN, 0)} == {0, 1} and len(services) == 2 + len(ROLES)
+
+
+def test_deaths_at_any_write_change_nothing(
+    joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifteen deaths of services, before or after a write, and of the driver after each step, before its state is
+    saved: the trainers are a step ahead of the one that is resumed."""
+    config = config_of(nano)
+    begin_run(store, config)
+    opened, deaths, save = mortal(3, 15), 0, CoordinatorState.save
+    for life in range(STEPS + 1):
+        trainer, services = open_run(config, nano, tmp_path, store, monkeypatch, opened=opened)
+
+        def die(states: CoordinatorState, state: Any, life: int = life) -> None:
+            if state.step > life:
+                raise Crash
+            save(states, state)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(CoordinatorState, "save", die)
+            if life < STEPS:
+                with pytest.raises(Crash):
+                    trainer.run()
+            else:
+                trainer.run()
+        deaths += sum(one.deaths for one in services.values())
+    assert deaths == 15, "too few died for this to mean anything"
+    assert_equal_to(joint, tmp_path, store)
+
+
+def test_files_that_travel_by_a_url_change_nothing(
+    joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every service has a folder of its own, which is lost with it: a trainer goes on from what it has sent."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    config = config_of(nano)
+    begin_run(store, config)
+    url = f"file://{tmp_path / 'bucket'}"
+    trainer, services = open_run(config, nano, tmp_path / "run", store, monkeypatch, url=url, opened=mortal(5, 10))
+    trainer.run()
+    assert sum(one.deaths for one in services.values()) == 10
+    assert not list((tmp_path / "run" / "services").glob("*/checkpoints")), "a trainer wrote into the driver's folder"
+    cache = tmp_path / "cache" / "cryptosentinel" / "ray" / RUN
+    for role in ROLES:
+        RunFiles(tmp_path / "run", url).fetch_folder(f"services/{role}/checkpoints")
+    assert cache.is_dir()
+    assert_equal_to(joint, tmp_path / "run", store)
+
+
+def test_a_damaged_file_of_weights_is_refused(
+    nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(nano)
+    begin_run(store, config)
+    trainer, _ = open_run(config, nano, tmp_path, store, monkeypatch)
+    trainer.start()
+    [record] = store.published(RUN, 0, "trader")
+    path = tmp_path / record.path
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    again, _ = open_run(config, nano, tmp_path, store, monkeypatch)
+    with pytest.raises(RunFailed, match="its SHA-256 is not the one in its record"):
+        again.start()
 
 
 def test_a_role_whose_updates_are_never_finite_ends_the_run(
     nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(nano)
+    config = config_of(nano, max_skipped=1)
     begin_run(store, config)
-    monkeypatch.setattr("backend.training.learning.learner.MAX_SKIPPED", 1)
     nothing = torch.tensor(float("nan"))
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, norm: nothing)
+    trainer, _ = open_run(config, nano, tmp_path, store, monkeypatch)
     with pytest.raises(RunFailed, match=r"every update of \w+ was skipped in 1 steps in a row"):
-        run_in_threads(store, processes(config, nano, tmp_path))
-    assert store.run(RUN).status == "failed"
+        trainer.run()
 
 
-def test_two_workers_share_the_shards_and_change_nothing(
-    joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store
+def test_conversations_with_other_weights_are_refused(
+    nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(nano)
-    begin_run(store, config)
-    run_in_threads(store, processes(config, nano, tmp_path, workers=2))
-    assert_equal_to(joint, tmp_path, store)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_hundred_deaths_change_nothing(
-    seed: int, joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store
-) -> None:
-    """Every process dies again and again, before or after one of its next writes, and a new one takes its place."""
-    config = config_of(nano)
-    begin_run(store, config)
-    rng = random.Random(seed)
-    left = dict.fromkeys(processes(config, nano, tmp_path), 200)
-
-    def opened(one: Store, name: str) -> Store:
-        left[name] -= 1
-        # Long enough a life for a whole shard now and then; at last one that is not cut short.
-        return cast("Store", Mortal(one, rng.randrange(24 if name == "rollout-0" else 3))) if left[name] >= 0 else one
-
-    deaths = run_in_threads(store, processes(config, nano, tmp_path), opened)
-    assert sum(deaths.values()) >= 50 and min(deaths.values()) >= 3, "too few died for this to mean anything"
-    assert_equal_to(joint, tmp_path, store)
-
-
-@pytest.mark.parametrize("deaths", [1, pytest.param(12, marks=pytest.mark.slow)])
-def test_a_leader_that_dies_is_replaced_by_one_that_stands_by(
-    deaths: int,
-    joint: tuple[Path, Trainer, list[Any]],
-    nano: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It goes on where the first was, though it has none of its files. The first comes back and stands by in turn."""
-    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.1)
-    for module in (heartbeat, rollout_worker):
-        monkeypatch.setattr(module, "DEAD_AFTER", 1.0)
-    config, rng, left = config_of(nano), random.Random(deaths), deaths
-
-    def opened(one: Store, name: str) -> Store:
-        nonlocal left
-        if not name.startswith("lead"):
-            return one
-        left -= 1
-        return cast("Store", Mortal(one, rng.randrange(4, 16))) if left >= 0 else one
-
-    with Store.open(tmp_path / "store") as store:  # one in memory keeps no files
-        begin_by_hand(store, config)
-        died = run_in_threads(store, processes_by_hand(config, tmp_path, monkeypatch), opened)
-        assert died["lead-0"] + died["lead-1"] >= deaths, "too few died for this to mean anything"
-        assert store.run(RUN).status == "finished"
-        [team] = tmp_path.glob(f"lead-*/{RUN}/team.json")
-        folders = {role: tmp_path / role / RUN / "processes" / f"trainer-{role}" for role in ROLES}
-        assert_equal_to(joint, team.parent, store, folders)
-
-
-class FullDisk:
-    """A disk that is full for files whose path holds `part`, as the operating system and safetensors tell it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.part: str | None = None
-        for owner, name in ((Path, "open"), (Path, "write_text"), (tensor_files, "save_file")):
-            monkeypatch.setattr(owner, name, self._failing(getattr(owner, name), name))
-
-    def _failing(self, write: Any, name: str) -> Any:
-        def failing(*args: Any, **named: Any) -> Any:
-            path = str(args[1] if name == "save_file" else args[0])
-            mode = args[1] if name == "open" and len(args) > 1 else "w" if name != "open" else "r"
-            if self.part is not None and self.part in path and ({*mode} & {*"wax+"}):
-                if name == "save_file":
-                    raise SafetensorError("I/O error: No space left on device (os error 28)")
-                raise OSError(errno.ENOSPC, "No space left on device", path)
-            return write(*args, **named)
-
-        return failing
-
-
-# In the order in which a run of three steps still has such files to write.
-FULL_FOR = (
-    "adapters/", "metrics.jsonl", "manager/checkpoints/", "trader/published/", "risk_analyst/last_metrics",
-    "services/coordinator",
-)  # fmt: skip
-
-
-@pytest.mark.slow  # one process: tests/backend/training/test_trainer.py
-def test_a_full_disk_ends_the_run_and_it_goes_on_when_there_is_room(
-    joint: tuple[Path, Trainer, list[Any]], nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One run meets a full disk at each kind of file that its processes write; the others notice and end too."""
-    config, disk = config_of(nano), FullDisk(monkeypatch)
-    for part in FULL_FOR:
-        begin_run(store, config)
-        disk.part = part
-        with pytest.raises((OSError, RunFailed), match=part) as told:
-            run_in_threads(store, processes(config, nano, tmp_path))
-        known = message_and_code(told.value)
-        assert known is not None and known[1] == 1, f"{part}: told as a defect, not as a full disk"
-        assert "ree some space" in known[0]
-        assert store.run(RUN).status == "failed"
-    begin_run(store, config)
-    disk.part = None
-    run_in_threads(store, processes(config, nano, tmp_path))
-    assert_equal_to(joint, tmp_path, store)
-
-
-def test_conversations_with_other_weights_are_refused(nano: Path, tmp_path: Path, store: Store) -> None:
     """As a worker of another run would write them under this one's name."""
 
-    class Foreign(Mortal):
-        def add_trajectories(self, records: list[TrajectoryRecord], shard: int | None = None) -> None:
-            store.add_trajectories([replace(one, policy_version="other") for one in records], shard)
+    class Foreign:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def add_shard(
+            self,
+            mark: ShardRecord,
+            queries: list[QueryRecord],
+            rollouts: list[RolloutRecord],
+            trajectories: list[TrajectoryRecord],
+        ) -> None:
+            others = [replace(one, policy_version="other") for one in trajectories]
+            store.add_shard(mark, queries, rollouts, others)
 
     config = config_of(nano)
     begin_run(store, config)
-    with pytest.raises(
-        RunFailed, match=r"step 0 holds conversations of .* with weights other, which its trainer did not"
-    ):
-        run_in_threads(store, processes(config, nano, tmp_path), lambda one, name: cast("Store", Foreign(one, 10**6)))
+    trainer, _ = open_run(config, nano, tmp_path, store, monkeypatch, opened=lambda one, name: cast("Store", Foreign()))
+    with pytest.raises(RunFailed, match=r"step 0 holds conversations of .* with weights other, which its trainer did"):
+        trainer.run()
     assert not store.rewards(RUN), "something was learnt from them"
+
+
+def test_of_two_trainers_of_a_role_the_first_publishes(nano: Path, tmp_path: Path, store: Store) -> None:
+    """One that was thought dead comes late, with other weights: the step keeps those that are being rolled out."""
+    config = config_of(nano)
+    begin_run(store, config)
+    first = RoleTrainerService(config, nano, "trader", store, RUN, RunFiles(tmp_path / "a"))
+    assert first.publish() == 0
+    [record] = store.published(RUN, 0, "trader")
+    other = RoleTrainerService(config_of(nano, seed=7), nano, "trader", store, RUN, RunFiles(tmp_path / "b"))
+    with pytest.raises(RunFailed, match="another trainer of trader has published other weights for step 0"):
+        other._publish({"metrics": {}, "rolled_back": False, "failure": None})
+    assert store.published(RUN, 0, "trader") == [record]
+    same = RoleTrainerService(config, nano, "trader", store, RUN, RunFiles(tmp_path / "c"))
+    same._publish({"metrics": {}, "rolled_back": False, "failure": None})
+    assert store.published(RUN, 0, "trader")[0].version == record.version

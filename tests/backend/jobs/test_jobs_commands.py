@@ -1,4 +1,4 @@
-"""The commands of `cryptosentinel jobs`, as a user types them; no supervisor is started."""
+"""The commands of `cryptosentinel jobs`, as a user types them; no process is started."""
 
 from __future__ import annotations
 
@@ -54,9 +54,6 @@ def test_mistakes_are_explained(command: Run) -> None:
         (("show", "nothing"), "there is no job"),
         (("cancel", "../.."), "there is no job"),
         (("resume", "nothing"), "jobs list"),
-        (("limit", "0"), "from 1 to 64"),
     ):
         result = command("jobs", *arguments)
         assert result.code == 2 and words in result.err, arguments
-    assert "at most 3 at a time" in command("jobs", "limit", "3").out
-    assert "at most 3 at a time" in command("jobs", "limit").out

@@ -15,7 +15,6 @@ from backend.store.records import (
     RolloutRecord,
     RunRecord,
     RunStatus,
-    ServiceRecord,
     ShardRecord,
     TrajectoryRecord,
 )
@@ -32,7 +31,6 @@ def add_training(store: Store, run: str, steps: int = 3, status: RunStatus = "fi
         PublishedRecord(run, "trader", 1, "v1", "published", "sum", {"loss": 1.0}),
         EvaluationRecord(run, "held_out", 0, {"wall_seconds": 1.0}),
         BacktestRecord(run, "team", {"equity": [1.0]}),
-        ServiceRecord(run, "rollout-0", "rollout", None, "1", "7", "stopped", 2, 1),
     ]
     for record in others:
         store.put([record])
@@ -53,5 +51,5 @@ def add_step(store: Store, run: str, step: int, rollouts: int = 3) -> None:
         [TrajectoryRecord(*key, "v1", *tokens, caller=None if key[4] == "manager" else ("manager", 0)) for key in keys]
     )
     store.add_rewards([RewardRecord(*key, 0.5, {"format": 1.0}) for key in keys])
-    store.add_shard(ShardRecord(run, step, 0, 1, rollouts, len(keys)))
+    store.put([ShardRecord(run, step, 0, 1, rollouts, len(keys))])
     store.put([MetricRecord(run, step, {"team/outcome": 0.5})])

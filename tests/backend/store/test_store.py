@@ -24,14 +24,11 @@ from backend.store import (
     RewardRecord,
     RolloutRecord,
     RunRecord,
-    ServiceRecord,
     ShardRecord,
     Store,
     StoreError,
     TrajectoryRecord,
 )
-from backend.store.records import TensorRecord
-from backend.store.sharing.token_files import PLACE_FIELDS
 from tests.backend.store.servers import server_thread
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {"training": {"seed": 1, "note": None}})
@@ -187,21 +184,17 @@ def test_calls_per_rollout_counts_zeros(store: Store) -> None:
 CALLS = st.dictionaries(st.sampled_from(("market_analyst", "trader")), st.integers(0, 2))
 # Of steps: rollouts by query and number, or the query of a shard that is begun anew.
 ROLLOUTS = st.dictionaries(st.tuples(st.integers(0, 1), st.integers(0, 2)), CALLS, min_size=1)
-WRITES = st.lists(st.tuples(st.integers(0, 2), st.one_of(ROLLOUTS, st.integers(0, 1))), max_size=8)
+WRITES = st.lists(st.tuples(st.integers(0, 2), ROLLOUTS), max_size=8)
 
 
 @settings(max_examples=30, deadline=None)
 @given(WRITES)
 def test_calls_are_counted_as_the_rollouts_stand_however_often_a_step_is_written(
-    writes: list[tuple[int, dict[tuple[int, int], dict[str, int]] | int]],
+    writes: list[tuple[int, dict[tuple[int, int], dict[str, int]]]],
 ) -> None:
     there: dict[tuple[int, int, int], dict[str, int]] = {}
     with Store.open("mem://") as store:
         for step, what in writes:
-            if isinstance(what, int):
-                store.clear_shard("r", step, 0, [what])
-                there = {key: calls for key, calls in there.items() if key[:2] != (step, what)}
-                continue
             store.add_queries([QueryRecord("r", step, query, 2, ("A",), 7, 1_000, 9) for query in {q for q, _ in what}])
             store.add_rollouts([RolloutRecord("r", step, *key, 5, True, 0.5, calls, {}) for key, calls in what.items()])
             there |= {(step, *key): calls for key, calls in what.items()}
@@ -256,17 +249,60 @@ def test_text_is_never_a_query(store: Store, hostile: str) -> None:
         store.run(hostile)
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(1, 3)), min_size=1, max_size=6))
+def test_a_shard_is_there_whole_and_the_first_stays(attempts: list[tuple[int, int, int]]) -> None:
+    """Attempts at shards, as of workers of which one was thought dead: each leaves all of its records or none."""
+    kept: dict[tuple[int, int], int] = {}
+    with Store.open("mem://") as store:
+        for step, shard, number in attempts:
+            queries = [QueryRecord("r", step, shard, 2, ("A",), 7, 1_000, number)]
+            rollouts = [RolloutRecord("r", step, shard, n, number, True, 0.5, {"trader": 1}, {}) for n in range(number)]
+            talks = [
+                TrajectoryRecord(
+                    "r", step, shard, n, role, 0, f"v{number}", (number,), (True,), (-0.5,),
+                    caller=None if role == "manager" else ("manager", 0),
+                )
+                for n in range(number)
+                for role in ("manager", "trader")
+            ]  # fmt: skip
+            store.add_shard(ShardRecord("r", step, shard, 1, number, 2 * number), queries, rollouts, talks)
+            kept.setdefault((step, shard), number)
+        for (step, shard), number in kept.items():
+            [mark] = [one for one in store.shards("r", step) if one.shard == shard]
+            assert mark.rollouts == number
+            assert [one.seed for one in store.queries("r", step) if one.query == shard] == [number]
+            assert [one.seed for one in store.rollouts("r", step) if one.query == shard] == [number] * number
+            assert {one.ids for one in store.trajectories("r", step) if one.query == shard} == {(number,)}
+            assert len([one for one in store.delegations("r", step) if one.query == shard]) == number
+        assert store.calls_per_rollout("r") == {"trader": {1: sum(kept.values())}}
+
+
+def test_a_shard_that_no_server_takes_is_refused(store: Store) -> None:
+    many = 2_000_000
+    talk = TrajectoryRecord("r", 0, 0, 0, "manager", 0, "v", (1,) * many, (True,) * many, (0.0,) * many)
+    with pytest.raises(StoreError, match=r"holds 18 MB, and 12 MB go in one transaction: give training\.shards"):
+        store.add_shard(ShardRecord("r", 0, 0, 1, 0, 1), [], [], [talk])
+    assert not store.shards("r")
+
+
+def test_the_first_weights_of_a_step_stay(store: Store) -> None:
+    first = PublishedRecord("r", "trader", 1, "a", "p", "c", {"loss": 0.1, "failure": None})
+    assert store.add_published(first) and store.add_published(first), "a lost answer is no loss"
+    assert not store.add_published(replace(first, version="b"))
+    assert store.published("r", 1) == [first]
+
+
 def test_every_field_of_every_record_is_in_the_schema(store: Store) -> None:
     # The database drops a field that its schema does not know, without a word.
     for kind in (
         AdapterRecord, BacktestRecord, DecisionRecord, EvaluationRecord, JournalRecord, MetricRecord, PublishedRecord,
-        QueryRecord, RewardRecord, RolloutRecord, RunRecord, ServiceRecord, ShardRecord, TensorRecord,
+        QueryRecord, RewardRecord, RolloutRecord, RunRecord, ShardRecord,
         TrajectoryRecord,
     ):  # fmt: skip
         defined = store._connection.query(f"INFO FOR TABLE {kind.table}")["fields"]
         known = {name for name in defined if not name.endswith(".*")}
-        place = set(PLACE_FIELDS) if kind is TrajectoryRecord else set()
-        assert known - place == {field.name for field in fields(kind)}, kind.table
+        assert known == {field.name for field in fields(kind)}, kind.table
 
 
 def test_readers_use_an_index(store: Store) -> None:

@@ -241,17 +241,6 @@ def test_stage_1_is_no_collapse_to_hold() -> None:
     assert diagnose(History(run)) == []
 
 
-def test_older_weights_by_setting_are_no_engine_gap() -> None:
-    run = healthy(6)
-    for step, values in run:
-        if step > 0:
-            SICKNESS["engine gap"](values, "trader", 0)
-    assert {one.rule for one in diagnose(History(run))} == {"engine gap"}
-    for _, values in run:
-        values["trader/staleness"] = 2.0
-    assert diagnose(History(run)) == []
-
-
 def test_a_role_that_is_seldom_asked_has_not_collapsed() -> None:
     run = healthy(5)
     for step, values in run:

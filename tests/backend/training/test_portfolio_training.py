@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.backend.distributed.process_threads import begin_run, last_parameters, processes, run_in_threads
 
 from backend.builders.loaded_team import team_settings
 from backend.builders.teams import load_team
@@ -23,7 +24,6 @@ from simulator.errors import Interrupted
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
-from tests.backend.distributed.process_threads import begin_run, last_parameters, processes, run_in_threads
 from tests.small_world import HORIZON, RUN, one_process_trainer, smaller_config, tree
 
 COINS = ("AAAUSDT", "BBBUSDT")

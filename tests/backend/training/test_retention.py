@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.config.schema import Config, ConfigError, StoreConfig
-from backend.distributed.entrypoints import check_distributed
+from backend.config.schema import Config, StoreConfig
 from backend.store.records import KINDS, Delegation, Record, TrajectoryRecord
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
@@ -69,12 +68,3 @@ def test_what_an_interrupt_left_is_dropped_later(nano: Path, tmp_path: Path) -> 
         assert store.steps(TrajectoryRecord, RUN) == [0, 1, 2]
         train(keeping(nano, 2), tmp_path, store)
         assert store.steps(TrajectoryRecord, RUN) == [2, 3]
-
-
-def test_a_step_that_a_trainer_may_still_read_must_be_kept(nano: Path) -> None:
-    config = smaller_config(base_model=str(nano), staleness=2)
-    for keep in (1, 2):
-        with pytest.raises(ConfigError, match=f"store.keep = {keep} drops .* keep 3 steps or more, or all with 0"):
-            check_distributed(config.model_copy(update={"store": StoreConfig(keep=keep)}), 1)
-    for keep in (0, 3):
-        check_distributed(config.model_copy(update={"store": StoreConfig(keep=keep)}), 1)

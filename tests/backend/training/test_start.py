@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from backend.distributed.coordinator import coordinator_state
+from backend.distributed.files.run_files import CarriedFiles, Library
 
 from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
-from backend.distributed.coordinator import coordinator_state
-from backend.distributed.files.run_files import CarriedFiles, Library
 from backend.models.architectures import architecture_of
 from backend.models.checks import check_path
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from backend.cli.main import app
-from backend.cli.train import ray_cluster
+from backend.cli.train import OnRay
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
-from backend.distributed.ray import cluster as module
-from backend.distributed.ray.actors import probe
-from backend.distributed.ray.cluster import LOCAL, cluster, cluster_address
-from backend.distributed.ray.placement import CPU_SHARES, GPU_SHARES, Capacity, allocate
+from backend.distributed import cluster as module
+from backend.distributed.actor import ServicePlace
+from backend.distributed.cluster import LOCAL, cluster, cluster_address
+from backend.distributed.placement import CPU_SHARES, GPU_SHARES, Capacity, allocate
+from backend.store.run_record import code_version
 from simulator.errors import UserError
 
 
@@ -68,9 +69,6 @@ def test_too_small_a_cluster_is_refused_with_numbers() -> None:
         allocate([Capacity(1.0, 0.0), Capacity(2.0, 0.0)], config, 9, 4)
     with pytest.raises(ConfigError, match=r"each of the 2 rollout workers.* have 1: lower --workers, or .*engine.url"):
         allocate([Capacity(8.0, 1.0)], config_of("vllm", "", "auto"), 2, 4)
-    several = config.model_copy(update={"training": config.training.model_copy(update={"data_parallel": 2})})
-    with pytest.raises(ConfigError, match=r"training.data_parallel = 2, but with --launch ray"):
-        allocate([Capacity(8.0, 8.0)], several, 1, 4)
 
 
 def test_the_address_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,23 +78,33 @@ def test_the_address_is_checked_before_anything_starts(monkeypatch: pytest.Monke
     for wrong in ("ray://10.0.0.1:10001", "10.0.0.1", "head"):
         with pytest.raises(ConfigError, match=f"--ray-address {wrong}: give HOST:PORT"):
             cluster_address(wrong, "ws://10.0.0.1:8765")
-    with pytest.raises(ConfigError, match=r"cannot open the folder --store runs/store: start .*serve store"):
+    with pytest.raises(
+        ConfigError, match=r"cannot open the folder --store runs/store: start a SurrealDB .*ws:// address"
+    ):
         cluster_address("auto", "runs/store")
     monkeypatch.setenv(module.ADDRESS, "10.0.0.2:6379")
     assert cluster_address("", "wss://store") == "10.0.0.2:6379"
-    with pytest.raises(UserError, match="--ray-address auto is for --launch ray"):
-        ray_cluster(False, "auto", "runs/store")
 
 
-def test_workers_that_join_later_are_for_ray() -> None:
-    result = CliRunner().invoke(app, ["train", "--config", "quick", "--launch", "processes", "--more-workers", "2"])
-    assert isinstance(result.exception, UserError) and "--more-workers 2 is for --launch ray" in str(result.exception)
+@pytest.mark.parametrize("given", [("--ray-address", "auto"), ("--files", "s3://bucket/runs")])
+def test_options_of_ray_need_ray(given: tuple[str, str]) -> None:
+    result = CliRunner().invoke(app, ["train", "--config", "quick", *given])
+    assert isinstance(result.exception, UserError) and "are for --launch ray" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("store", "files", "words"),
+    [("mem://", "", "in this process alone"), ("runs/store", "nothing://x", "--files nothing://x cannot be used")],
+)
+def test_what_actors_cannot_reach_is_refused(store: str, files: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        OnRay(store, 1, files, "").check(config_of("local", "", "cpu"))
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"--launch ray needs Ray, .*cryptosentinel\[ray\]"):
-        ray_cluster(True, "", "runs/store")
+        cluster_address("", "runs/store")
 
 
 def test_who_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +119,20 @@ def test_who_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
             pass
 
 
-def test_a_probe_reports_whether_a_machine_sees_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("abc")
-    assert probe("n", str(tmp_path / "token"), "abc").shared
-    assert not probe("n", str(tmp_path / "token"), "abd").shared
-    assert not probe("n", str(tmp_path / "elsewhere"), "abc").shared
+def test_a_machine_with_other_code_or_another_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "services").mkdir()
+    config = config_of("local", "", "cpu")
+
+    def place(code: str = code_version(), token: str = "a", url: str = "") -> ServicePlace:
+        return ServicePlace(config, "ws://store", "run", tmp_path, tmp_path, url, code, token)
+
+    place().token_path().write_text("a")
+    place().require_same()
+    place(token="b", url="s3://bucket").require_same()
+    with pytest.raises(UserError, match=r"has version .* of this program, and here it is 0.0.0"):
+        place(code="0.0.0").require_same()
+    with pytest.raises(UserError, match=r"does not share the folder .* or --files an fsspec URL"):
+        place(token="b").require_same()
+    place().token_path().unlink()
+    with pytest.raises(UserError, match="does not share the folder"):
+        place().require_same()

@@ -1,7 +1,7 @@
-"""A Ray cluster to launch a training on: one of our own on this machine, or one that is there. Connecting has bounds.
+"""A Ray cluster to train on: one of its own on this machine, or one that is there. Connecting has bounds.
 
-Ray itself waits minutes for an address where nobody answers, and ends the process that it is used from when its control
-service (GCS) has been away for a minute. So both are looked at before Ray does.
+Ray itself waits minutes for an address where nothing answers, and ends the process that uses it when its control
+service (GCS) has been away for a minute. So both are checked before Ray does.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _LONGEST = 40  # characters: Ray adds 65, and a Unix socket's path has at most 1
 
 
 def cluster_address(asked: str, store: str) -> str:
-    """The cluster that `--ray-address` or the environment names, `local` for one of our own.
+    """The cluster that `--ray-address` or the environment names, `local` for one that this process starts.
 
-    Raises `ConfigError` where Ray is not installed or the address is none that we can use, and for a store that the
-    cluster's machines cannot reach.
+    Raises `ConfigError` where Ray is not installed or the address cannot be used, and for a store that the cluster's
+    machines cannot reach.
     """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("--launch ray needs Ray, which is not installed: install cryptosentinel[ray]")
@@ -53,8 +53,8 @@ def cluster_address(asked: str, store: str) -> str:
         )
     if not store.startswith(("ws://", "wss://")):
         raise ConfigError(
-            f"the cluster at {address} has machines that cannot open the folder --store {store}: start `cryptosentinel "
-            "serve store` where all of them reach it, and give its ws:// address"
+            f"the machines of the cluster at {address} cannot open the folder --store {store}: start a SurrealDB "
+            "server that all of them reach (deploy/compose.yaml), and give its ws:// address as --store"
         )
     return address
 

@@ -1,4 +1,4 @@
-"""How much of a cluster each process of a training takes: shares of CPUs and GPUs that fit, or a refusal in numbers."""
+"""How much of a cluster each actor takes: shares of CPUs and GPUs that fit, or a refusal in numbers."""
 
 from __future__ import annotations
 
@@ -7,37 +7,24 @@ from dataclasses import dataclass
 
 from backend.config.schema import Config, ConfigError
 
-CPU_SHARES = (1.0, 0.5, 0.25)  # a trainer waits while others roll out, so four processes can share a core
+CPU_SHARES = (1.0, 0.5, 0.25)  # a trainer waits while others roll out, so four actors can share a core
 GPU_SHARES = (1.0, 0.5, 0.25, 0.125)
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a machine of the cluster has in all."""
+    """What a machine of the cluster has in all, or what an actor takes of one."""
 
     cpus: float
     gpus: float
 
 
-@dataclass(frozen=True)
-class Resources:
-    """What one process takes."""
-
-    cpus: float
-    gpus: float
-
-
-def allocate(machines: Sequence[Capacity], config: Config, workers: int, roles: int) -> tuple[Resources, Resources]:
+def allocate(machines: Sequence[Capacity], config: Config, workers: int, roles: int) -> tuple[Capacity, Capacity]:
     """The resources of a rollout worker and of a trainer: the largest shares with which all of them fit.
 
     A worker that starts a vLLM server has a GPU of its own; where GPUs are left, the others have equal shares of them,
     one at most, and else they compute on CPUs. Raises `ConfigError` where they do not fit.
     """
-    if config.training.data_parallel > 1:
-        raise ConfigError(
-            f"training.data_parallel = {config.training.data_parallel}, but with --launch ray a trainer has one GPU at "
-            "most: set it to 1, or use --launch processes"
-        )
     cpus = _share([one.cpus for one in machines], CPU_SHARES, workers + roles)
     if not cpus:
         raise ConfigError(
@@ -57,11 +44,11 @@ def allocate(machines: Sequence[Capacity], config: Config, workers: int, roles: 
             left[left.index(max(left))] -= 1.0
     learning = config.training.device != "cpu"
     share = _share(left, GPU_SHARES, roles + workers * sampling) if learning else 0.0
-    return Resources(cpus, share if sampling else 1.0 * serving), Resources(cpus, share)
+    return Capacity(cpus, share if sampling else 1.0 * serving), Capacity(cpus, share)
 
 
 def _share(machines: Sequence[float], shares: Sequence[float], processes: int) -> float:
-    """The largest of `shares` with which so many processes fit; 0 where none does."""
+    """The largest of `shares` with which that many processes fit; 0 where none does."""
     return next((share for share in shares if sum(int(one / share) for one in machines) >= processes), 0.0)
 
 

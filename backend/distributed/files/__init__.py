@@ -1,1 +1,0 @@
-"""Where a process of a run finds the files of the run."""

@@ -1,1 +1,0 @@
-"""The same workers and trainers as actors on a Ray cluster."""
