@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from backend.store import MetricRecord, RunRecord, Store, StoreError, maintenance
+from backend.store.connection import Connection
 from backend.store.maintenance import backup_store, compact_store, size_of
 from backend.store.records import ALL_KINDS
 from tests.backend.store.servers import environment, server_thread
@@ -22,6 +23,7 @@ from tests.backend.store.synthetic import add_step, add_training
 COMPACT = """
 import sys
 from pathlib import Path
+from backend.store.connection import Connection
 from backend.store.maintenance import compact_store
 print("begun", flush=True)
 compact_store(Path(sys.argv[1]))
@@ -135,9 +137,9 @@ def test_a_copy_that_differs_is_not_put_in_place(folder: Path, monkeypatch: pyte
         before = everything(store)
     pages, opened = maintenance._pages, []
 
-    def wrong(connection: object, table: str) -> object:
+    def wrong(connection: Connection, table: str) -> object:
         opened.append(table)
-        rows = list(pages(connection, table))  # type: ignore[arg-type]
+        rows = list(pages(connection, table))
         return rows if len(opened) < len(ALL_KINDS) + 2 else rows[:-1]
 
     monkeypatch.setattr(maintenance, "_pages", wrong)
