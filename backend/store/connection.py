@@ -28,7 +28,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from backend.store import local_server
 from backend.store.cbor import decoded, query_request
-from backend.store.engine import DATABASE, DISK_TROUBLE, NAMESPACE, Engine
+from backend.store.engine import DATABASE, DISK_TROUBLE, NAMESPACE, DatabaseEngine
 from backend.store.errors import StoreDiskError, StoreError
 from backend.store.holding import COPY, QUERY, FolderHolding, hold, hold_copy
 from backend.store.local_server import HolderFailed, LocalClient
@@ -232,7 +232,7 @@ class Connection:
         if self.remote:
             return self._dial_server()
         if self.folder is None:
-            engine = Engine(self.name)
+            engine = DatabaseEngine(self.name)
             return self._prepared(_Local(lambda request: engine.execute(request[1:]), engine.close))
         until = time.monotonic() + _SERVING
         while True:

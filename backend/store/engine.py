@@ -29,7 +29,7 @@ _IDLE, _MOST = 4, 12  # openings in which nothing moved, after which nothing is 
 os.register_at_fork(after_in_child=gc.freeze)
 
 
-class Engine:
+class DatabaseEngine:
     """An open engine. Its methods may be called from any thread."""
 
     def __init__(self, url: str) -> None:

@@ -14,11 +14,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from backend.store.engine import Engine
+from backend.store.engine import DatabaseEngine
 from backend.store.errors import StoreDiskError, StoreError
 from backend.store.local_server import LocalServer, withdraw
 from backend.store.lock import FolderLock, refuse_links
-from backend.store.manifest import DATABASE_FOLDER, MANIFEST, Known, needs_settling, take_manifest, write_manifest
+from backend.store.manifest import CLOSED_FILE, DATABASE_FOLDER, Known, needs_settling, take_manifest, write_digests
 from backend.store.schema import check_version, make_database_folder
 
 # A compaction writes the new database into a store of its own, FOLDER/.compact, and marks it as ready when it is whole.
@@ -49,7 +49,7 @@ os.register_at_fork(after_in_child=_forget_inherited)
 class FolderHolding:
     """Use `hold`. `engine` is shared by all users of this process; `server` is None where nobody else may use it."""
 
-    def __init__(self, folder: Path, lock: FolderLock, engine: Engine, known: Known) -> None:
+    def __init__(self, folder: Path, lock: FolderLock, engine: DatabaseEngine, known: Known) -> None:
         self.engine = engine
         self.server: LocalServer | None = None
         self._folder = folder
@@ -78,11 +78,11 @@ class FolderHolding:
         database = self._folder / DATABASE_FOLDER
 
         def copy() -> None:
-            self._known = write_manifest(database, self._known)
+            self._known = write_digests(database, self._known)
             try:
                 shutil.copytree(database, target)
             finally:
-                (database / MANIFEST).unlink()
+                (database / CLOSED_FILE).unlink()
 
         try:
             self.engine.while_closed(copy)
@@ -108,7 +108,7 @@ class FolderHolding:
 
     def _note_closed(self) -> None:
         try:
-            write_manifest(self._folder / DATABASE_FOLDER, self._known)
+            write_digests(self._folder / DATABASE_FOLDER, self._known)
             _make_reserve(self._folder)
         except OSError as error:
             _log.warning("store %s: no manifest was written (%s): the next opening compares nothing", self._folder,
@@ -148,7 +148,7 @@ def hold(folder: Path, prepare: Callable[[FolderHolding], None], exclusive: bool
         return holding
 
 
-def _open(folder: Path, url: str, lock: FolderLock) -> tuple[Engine, Known]:
+def _open(folder: Path, url: str, lock: FolderLock) -> tuple[DatabaseEngine, Known]:
     """The engine on the database of a folder that was just locked, and what is known of its files."""
     if shutil.disk_usage(folder).free < _RESERVE:
         (folder / RESERVE_FILE).unlink(missing_ok=True)
@@ -164,8 +164,8 @@ def _open(folder: Path, url: str, lock: FolderLock) -> tuple[Engine, Known]:
         # After a kill the engine cuts the torn end of its log, and then goes on writing where it will not read again
         # (SDK 3.0.0b10, measured): what is acknowledged then is lost with the next kill. Closing it once, which puts
         # the log into tables, avoids that.
-        Engine(url).close()
-    return Engine(url), known or {}
+        DatabaseEngine(url).close()
+    return DatabaseEngine(url), known or {}
 
 
 def _finish_compaction(folder: Path) -> None:

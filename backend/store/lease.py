@@ -21,7 +21,7 @@ from backend.store.lock import UserLock, user_alive
 from backend.store.records import RunRecord
 
 INTERVAL = 20.0  # seconds between renewals
-SECONDS = 150.0  # how long a lease lasts
+_SECONDS = 150.0  # how long a lease lasts
 _ABANDONED = "its process ended without saying so"
 _TAKEN = "taken by another"
 # A run is begun in one transaction; sent again it does no harm, since then the lease has the token of the first time.
@@ -44,7 +44,7 @@ class Leases:
         self._connection = connection
         self._owner = uuid.uuid4().hex if connection.folder is None else f"{_HERE}{uuid.uuid4().hex}"
         self._alive: UserLock | None = None
-        self._milliseconds = int(1000 * SECONDS)
+        self._milliseconds = int(1000 * _SECONDS)
         self._runs: set[str] = set()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None

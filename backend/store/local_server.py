@@ -40,7 +40,7 @@ _DONE, _FAILED = b"+", b"-"
 
 _log = logging.getLogger(__name__)
 
-Answer = Callable[[bytes], bytes]
+_Answer = Callable[[bytes], bytes]
 
 
 class HolderFailed(Exception):
@@ -59,7 +59,7 @@ class Address:
 class LocalServer:
     """Serves `answer`, which takes a request and may raise StoreError, RuntimeError or ValueError, until `stop`."""
 
-    def __init__(self, folder: Path, launch: str, answer: Answer) -> None:
+    def __init__(self, folder: Path, launch: str, answer: _Answer) -> None:
         """Raises `OSError` where there is no place for a socket or its address."""
         self._folder, self._answer = folder, answer
         self._place = _private_folder()

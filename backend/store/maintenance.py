@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from backend.store.cbor import encoded
 from backend.store.connection import Connection
 from backend.store.errors import StoreError
 from backend.store.holding import NEW, READY
+from backend.store.lock import FolderLock
 from backend.store.manifest import DATABASE_FOLDER
 from backend.store.records import ALL_KINDS, Delegation
 from backend.store.store import Store
@@ -53,21 +53,21 @@ def backup_store(source: Store, target: Path) -> dict[str, int]:
     """
     if target.exists():
         raise StoreError(f"{target} exists already: give another folder for the backup")
-    work: Path | None = None
+    work = target.with_name(f".{target.name}.partial")
+    lock = FolderLock(work)  # refused where another backup writes there
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        source.connection.copy_database(work / DATABASE_FOLDER)
+        shutil.rmtree(work / "store", ignore_errors=True)  # of a backup that was killed
+        source.connection.copy_database(work / "store" / DATABASE_FOLDER)
         os.sync()
-        with Store.open(work, exclusive=True) as copy:
+        with Store.open(work / "store", exclusive=True) as copy:
             counts = {kind.table: _count(copy.connection, kind.table) for kind in ALL_KINDS}
-        os.rename(work, target)
+        os.rename(work / "store", target)
     except OSError as error:
         advice = "; free some space" if error.errno in DISK_FULL else ""
         raise StoreError(f"the backup {target} cannot be written ({error.strerror}){advice}") from error
     finally:
-        if work is not None:
-            shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
+        lock.release()
     return counts
 
 

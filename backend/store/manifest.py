@@ -19,9 +19,9 @@ from simulator.documents import parse_json
 from simulator.files import write_whole
 
 DATABASE_FOLDER = "db"
-MANIFEST = "closed.json"
+CLOSED_FILE = "closed.json"
 SCHEMA_FILE = "schema"  # the version of the schema, readable without the engine
-_UNLISTED = (MANIFEST, f"{MANIFEST}.tmp", "LOCK")  # the engine's LOCK holds the number of its last process
+_UNLISTED = (CLOSED_FILE, f"{CLOSED_FILE}.tmp", "LOCK")  # the engine's LOCK holds the number of its last process
 _LOGS = "wal"
 
 
@@ -36,12 +36,12 @@ class FileState(NamedTuple):
 Known = dict[str, tuple[FileState, str]]  # by its path in the database: the state when it had this SHA-256
 
 
-def write_manifest(database: Path, known: Known) -> Known:
+def write_digests(database: Path, known: Known) -> Known:
     """Write the manifest of a closed database, and return what it is made of. A file in the same state as in `known` is
     not read again. Raises `OSError`."""
     files = {name: (state, _digest(database, name, state, known)) for name, state in _files(database).items()}
     digests = {name: digest for name, (_, digest) in files.items()}
-    write_whole(database / MANIFEST, json.dumps({"files": digests}, indent=0))
+    write_whole(database / CLOSED_FILE, json.dumps({"files": digests}, indent=0))
     return files
 
 
@@ -51,7 +51,7 @@ def take_manifest(folder: Path) -> Known | None:
     Raises `StoreError` for a file that differs; nothing is changed then.
     """
     database = folder / DATABASE_FOLDER
-    path = database / MANIFEST
+    path = database / CLOSED_FILE
     try:
         expected = _read(path)
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def last_write(where: str | Path) -> tuple[tuple[str, int, int], ...] | None:
     there is no such folder, as for a server. Nothing is opened."""
     database = Path(where) / DATABASE_FOLDER
     try:
-        paths = [database / MANIFEST, *sorted((database / _LOGS).glob("*.wal"))]
+        paths = [database / CLOSED_FILE, *sorted((database / _LOGS).glob("*.wal"))]
         states = [(path.name, os.stat(path)) for path in paths if path.exists()]
     except OSError:  # a log has gone meanwhile: the next look sees it
         return None
@@ -123,5 +123,5 @@ def _damaged(folder: Path, what: str) -> StoreError:
     database = folder / DATABASE_FOLDER
     return StoreError(
         f"store {folder} is damaged: {what}. Nothing was changed: put back a copy that `cryptosentinel store backup` "
-        f"made, or remove {database / MANIFEST} to open the store without this check and read what is left"
+        f"made, or remove {database / CLOSED_FILE} to open the store without this check and read what is left"
     )

@@ -10,18 +10,24 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from backend.store.errors import StoreError
 from backend.store.manifest import DATABASE_FOLDER, SCHEMA_FILE
-
-if TYPE_CHECKING:
-    from backend.store.connection import Connection
 
 SCHEMA_VERSION = 12
 
 _SCHEMA = Path(__file__).parent / "schema.surql"
 _STORE = "UPSERT store:schema SET version = $version, identity = <string>rand::uuid::v4() RETURN NONE"
+
+
+class _Database(Protocol):
+    """A `Connection`, which imports this module."""
+
+    name: str
+
+    def query(self, text: str, parameters: dict[str, Any] | None = None) -> Any:
+        """Result of the last statement."""
 
 
 def check_version(folder: Path) -> None:
@@ -48,7 +54,7 @@ def make_database_folder(folder: Path) -> None:
         raise StoreError(f"store {folder} cannot be made ({error.strerror}): free some space") from error
 
 
-def prepare_schema(connection: Connection) -> str:
+def prepare_schema(connection: _Database) -> str:
     """Define the schema in an empty database, and return the identity of the store. Raises `StoreError` for a database
     of another schema, or of something else."""
     if not connection.query("INFO FOR DB")["tables"]:

@@ -73,7 +73,6 @@ def test_every_command_makes_its_temporary_files_here() -> None:
     assert used == {
         "backend/store/local_server.py": ["mkdtemp(prefix=_PREFIX, dir=place"],
         "backend/store/holding.py": ['mkdtemp(prefix="cs-copy-"'],
-        "backend/store/maintenance.py": ['mkdtemp(prefix=f".{target.name}-", dir=target.parent'],
         "backend/store/schema.py": ['mkdtemp(prefix=".new-", dir=folder'],
         "backend/models/export/team.py": ['TemporaryDirectory(dir=file.parent, prefix=".merged-"'],
         "backend/distributed/ray/cluster.py": [],

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from backend.store.engine import Engine
+from backend.store.engine import DatabaseEngine
 
 ROOT = Path(__file__).resolve().parents[3]
 USER, PASSWORD = "trader", "correct horse"
@@ -37,7 +37,7 @@ class ServerThread:
     """A server of one database, which wants a sign-in first. `requests` counts what it has answered."""
 
     def __init__(self, port: int = 0, url: str = "mem://") -> None:
-        self._engine = Engine(url)
+        self._engine = DatabaseEngine(url)
         self.requests = 0
         self._open: set[ServerConnection] = set()
         self._server = serve(self._attend, "127.0.0.1", port, subprotocols=[Subprotocol("cbor")], max_size=None)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from backend.store import MetricRecord, RunRecord, Store, StoreError, maintenance
+from backend.store.connection import Connection
 from backend.store.maintenance import backup_store, compact_store, size_of
 from backend.store.records import ALL_KINDS
 from tests.backend.store.servers import environment, server_thread
@@ -22,6 +23,7 @@ from tests.backend.store.synthetic import add_step, add_training
 COMPACT = """
 import sys
 from pathlib import Path
+from backend.store.connection import Connection
 from backend.store.maintenance import compact_store
 print("begun", flush=True)
 compact_store(Path(sys.argv[1]))
@@ -96,7 +98,7 @@ def test_a_backup_is_made_while_another_program_writes(tmp_path: Path) -> None:
 
 def test_what_cannot_be_copied_is_told_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with Store.open(folder) as store, pytest.raises(StoreError, match=r"backup .* cannot be written \(.*\)"):
+    with Store.open(folder) as store, pytest.raises(StoreError, match=r"cannot use this folder \(.*\)"):
         backup_store(store, tmp_path / "file" / "copy")
     told = pytest.raises(StoreError, match="no folder on this machine: copy it with `surreal export`")
     with server_thread() as server, Store.open(server.url) as store, told:
@@ -135,9 +137,9 @@ def test_a_copy_that_differs_is_not_put_in_place(folder: Path, monkeypatch: pyte
         before = everything(store)
     pages, opened = maintenance._pages, []
 
-    def wrong(connection: object, table: str) -> object:
+    def wrong(connection: Connection, table: str) -> object:
         opened.append(table)
-        rows = list(pages(connection, table))  # type: ignore[arg-type]
+        rows = list(pages(connection, table))
         return rows if len(opened) < len(ALL_KINDS) + 2 else rows[:-1]
 
     monkeypatch.setattr(maintenance, "_pages", wrong)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend.store import DecisionRecord, RunRecord, Store, StoreError
-from backend.store.manifest import MANIFEST, SCHEMA_FILE, last_write
+from backend.store.manifest import CLOSED_FILE, SCHEMA_FILE, last_write
 
 RUNS, LARGE = 12, 6_000  # bytes of a document, which the engine puts into a file of large values
 
@@ -87,7 +87,7 @@ def test_whatever_differs_is_refused_with_the_way_back(how: str, closed: Path, t
         with pytest.raises(StoreError, match=r"is damaged: .*sst.*Nothing was changed: put back a copy that .*backup"):
             Store.open(folder)
     if how == "one more":
-        (folder / "db" / MANIFEST).unlink()  # the way that the message names
+        (folder / "db" / CLOSED_FILE).unlink()  # the way that the message names
         table.with_name(f"{99:020d}.sst").unlink()
         assert all_there(folder)
 
