@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from backend.config.load import load_config
 from backend.config.schema import Config
+from backend.jobs import process
 from backend.jobs.queue import JobQueue
 from backend.runs.backtest import settings_for
 from backend.runs.requests import BacktestRequest
@@ -109,3 +111,29 @@ def test_mistakes_are_explained(queue: JobQueue, change: Callable[[AppTest], obj
     app.run()
     assert not app.exception and not queue.jobs()
     assert message in app.error[0].value.replace("\\", "")
+
+
+def test_no_field_of_the_page_imports_a_module(here: Path, queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not one that lies below the data: neither in the page nor in what it hands in."""
+    monkeypatch.setenv("CRYPTOSENTINEL_REFUSE_OWN_MODULES", "1")
+    monkeypatch.syspath_prepend(here)
+    mark = here / "was-imported"
+    for folder in (here, here / "data"):
+        (folder / "evil.py").write_text(
+            f"open({str(mark)!r}, 'w')\nclass Evil:\n    def decide(self, v, a): return []\n"
+        )
+    for name in ("evil:Evil", "data.evil:Evil", "evil:Evil:fast=1"):
+        app = open_page("views/new_backtest.py")
+        app.multiselect[1].set_value([name])
+        field(app.button, "Run").click().run()
+        assert not app.exception and not mark.exists()
+    app = open_page("views/training.py")
+    field(app.text_area, "Other settings").set_value("training.reward=evil:Evil").run()
+    field(app.button, "Start").click().run()
+    assert not app.exception and not mark.exists()
+    jobs = queue.jobs()
+    assert len(jobs) == 4 and not any(job.request.own_modules for job in jobs)
+    monkeypatch.setattr(sys, "argv", ["process"])
+    for job in jobs[-3:]:
+        assert process.run_job(job.path) == 2, "the job refuses it as the page would"
+    assert not mark.exists()
