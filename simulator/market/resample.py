@@ -95,9 +95,7 @@ if TYPE_CHECKING:
 _FRAME_COLUMNS = BAR_COLUMNS[:-1]  # a table has no half spread
 
 
-def frame_columns(
-    frames: Mapping[str, pd.DataFrame], half_spread_bps: float
-) -> tuple[str, IntArray, dict[str, FloatArray]]:
+def frame_columns(frames: Mapping[str, pd.DataFrame], half_spread_bps: float) -> tuple[str, IntArray, dict[str, Any]]:
     """The timeframe, the open times (T,) in ms and all bar columns (T, S) of tables of bars by symbol.
 
     Each table has an index of open times (without a zone: UTC) and the columns open, high, low, close and volume; no
@@ -127,7 +125,7 @@ def frame_columns(
                 raise DataError(f"{issue} UTC; the table has {timeframe} bars: correct or remove such rows")
     begin, end = (limit(times[place] for times, _ in tables.values()) for limit, place in ((min, 0), (max, -1)))
     grid = np.arange(begin, end + 1, interval, dtype=np.int64)
-    columns = {name: np.full((len(grid), len(tables)), np.nan) for name in BAR_COLUMNS}
+    columns: dict[str, Any] = {name: np.full((len(grid), len(tables)), np.nan) for name in BAR_COLUMNS}
     for place, (times, values) in enumerate(tables.values()):
         rows = (times - grid[0]) // interval
         for name, column in values.items():

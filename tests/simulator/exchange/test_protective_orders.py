@@ -230,12 +230,8 @@ def test_the_three_ways_to_the_kernel_fill_brackets_alike(seed: int, side: float
         at_once.submit(order)
     at_once.step(len(market) - 1)
     paths = recorded_path(market, 0, len(market) - 1, costs)
-    batch = replace(
-        paths,
-        **{
-            n: np.repeat(getattr(paths, n), 3, axis=0)
-            for n in ("open", "high", "low", "close", "half_spread", "funding_rate")
-        },
-    )
+    names = ("open", "high", "low", "close", "half_spread", "funding_rate")
+    arrays: dict[str, Any] = {name: np.repeat(getattr(paths, name), 3, axis=0) for name in names}
+    batch = replace(paths, **arrays)
     outcome = simulate_scenarios(batch, account, first, market.symbols, costs, 10.0)
     np.testing.assert_allclose(outcome.net_return, at_once.account().equity / CASH - 1.0, rtol=1e-9, atol=1e-12)
