@@ -83,19 +83,19 @@ def run_ray(
     place = ServicePlace(
         config, request.store, run, folder, Path.cwd(), files.url, code_version(), secrets.token_hex(16)
     )
-    place.token_path().write_text(place.token)
+    place.token_path().write_text(place.token)  # for as long as actors may be started again
     try:
         actors = Actors(place, request.workers)
         actors.wait_until_ready()
+        parts = training_parts(config, market, store, run, folder, base, folder)
+        trainer = distributed_trainer(parts, files, actors.workers, list(actors.trainers.values()))
+        try:
+            trainer.resume()
+            state = trainer.run(on_progress)
+        finally:
+            parts.recorder.close()
     finally:
         place.token_path().unlink(missing_ok=True)
-    parts = training_parts(config, market, store, run, folder, base, folder)
-    trainer = distributed_trainer(parts, files, actors.workers, list(actors.trainers.values()))
-    try:
-        trainer.resume()
-        state = trainer.run(on_progress)
-    finally:
-        parts.recorder.close()
     write_team(config, folder, base, trainer, market)
     return state
 

@@ -17,6 +17,7 @@ from backend.distributed.files import RunFiles
 from backend.distributed.role_trainer import RoleTrainerService
 from backend.store.records import QueryRecord, RolloutRecord, ShardRecord, TrajectoryRecord
 from backend.store.store import Store
+from backend.training.learning import learner
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import RunFailed
@@ -29,7 +30,7 @@ STEPS = 3  # one of stage 1, two of stage 2; test_ray.py has six
 def config_of(nano: Path, **training: Any) -> Config:
     options = {"base_model": str(nano), "stage1_max_steps": 1, "stage2_steps": STEPS - 1, "shards": 2}
     # What a role's trainer must remember from step to step, and what changes from step to step.
-    options |= {"alignment": "duplicate_drop", "schedule": "cosine"}
+    options |= {"alignment": "duplicate_drop", "lr_schedule": "cosine"}
     return smaller_config(**options | training)
 
 
@@ -159,7 +160,8 @@ def test_a_damaged_file_of_weights_is_refused(
 def test_a_role_whose_updates_are_never_finite_ends_the_run(
     nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(nano, max_skipped=1)
+    config = config_of(nano)
+    monkeypatch.setattr(learner, "MAX_SKIPPED", 1)
     begin_run(store, config)
     nothing = torch.tensor(float("nan"))
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, norm: nothing)
