@@ -7,10 +7,9 @@ from pathlib import Path
 
 import torch
 
-from backend.config.base import ALL_LINEAR
 from backend.policies.adapters import load_versions, save_versions
 from backend.policies.hardware import Hardware, Precision, machine_memory
-from backend.policies.lora import LoraSettings
+from backend.policies.lora import ALL_LINEAR, LoraSettings
 from backend.policies.role_policies import RolePolicies
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.llm.architecture import vocabulary_of
