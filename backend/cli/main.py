@@ -117,7 +117,7 @@ COMMANDS = (
     Command(
         "store",
         "backend.cli.store:store_app",
-        "Check a store, back it up, compact it, choose a bucket, convert a former one, go on with a damaged one.",
+        "Check a store, back it up, compact it.",
         _OPERATE,
     ),
 )
