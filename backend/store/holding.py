@@ -183,7 +183,7 @@ def _serve(folder: Path, launch: str, holding: FolderHolding) -> LocalServer | N
     try:
         return LocalServer(folder, launch, holding.answer)
     except OSError as error:
-        _log.warning("store %s is not served to other programs (%s)", folder, error)
+        _log.info("store %s is not served to other programs (%s)", folder, error)
         return None
 
 

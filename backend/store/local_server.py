@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
@@ -67,12 +67,11 @@ class LocalServer:
         self._clients: dict[Connection, threading.Thread] = {}
         self._changing = threading.Lock()
         self._stopping = False
-        try:
-            self._listener = Listener(str(self._place / _SOCKET), "AF_UNIX", backlog=64)
+        with ExitStack() as undo:
+            undo.callback(shutil.rmtree, self._place, ignore_errors=True)
+            self._listener = undo.enter_context(Listener(str(self._place / _SOCKET), "AF_UNIX", backlog=64))
             _publish(folder, Address(launch, str(self._place / _SOCKET), self._key))
-        except BaseException:
-            shutil.rmtree(self._place, ignore_errors=True)
-            raise
+            undo.pop_all()
         self._thread = threading.Thread(target=self._accept, name="store server", daemon=True)
         self._thread.start()
 
