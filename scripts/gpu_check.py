@@ -215,31 +215,37 @@ def quantized(rehearse: bool) -> dict[str, Any]:
 
 def learning(rehearse: bool) -> dict[str, Any]:
     """A model through `sft` and M-GRPO, and what its decisions are worth on states that it has not seen."""
-    import tempfile
-
     from backend.builders.market import load_market
     from backend.builders.teams import configured_team
     from backend.config.load import load_config
+    from backend.policies.temporary import temporary_folder
     from backend.runs.requests import SftRequest, TrainRequest
     from backend.runs.train import fine_tune_roles, train_team
     from backend.store.store import Store
     from backend.training.rollout.held_out_value import greedy_teams, held_out_value
 
-    folder = Path(tempfile.mkdtemp(prefix="gpu-check-"))
+    folder = temporary_folder("gpu-check")
     with Store.open("mem://") as store:
         if rehearse:
-            preset, states = "quick", 8
-            tiny = ["market.bars=1500", "training.stage1_max_steps=1", "training.stage2_steps=1"]
-            started = train_team(TrainRequest(config=preset, overrides=tuple(tiny)), store, folder)
-            common = ("market.bars=1500", f"training.base_model={started.folder / 'nano'}")
-            sft, steps = ("sft.states=12", "sft.steps=2", "sft.score_states=2"), ("training.stage1_max_steps=1",)
+            preset, states = "quick", 4
+            tiny = (
+                "nano.decisions=40",
+                "nano.steps=20",
+                "nano.layers=1",
+                "nano.hidden_size=32",
+                "evaluation.windows=2",
+            )
+            steps = ("training.queries_per_step=1", "training.rollouts_per_query=2", "training.validation_queries=1")
+            started = train_team(TrainRequest(config=preset, overrides=(*tiny, *steps)), store, folder)
+            common = (f"training.base_model={started.folder / 'nano'}",)
+            sft = ("sft.states=4", "sft.steps=1", "sft.score_states=2", "sft.score_samples=1")
         else:
             preset, states = "smollm2", 256
             common, sft = (f"training.base_model={_smollm2()}",), ("sft.states=120", "sft.steps=30")
             steps = ("training.stage2_steps=6", "training.scenario_source=truth")
         request = SftRequest(config=preset, overrides=(*common, *sft), folder=folder / "sft")
         taught = fine_tune_roles(request, store=store)
-        given = (*(common[:1] if rehearse else ()), f"training.start_from={taught.folder}")
+        given = (f"training.start_from={taught.folder}",)
         trained = train_team(TrainRequest(config=preset, overrides=(*given, *steps)), store, folder)
     config = load_config(preset, [*given, "training.scenario_source=truth", f"evaluation.states={states}"])
     teams = greedy_teams(
