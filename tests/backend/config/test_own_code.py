@@ -41,7 +41,7 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config_with(setting: str) -> Config:
-    return load_config("demo", [setting])
+    return load_config("demo", [f"training.tail_weight={Config().training.tail_weight}", setting])
 
 
 FIELDS: dict[str, Callable[[str], object]] = {
