@@ -58,8 +58,9 @@ def run(trajectories: int = TRAJECTORIES) -> list[Result]:
                 within(f"store.large.{state}.open", seconds, f"s, {size}", MOST_SECONDS),
                 within(f"store.large.{state}.list", listing, f"s to list the runs, {size}", MOST_SECONDS),
                 within(f"store.large.{state}.read", reading, f"s to read a role's step, {size}", MOST_SECONDS),
-                {**within(f"store.large.{state}.memory", memory, f"MB, {size}", MOST_MEGABYTES),
-                 "ratio": memory / MOST_MEGABYTES, "met": memory <= MOST_MEGABYTES},
+                Result(name=f"store.large.{state}.memory", value=memory, unit=f"MB, {size}",
+                       against=f"{MOST_MEGABYTES:.0f} MB", ratio=memory / MOST_MEGABYTES, target="<= 1.0",
+                       met=memory <= MOST_MEGABYTES),
             ]  # fmt: skip
     return results
 

@@ -30,7 +30,7 @@ from benchmarks.run import Result, table
 from simulator.data.archive import write_market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
-from tests.ui.browsing import CHROMIUM, served, serving
+from tests.ui.browsing import CHROMIUM, free_port, served, serving
 
 BY_NAME_ONLY = True
 RUNS, DECISIONS = 100, 50_000
@@ -134,7 +134,10 @@ def _first_visit(browser: Browser, folder: Path) -> float:
 def _plain_visit(browser: Browser, folder: Path) -> float:
     """Seconds of a further visit to `PLAIN`."""
     (folder / "plain.py").write_text(PLAIN)
-    with serving(["streamlit", "run", "plain.py"], folder) as url:
+    port = free_port()
+    options = [f"--server.port={port}", "--server.headless=true", "--server.address=localhost",
+               "--browser.gatherUsageStats=false", "--server.fileWatcherType=none"]  # fmt: skip
+    with serving(["streamlit", "run", "plain.py", *options], folder, port) as url:
         _timed_visit(browser, url)
         return _timed_visit(browser, url)
 

@@ -41,7 +41,7 @@ from cryptosentinel.teachers import (
     NO_LEAN,
     NOT_ASKED,
     OUTLOOKS,
-    SKIPPED,
+    SKIPPED_SHARE,
     SourceWeights,
     Teacher,
     level_of,
@@ -142,7 +142,7 @@ def _expert_manager(
         if unasked is not None:
             return render_call(f"consult_{unasked}", question)
         reason += _timing(heard.get("consult_trader", {}))
-        if teacher != "expert" and rng.random() < SKIPPED:
+        if teacher != "expert" and rng.random() < SKIPPED_SHARE:
             positions.append({"symbol": symbol, "reason": reason, "side": "keep"})
         else:
             positions.append({"symbol": symbol, "reason": reason, "side": side, "exposure": exposure})

@@ -2,7 +2,7 @@
 
     expert       weighs the words of trend, news and funding into an outlook in one of five levels of strength; its
                  verdicts follow from the loss quantiles, its plans from the spread
-    skip_trades  as the expert, and then leaves a share of `SKIPPED` of its changes out at random
+    skip_trades  as the expert, and then leaves a share of `SKIPPED_SHARE` of its changes out at random
     random_all   so too, but reads one of trend, news and funding at random, and draws verdicts, plans, whom the manager
                  asks and in which order; it asks for full positions alone
 
@@ -21,7 +21,7 @@ LOOKED_UP = ("get_trend", "get_news", "get_funding")  # what an outlook is made 
 OUTLOOKS = ((0.2, 0.2, 0.6), (0.3, 0.2, 0.5), (0.4, 0.2, 0.4), (0.5, 0.2, 0.3), (0.6, 0.2, 0.2))
 NO_LEAN = 2  # the level of them that speaks for neither side
 MOST_LOSS = 14  # percent of a position or a whole book that may be lost in one case of twenty; beyond, it is halved
-SKIPPED = 0.35  # share of the changes that `skip_trades` and `random_all` leave out, whatever speaks for them
+SKIPPED_SHARE = 0.35  # share of the changes that `skip_trades` and `random_all` leave out, whatever speaks for them
 REDUCED = 0.35  # share of the positions that RiskAnalyst reduces where its verdict is random
 REDUCED_TO = (0.5, 0.25)  # of what was proposed, where its verdict is random
 PLANS: tuple[dict[str, Any], ...] = (

@@ -225,6 +225,8 @@ def learning(rehearse: bool) -> dict[str, Any]:
     from backend.training.rollout.held_out_value import greedy_teams, held_out_value
 
     folder = temporary_folder("gpu-check")
+    sft: tuple[str, ...]
+    steps: tuple[str, ...]
     with Store.open("mem://") as store:
         if rehearse:
             preset, states = "quick", 4

@@ -62,11 +62,11 @@ class OnRay:
         """Raise `UserError` for a training that actors cannot share, or no cluster that they could use."""
         from backend.distributed.cluster import cluster_address
         from backend.distributed.driver import check_distributed
-        from backend.distributed.files import check_url
+        from backend.distributed.files import check_files_url
 
         if self.store == "mem://":
             raise UserError("--store mem:// is in this process alone, and --launch ray has several: give a folder")
-        check_url(self.files)
+        check_files_url(self.files)
         cluster_address(self.asked_address, self.store)
         check_distributed(config)
 

@@ -30,7 +30,7 @@ from backend.training.curriculum.curriculum import StepPlan
 from backend.training.learning.step_data import StepData
 from backend.training.learning.training_metrics import team_metrics
 from backend.training.rl_job import check_trainable, training_parts, write_team
-from backend.training.rollout.shared_shards import packed
+from backend.training.rollout.shared_shards import to_bytes
 from backend.training.start import NANO, begin, require_start
 from backend.training.trainer import Progress, Trainer
 from backend.training.wandb_logger import require_wandb
@@ -185,12 +185,13 @@ class RemoteRollouts:
         """As `RolloutSource.collect`."""
         step, stage, parts = plan.step, plan.stage, self._parts
         throughput = Throughput()
-        waiting, free, calls = deque(enumerate(parts.collector.queries(step, stage))), deque(self._workers), {}
+        waiting, free = deque(enumerate(parts.collector.queries(step, stage))), deque(self._workers)
+        calls: dict[Any, Service] = {}
         while waiting or calls:
             while waiting and free:  # each worker gets the next shard when it is free
                 shard, queries = waiting.popleft()
                 worker = free.popleft()
-                calls[worker.start("roll_out", step, stage.number, shard, packed(queries))] = worker
+                calls[worker.start("roll_out", step, stage.number, shard, to_bytes(queries))] = worker
             for worker, busy in finished(calls, every=False):
                 throughput.add(busy)
                 free.append(worker)

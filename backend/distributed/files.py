@@ -89,7 +89,7 @@ class RunFiles:
         return path
 
 
-def check_url(url: str) -> None:
+def check_files_url(url: str) -> None:
     """Raise `UserError` for a URL that fsspec cannot use here."""
     if not url:
         return

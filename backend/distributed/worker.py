@@ -7,7 +7,7 @@ from backend.distributed.published import PublishedWeights
 from backend.training.components import TrainingParts
 from backend.training.curriculum.curriculum import Curriculum
 from backend.training.rollout.sharding import ShardQueries
-from backend.training.rollout.shared_shards import markets_of, unpacked
+from backend.training.rollout.shared_shards import from_bytes, markets_of
 from cryptosentinel.scheduler import Throughput
 
 
@@ -32,7 +32,7 @@ class RolloutWorker:
         throughput = Throughput()
         if shard in {mark.shard for mark in self._recorder.store.shards(self._recorder.run, step)}:
             return throughput
-        asked: ShardQueries = unpacked(queries, self._markets)
+        asked: ShardQueries = from_bytes(queries, self._markets)
         self._weights.load(step)
         rollouts = self._collector.roll_out(step, asked, throughput)
         outcomes = self._collector.role_outcomes(rollouts.team, self._curriculum.stage(stage))

@@ -23,9 +23,9 @@ _SLACK = 1.3  # of the weights: activations of a few tokens, and what is read be
 
 def precision_that_fits(parameters: int) -> Precision | None:
     """The numbers in which a base of so many parameters fits into this machine's memory; None where none does."""
-    free, precisions = machine_memory(), (("float32", 4), ("bfloat16", 2))
-    fitting: list[Precision] = [name for name, size in precisions if _SLACK * size * parameters <= free]  # type: ignore[misc]
-    return fitting[0] if fitting else None
+    free = machine_memory()
+    sizes: dict[Precision, int] = {"float32": 4, "bfloat16": 2}  # bytes a parameter
+    return next((name for name, size in sizes.items() if _SLACK * size * parameters <= free), None)
 
 
 def trial_step(base: Path, precision: Precision = "float32") -> str:

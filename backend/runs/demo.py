@@ -34,7 +34,7 @@ from backend.store.records import valid_run_id
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
-from backend.training.rl_job import check_new, processes_for, run_rl
+from backend.training.rl_job import check_training, processes_for, run_rl
 from backend.training.rollout.held_out_value import value_sentence
 from backend.training.start import begin
 from cryptosentinel.agents.registry import roles_of
@@ -71,7 +71,7 @@ def run_demo(
     began = time.monotonic()
     market = load_market(config.market, config.costs)
     account = account_of(config, market)  # an impossible venue is refused now, not after the training
-    check_new(config)
+    check_training(config)
     most = processes_for(config)
     with store_at(store) as opened:
         run, spent = _begin(config, folder)

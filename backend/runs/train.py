@@ -66,7 +66,7 @@ class ThisProcess:
 
     def check(self, config: Config) -> None:
         """See `TrainingProcess`."""
-        rl_job.check_new(config)
+        rl_job.check_training(config)
 
     def check_resumed(self, folder: Path) -> None:
         """See `TrainingProcess`."""

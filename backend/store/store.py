@@ -273,7 +273,8 @@ class Store:
         """
         self.mark_deleting(run_id)
         deleted = 0
-        for kind in (CallCountRecord, *reversed(KINDS[:-1])):
+        kinds: tuple[type[Record], ...] = (CallCountRecord, *reversed(KINDS[:-1]))
+        for kind in kinds:
             for step in self.steps(kind, run_id) if "step" in kind.identity else (None,):
                 portion = self._delete(kind, run_id, step)
                 deleted += portion

@@ -141,7 +141,7 @@ def check_ready(config: Config) -> None:
     hardware_of(config.training)
 
 
-def check_new(config: Config) -> None:
+def check_training(config: Config) -> None:
     """As `check_ready`, and raise `UserError` where the base or the team to begin with cannot be had or does not fit
     here: a new run is refused before anything of it is created."""
     check_ready(config)

@@ -156,8 +156,9 @@ def _is_plain(model: nn.Module, name: str) -> bool:
     """Whether a linear layer's product is what the model computes with it."""
     parent, _, child = name.rpartition(".")
     layer, mixer = model.get_submodule(name), model.get_submodule(parent)
+    kind: Any = type(layer)
     state_space = hasattr(mixer, "A_log") and hasattr(mixer, "D")
-    return _is_a_product(type(layer)) and not (state_space and child in _READ_BY_KERNELS)
+    return _is_a_product(kind) and not (state_space and child in _READ_BY_KERNELS)
 
 
 @lru_cache

@@ -36,7 +36,7 @@ from simulator.data.catalog import BAR_FILE, STORED_COLUMNS, Catalog, read_bars
 from simulator.data.formats.recognise import NO_DATA, SUFFIXES, FileOptions, read_recorded
 from simulator.data.formats.recorded import BAR_VALUES, FUNDING_VALUES, Disagreement, Recorded, joined
 from simulator.data.instruments import INSTRUMENTS_FILE, StatedKind, read_instruments, write_instruments
-from simulator.data.merging import Change, FileKind, ImportLock, merged_rows, write_merged
+from simulator.data.merging import Change, FileKind, ImportLock, merged_rows, write_merged_rows
 from simulator.errors import DataError
 from simulator.market.bar_checks import check_bars
 from simulator.market.events import (
@@ -155,7 +155,7 @@ class _Work:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise DataError(f"{path.parent}: cannot be written: {error.strerror or error}") from error
-            write_merged(path, columns, change)
+            write_merged_rows(path, columns, change)
             self.written[path] = change
 
 

@@ -71,7 +71,7 @@ def merged_rows(
     return _columns(kind, both.sort_index(), columns), change
 
 
-def write_merged(path: Path, columns: Columns, change: Change) -> None:
+def write_merged_rows(path: Path, columns: Columns, change: Change) -> None:
     """Write the file unless it has these rows already. Raises `DataError` where it cannot be written."""
     if change.state != "unchanged":
         write_table(path, columns)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
@@ -29,16 +29,29 @@ needs_chromium = pytest.mark.skipif(
 )
 
 
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
 @contextmanager
 def served(folder: Path, port: int = 0, token: str = "", plugins: bool = False) -> Iterator[str]:
     """The page of the store in `folder`, whose current folder that is, for a block; without a token by default."""
-    if not port:
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
-    command = [sys.executable, "-m", "backend.cli", "ui", f"--port={port}"]
+    port = port or free_port()
+    command = ["backend.cli", "ui", f"--port={port}"]
     command += [] if token else ["--no-token"]
     command += ["--allow-plugins"] if plugins else []
+    with serving(command, folder, port, token) as url:
+        yield url
+
+
+@contextmanager
+def serving(module: Sequence[str], folder: Path, port: int, token: str = "") -> Iterator[str]:
+    """A page's server for a block: a module with its arguments, which serves on `port`."""
+    command = [sys.executable, "-m", *module]
     environment = {**os.environ, "CRYPTOSENTINEL_STORE": str(folder / "store"), "PYTHONPATH": str(ROOT),
                    "CRYPTOSENTINEL_UI_TOKEN": token}  # fmt: skip
     url = f"http://localhost:{port}"

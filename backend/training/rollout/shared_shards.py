@@ -99,8 +99,8 @@ class SharedShards:
         weights = {
             role: (self._policies.version(role), self._policies.role_state(role)) for role in self._policies.roles
         }
-        task = _ShardTask(self._place, weights, step, packed(queries))
-        answer: tuple[Shard, Throughput] = unpacked(helper.do(_roll_out_here, task, silent), self._markets)
+        task = _ShardTask(self._place, weights, step, to_bytes(queries))
+        answer: tuple[Shard, Throughput] = from_bytes(helper.do(_roll_out_here, task, silent), self._markets)
         return answer
 
 
@@ -146,13 +146,13 @@ def helpers_parts(place: TrainingPlace) -> HelpersParts:
 def _roll_out_here(task: _ShardTask, report: WorkReport) -> bytes:
     here = helpers_parts(task.place)
     here.publish(task.weights)
-    queries: ShardQueries = unpacked(task.queries, here.markets)
+    queries: ShardQueries = from_bytes(task.queries, here.markets)
     throughput = Throughput()
     if task.step is None:
         shard = Shard(here.collector.validate(queries.team, task.place.config.training.seed), [])
     else:
         shard = here.collector.roll_out(task.step, queries, throughput)
-    return packed((shard, throughput))
+    return to_bytes((shard, throughput))
 
 
 # -- between both ---------------------------------------------------------------------------------------------
@@ -179,13 +179,13 @@ class _Unpickler(pickle.Unpickler):
         return self._markets[symbols]
 
 
-def packed(content: object) -> bytes:
+def to_bytes(content: object) -> bytes:
     """`content` as bytes, its markets by their symbols."""
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(content)
     return buffer.getvalue()
 
 
-def unpacked(data: bytes, markets: Mapping[tuple[str, ...], Market]) -> Any:
-    """The inverse of `_packed`. Only for bytes of this run's own processes: it unpickles."""
+def from_bytes(data: bytes, markets: Mapping[tuple[str, ...], Market]) -> Any:
+    """The inverse of `to_bytes`. Only for bytes of this run's own processes: it unpickles."""
     return _Unpickler(data, markets).load()

@@ -86,7 +86,7 @@ class Answer:
 
 def finished_here(calls: dict[Any, Service], every: bool = True) -> list[tuple[Service, Any]]:
     """As `driver.finished`; the last call is finished first."""
-    answers = []
+    answers: list[tuple[Service, Any]] = []
     while calls and (every or not answers):
         done, service = calls.popitem()
         answers.append((service, done.value))

@@ -39,7 +39,7 @@ GPT: dict[str, Any] = {
     "vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "resid_pdrop": 0.5, "embd_pdrop": 0.5,
     "attn_pdrop": 0.5, **NONE,
 }  # fmt: skip
-DROPS = {"dropout": 0.5, "attention_dropout": 0.5, "activation_dropout": 0.5, "layerdrop": 0.5}
+DROPS: dict[str, Any] = {"dropout": 0.5, "attention_dropout": 0.5, "activation_dropout": 0.5, "layerdrop": 0.5}
 FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
     "opt": lambda: OPTConfig(**SIZES, ffn_dim=48, word_embed_proj_dim=32, max_position_embeddings=64, **DROPS),
     "biogpt": lambda: BioGptConfig(

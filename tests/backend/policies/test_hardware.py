@@ -141,7 +141,9 @@ def test_a_base_is_read_in_its_own_numbers(
 ) -> None:
     tokenizer = train_tokenizer(["price up 1.5\nprice down 2.5\n"] * 20, vocab_size=280)
     config = Qwen3Config(**{**tiny.config.to_dict(), "vocab_size": 280})
-    save_model(tmp_path / "base", random_model(1, config).to(stored), tokenizer)
+    model = random_model(1, config)
+    torch.nn.Module.to(model, stored)
+    save_model(tmp_path / "base", model, tokenizer)
     read: list[set[torch.dtype]] = []
 
     def watched(folder: Path, dtype: torch.dtype | None) -> Any:
