@@ -75,8 +75,8 @@ FIRST = (
 # Every part can be run without the others.
 PARTS: dict[str, tuple[Step, ...]] = {
     "data": (
-        Step("cryptosentinel data list data/synthetic", says="AAAUSDT"),
-        Step("cryptosentinel data check data/synthetic"),
+        Step("cryptosentinel data list sample", says="AAAUSDT"),
+        Step("cryptosentinel data check sample"),
         Step("cryptosentinel data check DIR", RECORDED),
         Step("cryptosentinel data check DIR [--symbols A,B] [--timeframe 1h]", {**RECORDED, "A,B": "BTCUSDT,ETHUSDT"}),
         Step("cryptosentinel data import TREE --out DIR", {"TREE": "vision", "DIR": "imported/tree"}, says="BTCUSDT"),
@@ -85,6 +85,7 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel data import data --out bars", {"data --": "vision --"}, says="BTCUSDT"),
         Step("cryptosentinel data import BTCUSDT-1h.csv --out bars", says="BTCUSDT"),
         Step("cryptosentinel data import Binance_BTCUSDT_1h.csv --out bars", says="BTCUSDT"),
+        Step("cryptosentinel data import BTC-USD.csv --out bars", says="BTCUSD"),
         Step("cryptosentinel data import user_data/data --out bars", says="BTCUSDT"),
         Step("cryptosentinel data import prices.csv --out bars --symbol BTCUSDT --timeframe 1h --venue mine --columns "
              "time=Date,open=Open,high=High,low=Low,close=Close,volume=Vol --time-format \"%d.%m.%Y %H:%M\" --time-zone "
@@ -152,6 +153,7 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel doctor RUN", {"RUN": "{train}"}),
         Step("cryptosentinel doctor train-20240131-120000-250", LAST_TRAINING),
         Step("cryptosentinel doctor runs/train-20240131-120000-250 --json doctor.json", LAST_TRAINING),
+        Step("cryptosentinel train --dry-run", says="memory of the trainer"),
         Step("cryptosentinel train --resume train-20250131-120000", LAST_TRAINING, says="the team is in"),
         Step("cryptosentinel train --config demo --set training.seed=5", more=QUICK),
         Step("cryptosentinel train --config demo --set training.stage2_steps=80 --set training.seed=5", more=QUICK),
@@ -177,7 +179,7 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel experiment show NAME", {"NAME": "longer"}),
     ),
     "paper": (
-        Step("cryptosentinel paper run --data data/synthetic --team scripted --start 2021-06-10", DAYS),
+        Step("cryptosentinel paper run --data sample --team scripted --start 2021-06-10", DAYS),
         Step("cryptosentinel paper run --shadow runs/TEAM …",
              {**ANOTHER_TEAM, "…": "--data data/synthetic --team scripted --start 2021-06-28"}),
         Step("cryptosentinel paper promote SESSION", SESSION, code=2),
@@ -195,12 +197,12 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel paper demo", says="parity"),
     ),
     "store": (
-        Step("cryptosentinel runs export train-20240131-120000-250 run.jsonl.gz --store runs/store", LAST_TRAINING),
         Step("cryptosentinel runs delete RUN", {"RUN": "{train}"}, more="--yes"),
         Step("cryptosentinel runs delete --kind backtest --older-than 30d", more="--yes"),
         Step("cryptosentinel runs adopt RUN", {"RUN": "{backtest}"}),
         Step("cryptosentinel store check"),
         Step("cryptosentinel store backup FOLDER", {"FOLDER": "backup"}),
+        Step("cryptosentinel store backup /backups/2026-11-27", {"/backups/": "backup-of-"}),
         Step("cryptosentinel store compact"),
     ),
     "jobs": (
@@ -214,6 +216,10 @@ PARTS: dict[str, tuple[Step, ...]] = {
     ),
     "page": (
         Step("cryptosentinel ui", more="--port {page_port}", lasts=True),
+        Step("CRYPTOSENTINEL_UI_TOKEN=... cryptosentinel ui", {"CRYPTOSENTINEL_UI_TOKEN=...": f"env CRYPTOSENTINEL_UI_TOKEN={'k' * 24}"},
+             more="--port {own_port}", lasts=True),
+        Step("cryptosentinel ui --no-token", more="--port {open_port}", lasts=True),
+        Step("cryptosentinel ui --allow-plugins", more="--port {module_port}", lasts=True),
     ),
 }  # fmt: skip
 

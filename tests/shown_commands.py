@@ -12,7 +12,7 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 PRESENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]  # that one tells of files as they were
-FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 VARIABLES = r"(?:[A-Z_]+=\S+ )*"
 PROGRAM = re.compile(rf"{VARIABLES}(?:\.venv/bin/)?cryptosentinel [-\w]")

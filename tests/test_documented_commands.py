@@ -259,6 +259,11 @@ def files_of_other_programs(folder: Path) -> None:
         prices = ",".join(str(getattr(row, name)) for name in columns)
         written += f"{time_ * 1000},{row.timestamp:%Y-%m-%d %H:%M:%S},BTCUSDT,{prices},{row.volume * row.close},9\n"
     (folder / "Binance_BTCUSDT_1h.csv").write_text(written)
+    days = pd.read_parquet(folder / "recorded bars" / "BTCUSDT-1h.parquet").iloc[: 60 * 24 : 24]
+    quoted = ["Price,Close,High,Low,Open,Volume", "Ticker" + ",BTC-USD" * 5, "Date,,,,,"]
+    quoted += [f"{day.timestamp:%Y-%m-%d},{day.close},{day.high},{day.low},{day.open},{day.volume}"
+               for day in days.itertuples()]  # fmt: skip
+    (folder / "BTC-USD.csv").write_text("\n".join(quoted) + "\n")
     berlin = bars["timestamp"].dt.tz_convert("Europe/Berlin")
     table = [";".join(["Date", "Open", "High", "Low", "Close", "Vol"])]
     for clock, row in zip(berlin, rows_of_bars, strict=True):

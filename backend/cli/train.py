@@ -132,27 +132,24 @@ def train(
     ] = "",
 ) -> None:
     """Train a team with M-GRPO. Ctrl-C is safe: go on with --resume."""
-    from backend.runs.train import ThisProcess, train_team
-
     request = TrainRequest(config=config, overrides=tuple(set_ or ()), resume=resume, **market.given())
     if from_paper:
         request = request_from_paper(from_paper, request, recorded)
     if dry_run:
         show_dry_run(request.settings())
         return
-    process: ThisProcess | OnRay = ThisProcess()
-    if launch is Launch.RAY:
-        process = OnRay(recorded.store, workers, files, ray_address)
-    elif files or ray_address:
+    process = OnRay(recorded.store, workers, files, ray_address) if launch is Launch.RAY else None
+    if process is None and (files or ray_address):
         raise UserError("--files and --ray-address are for --launch ray: add that, or leave them out")
     if not resume:
         request.check()
+    from backend.runs.train import train_team
 
     def announce(start: RunStart) -> None:
         print_notes(start.notes)
         console.print(
             f"run {start.run} in {start.folder}; stop with Ctrl-C and continue with: cryptosentinel train --resume "
-            f"{start.run}{process.resume_options}"
+            f"{start.run}{process.resume_options if process else ''}"
         )
 
     with bars(announce) as shown:

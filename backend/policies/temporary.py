@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from simulator.errors import RunFailed
@@ -21,7 +21,7 @@ _PREFIX = "cryptosentinel-"
 _LOCK = ".lock"  # in the folder: held while its process lives, and not empty where the folder is to be kept
 _PROBE = 4096  # bytes
 _KEPT = 5  # folders
-_held: list[int] = []  # descriptors of this process's locks, open until its end
+_held: dict[Path, int] = {}  # descriptors of this process's locks by their folders, open as long as these are used
 
 
 def temporary_folder(
@@ -51,9 +51,20 @@ def temporary_folder(
     return folder
 
 
+@contextmanager
+def folder_of_block(purpose: str) -> Iterator[Path]:
+    """`temporary_folder` for a block, after which it is gone."""
+    folder = temporary_folder(purpose)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(_held.pop(folder))
+
+
 def _lock(folder: Path, keep: bool) -> None:
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    _held.append(descriptor)
+    _held[folder] = descriptor
     with suppress(OSError):  # a file system without locks: then nothing is cleared up there
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if keep:

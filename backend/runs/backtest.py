@@ -148,9 +148,9 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
         raise UserError("--record is for the calls of one team: name one, without --unmasked")
     chosen = [note for subject in subjects if isinstance(subject, LoadedTeam) for note in subject.notes]
     notes = [
+        *marked.values(),
         *chosen_window.notes,
         *chosen,
-        *marked.values(),
         *unknown,
         *notes_on(request.teams, config, market, window),
         *notes_on_headlines(subjects, market, window),

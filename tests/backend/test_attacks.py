@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from backend.distributed.files.run_files import CarriedFiles, RunFiles
 
 from backend.config.load import config_from_dict
 from backend.config.ownership import SIGNATURE, signed
 from backend.decisions.checked_documents import check_document
+from backend.distributed.files import RunFiles
 from backend.models.manifest import MANIFEST, read_manifest, write_manifest
 from backend.models.registry import base_of_team
 from backend.policies.adapters import save_versions
@@ -306,9 +306,9 @@ def test_a_record_that_names_a_file_outside_the_run_fetches_and_removes_nothing(
     (tmp_path / "precious" / "other").write_text("mine")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "link").symlink_to(tmp_path / "precious")
-    for files in (RunFiles(tmp_path / "run"), CarriedFiles(tmp_path / "run", lambda *arguments: b"")):
+    for url in ("", (tmp_path / "shared").as_uri()):
         with pytest.raises(UserError, match="does not lie in"):
-            files.fetch(path, "0" * 64)
+            RunFiles(tmp_path / "run", url).fetch(path, "0" * 64)
     assert sorted(os.listdir(tmp_path / "precious")) == ["file", "other"]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
+from backend.policies.temporary import folder_of_block
 from simulator.data.formats.recognise import SUFFIXES, FileOptions
 from simulator.data.importing import ImportReport, import_tree
 from simulator.errors import DataError, UserError
@@ -51,8 +52,8 @@ def uploaded(files: Sequence[Upload], name: str) -> Iterator[Path]:
             )
         if not file.name.lower().endswith(ENDINGS):
             raise UserError(f"{file.name} is not a file of data: upload files that end with {', '.join(ENDINGS)}")
-    with TemporaryDirectory(prefix="cryptosentinel-upload-") as kept:
-        folder = Path(kept) / name
+    with folder_of_block("upload") as kept:
+        folder = kept / name
         folder.mkdir()
         for file in files:
             (folder / file.name).write_bytes(file.getvalue())

@@ -110,7 +110,7 @@ def _high_below_low(table: pd.DataFrame) -> pd.DataFrame:
 
 # what it is: (how it is arranged, what the message must say: the trouble, and the way out)
 MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
-    "no such folder": (lambda f: ["backtest", "--data", f / "d"], "no such folder", "data sample"),
+    "no such folder": (lambda f: ["backtest", "--data", f / "d"], "no such folder", "'sample' names the sample market"),
     "empty folder": (_empty_folder, "holds no bars", "named like BTCUSDT-1h.parquet"),
     "folder above": (lambda f: ["data", "list", SAMPLE.parent], "holds no bars", "did you mean"),
     "no bars in file": (lambda f: _file(f, b""), "not a readable Parquet file", "download it again"),
@@ -291,7 +291,7 @@ def test_runs_in_place_of_a_folder_is_a_clear_message(command: Run, tmp_path: Pa
     [
         (["training.device=cuda"], "training.device = cuda, but torch"),  # apart, other machines may have one
         (["team.roles=nobody"], "no role 'nobody'"),
-        (["team.roles=nobody", "--launch", "processes"], "no role 'nobody'"),
+        (["team.roles=nobody", "--launch", "ray"], "no role 'nobody'"),
         (["engine.constrained=true"], "engine.constrained = true samples from another distribution"),
     ],
 )

@@ -78,7 +78,9 @@ def test_the_preset_of_a_model_that_thinks_has_room_for_thought_and_answer() -> 
     config, plain = load_config("thinking"), load_config("qwen3_4b")
     team = config.team
     assert team.thinking_tokens > 0 and config.training.train_thoughts and not config.engine.empty_think
-    assert (plain.team.thinking_tokens, team.max_tokens) == (0, plain.team.max_tokens)
+    assert plain.team.thinking_tokens == 0 and team.max_tokens >= plain.team.max_tokens, (
+        "a thought takes no answer's room"
+    )
     assert config.engine.context_tokens > 8 * (team.thinking_tokens + team.max_tokens)  # a manager's turns
     shape = Shape.of(architecture_of(config.training, config.nano))
     assert served(estimate(shape, plan_of(config, shape))) < 80 * GIB

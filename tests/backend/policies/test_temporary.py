@@ -1,6 +1,7 @@
 """Temporary folders: gone with their process, and a clear word where there can be none."""
 
 import errno
+import os
 import re
 import stat
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend.errors import message_and_code
-from backend.policies.temporary import temporary_folder
+from backend.policies.temporary import folder_of_block, temporary_folder
 from simulator.errors import RunFailed
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +34,15 @@ def test_a_folder_is_removed_with_its_process_unless_it_is_kept(keep: bool, tmp_
     files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert files == ({"weights", ".lock"} if keep else set())
     assert len(list(tmp_path.iterdir())) == keep
+
+
+def test_the_folder_of_a_block_and_its_lock_go_with_the_block() -> None:
+    open_before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError), folder_of_block("test") as folder:
+            (folder / "upload").write_bytes(bytes(1 // (folder.stat().st_mode & 0o077)))
+        assert not folder.exists()
+    assert len(os.listdir("/proc/self/fd")) == open_before
 
 
 def test_nobody_else_reads_it() -> None:
@@ -60,7 +70,7 @@ def test_a_full_or_missing_place_is_one_message(full: bool, tmp_path: Path, monk
 
 
 def test_every_command_makes_its_temporary_files_here() -> None:
-    """So a full place is the same message for all. A backup is written beside its place, a new database in
+    """So a full place is the same message for all. A backup and an import are written beside their places, a new database in
     its store's folder. The socket of a store needs a short name, and so does Ray. A store that cannot be written is
     read by a copy."""
     used = {
@@ -75,7 +85,8 @@ def test_every_command_makes_its_temporary_files_here() -> None:
         "backend/store/holding.py": ['mkdtemp(prefix="cs-copy-"'],
         "backend/store/schema.py": ['mkdtemp(prefix=".new-", dir=folder'],
         "backend/models/export/team.py": ['TemporaryDirectory(dir=file.parent, prefix=".merged-"'],
-        "backend/distributed/ray/cluster.py": [],
+        "backend/distributed/cluster.py": [],
+        "ui/parts/imports.py": ['TemporaryDirectory(prefix=".import-", dir=target.parent'],
     }
 
 

@@ -11,13 +11,16 @@ import pytest
 
 from backend.runs.backtest import plan_backtest
 from backend.runs.choices import BacktestChoices
-from backend.runs.requests import SAMPLE, BacktestRequest
+from backend.runs.requests import BacktestRequest
 from backend.training.curriculum.queries import WARM_UP_BARS
 from simulator.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
 SHARED = Path(os.environ.get("CRYPTOSENTINEL_SHARED", ROOT.parent / "shared")) / "market-data"
-FOLDERS = [ROOT / SAMPLE, *(sorted(path for path in SHARED.rglob("*") if path.is_dir()) if SHARED.is_dir() else ())]
+FOLDERS = [
+    ROOT / "data" / "synthetic",
+    *(sorted(path for path in SHARED.rglob("*") if path.is_dir()) if SHARED.is_dir() else ()),
+]
 
 
 def write_bars(folder: Path, name: str, start: str, bars: int, **columns: float) -> None:

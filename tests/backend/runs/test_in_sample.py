@@ -40,9 +40,9 @@ def team(tmp_path: Path, bars: Path, nano: Path) -> Path:
 def test_a_window_of_the_training_is_refused_and_marked_for_ever_where_it_is_allowed(
     team: Path, bars: Path, tmp_path: Path
 ) -> None:
-    def played(*teams: str, in_sample: bool = False) -> str:
+    def played(*teams: str, start: str = "1970-01-01", in_sample: bool = False) -> str:
         request = BacktestRequest(
-            config=small_config(), data=bars, baselines=("hold",), teams=teams, decide_every=100, start="1970-01-01",
+            config=small_config(), data=bars, baselines=("hold",), teams=teams, decide_every=100, start=start,
             in_sample=in_sample,
         )  # fmt: skip
         return backtest_teams(request, tmp_path / "store", tmp_path / "runs").run
@@ -51,7 +51,8 @@ def test_a_window_of_the_training_is_refused_and_marked_for_ever_where_it_is_all
         played(str(team))
     with Store.open(tmp_path / "store") as store:
         assert not store.runs(), "nothing is recorded of what is refused"
-    run, other = played(str(team), in_sample=True), played("ema_cross")
+    run = played(str(team), in_sample=True)
+    other = played("ema_cross:fast=5,slow=20", start="2020-01-21T08:00")  # the same window
     with Store.open(tmp_path / "store") as store:
         record = store.run(run).config
         assert list(record[IN_SAMPLE]) == [str(team)] and record["notes"][0].startswith("IN SAMPLE")
