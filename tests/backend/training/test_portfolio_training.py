@@ -64,7 +64,7 @@ def train(config: Config, market: Market, folder: Path, store: Store, stop_after
         if progress.step == stop_after:
             raise KeyboardInterrupt
 
-    with recorded_run(store, RUN, "train", 1, market.content_hash, config):
+    with recorded_run(store, RUN, "train", 1, market.content_hash, config, resumes=True):
         run_rl(config, market, store, RUN, folder, lambda what, done, total: None, stop)
 
 
