@@ -137,7 +137,7 @@ def open_trainer(config: Config, nano: Path, folder: Path, store: Store, stage: 
     """A trainer in `folder`, as `backend.training.rl_job` builds it, resumed from its newest checkpoint; without one it
     begins in `stage`."""
     folder.mkdir(parents=True, exist_ok=True)
-    store.add_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, {}))
+    store.resume_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, {}))
     policies, codec = role_policies(nano, config.training)
     loaded = model_team(RUN, policies, codec, config.team, config.training.temperature, config.engine)
     assert isinstance(loaded.engine, LocalEngine)

@@ -12,6 +12,7 @@ neither is not taken.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -116,6 +117,7 @@ USER_ONLY: Mapping[str, Effect] = {
 # What a measurement is made of: without it, the numbers would be those of something else.
 _MEASURED = ("market", "venue")
 _BY_NAME = ("training.recipe", "training.credit")  # one of the shipped runs nothing; module:NAME does
+_NAME = re.compile(r"[\w-]*")
 _OPTIONS = {"market.data": "--data", "market.funding_dir": "--funding", "market.news": "--news"}
 
 
@@ -137,14 +139,21 @@ class Withheld:
         return f"{_OPTIONS[self.key]} ..." if self.key in _OPTIONS else f"--set {self.key}=..."
 
 
-def effect_of(key: str) -> Effect | None:
-    """What a setting that only the user may set would do; None for one that an artefact may set.
+def effect_of(key: str, value: object = None) -> Effect | None:
+    """What a setting that only the user may set would do; None for one that an artefact may set. One that takes a
+    module's name too does nothing where `value` is a plain name.
 
     >>> effect_of("engine.python")
     'runs'
     >>> effect_of("costs.taker_fee") is None
     True
+    >>> effect_of("training.credit", "shapley") is None
+    True
+    >>> effect_of("training.credit", "mine:Credit")
+    'runs'
     """
+    if key in _BY_NAME and isinstance(value, str) and _NAME.fullmatch(value):
+        return None
     section, _, name = key.partition(".")
     if any(f"{name}.".startswith(f"{known}.") for known in MAY_SET.get(section, ())):
         return None
@@ -171,10 +180,7 @@ def taken_from(
     withheld = [
         Withheld(key, value)
         for key, value in _leaves(stated.to_dict(), Config)
-        if effect_of(key) is not None
-        and key not in known
-        and value != _value(defaults, key)
-        and not (key in _BY_NAME and ":" not in value)
+        if effect_of(key, value) is not None and key not in known and value != _value(defaults, key)
     ]
     document = stated.to_dict()
     for one in withheld:

@@ -270,7 +270,10 @@ def _section_of(info: FieldInfo) -> type[Section] | None:
 
 
 _TYPES: dict[Any, str] = {int: "integer", float: "number", bool: "true or false", str: "text"}
-_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of"}
+_BOUNDS = {
+    "ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of",
+    "pattern": "that matches",
+}  # fmt: skip
 
 
 def _allowed(info: FieldInfo) -> str:

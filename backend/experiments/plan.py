@@ -336,7 +336,7 @@ def _wants(plan: ExperimentPlan) -> Iterator[tuple[str, Effect]]:
         yield "config", "runs"
     for text in (*plan.set, *(one for arm in plan.arms for one in arm.set)):
         [key] = given_keys([text])
-        effect = effect_of(key)
+        effect = effect_of(key, text.partition("=")[2].strip())
         if effect is not None and effect != "reads":
             yield key, effect
     for arm in plan.arms:

@@ -184,7 +184,6 @@ def _state(folder: Path) -> Path:
     path = folder / "state.json"
     path.write_text(json.dumps({
         "step": 3, "stage": 1, "stage_began": 0, "best_score": 0.5, "best_step": 2, "rollbacks": [[1, "trader"]],
-        "rejections": [2],
     }))  # fmt: skip
     return path
 
@@ -198,7 +197,7 @@ def _read_state(folder: Path) -> None:
 
 def _learner(folder: Path) -> Path:
     path = folder / "learner.json"
-    path.write_text(json.dumps(LearnerState(1, 2, 3, [{0: 1, 2: 3}]).to_dict()))
+    path.write_text(json.dumps(LearnerState(1, 2, 3).to_dict()))
     return path
 
 

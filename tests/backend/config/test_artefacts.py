@@ -84,6 +84,16 @@ def test_nothing_dangerous_is_left_whatever_is_said_together(keys: set[str]) -> 
         assert one == other
 
 
+@pytest.mark.parametrize("key", ["training.recipe", "training.credit"])
+@pytest.mark.parametrize(
+    ("value", "runs"),
+    [("shapley", False), ("module:Credit", True), (r'"module\u003aCredit"', True), (None, True), (["a"], True)],
+)
+def test_only_a_plain_name_of_a_recipe_or_credit_runs_nothing(key: str, value: object, runs: bool) -> None:
+    """As an override is written: TOML has escapes, with which a colon need not be seen."""
+    assert effect_of(key, value) == ("runs" if runs else None)
+
+
 def test_the_options_and_overrides_of_a_user_are_known() -> None:
     keys = given_keys(["engine.kind=vllm", "market.data = x"], data=None, funding="f", news=None)
     assert keys == {"engine.kind", "market.data", "market.funding_dir"}

@@ -21,6 +21,7 @@ from backend.training.checkpoints import checkpoints
 from backend.training.rl_job import training_parts
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import roles_of
+from simulator.market.market import Market
 from tests.small_world import RUN, small_market
 
 Opened = Callable[[Store, str], Store]  # the store as the service of that name sees it
@@ -93,24 +94,26 @@ def finished_here(calls: dict[Any, Service], every: bool = True) -> list[tuple[S
     return answers
 
 
-def begin_run(store: Store, config: Config) -> None:
-    """The run, as the command that begins it records it."""
-    store.add_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1, {"config": config.to_dict()}))
+def begin_run(store: Store, config: Config, market: Market | None = None) -> None:
+    """The run, as the command that begins it records it; on the small market where none is given."""
+    data_hash = (market or small_market()).content_hash
+    store.add_run(RunRecord(RUN, "train", 1, data_hash, 1, {"config": config.to_dict()}))
 
 
 def open_run(
     config: Config, nano: Path, folder: Path, store: Store, patch: pytest.MonkeyPatch, workers: int = 2,
-    url: str = "", opened: Opened = lambda store, name: store,
+    url: str = "", opened: Opened = lambda store, name: store, market: Market | None = None,
 ) -> tuple[Trainer, dict[str, ServiceHere]]:  # fmt: skip
     """The driver's trainer of a run whose services are here, and these by name."""
     folder.mkdir(parents=True, exist_ok=True)
     patch.setattr(driver, "finished", finished_here)
-    patch.setattr("backend.builders.market.load_market", lambda *_: small_market())
+    market = market or small_market()
+    patch.setattr("backend.builders.market.load_market", lambda *_: market)
     place = ServicePlace(config, "", RUN, folder, Path.cwd(), url, "", "")
     names: dict[str, str | None] = {f"rollout-{number}": None for number in range(workers)}
     names |= {f"trainer-{role}": role for role in roles_of(config.team.roles)}
     services = {name: ServiceHere(place, name, role, store, opened) for name, role in names.items()}
-    parts = training_parts(config, small_market(), store, RUN, folder, nano, folder)
+    parts = training_parts(config, market, store, RUN, folder, nano, folder)
     trainer = distributed_trainer(
         parts,
         driver.RunFiles(folder, url),

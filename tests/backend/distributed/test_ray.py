@@ -81,7 +81,7 @@ def train(world: World, folder: Path, workers: int = 2, files: str = "", on_step
 
     with Store.open(where) as store:
         record = (store, RUN, "train", 1, world.market.content_hash, world.config)
-        with recorded_run(*record), cluster(LOCAL):
+        with recorded_run(*record, resumes=True), cluster(LOCAL):
             run_ray(
                 world.config, world.market, store, RUN, folder / RUN, RayRequest(where, workers, files),
                 lambda what, done, total: None, progress,

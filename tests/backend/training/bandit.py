@@ -54,7 +54,6 @@ class BanditRollout:
     main: Trajectory
     subs: tuple[Trajectory, ...]
     outcome: Outcome
-    resampled_from: int | None = None
 
     @property
     def shared_outcome(self) -> float:

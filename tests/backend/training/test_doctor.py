@@ -304,7 +304,7 @@ def ruined(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
         trainer.run()
         trainer.recorder.close()
         document = {"config": config.to_dict()}
-        store.add_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, document))
+        store.set_document(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, document))
         yield store, folder
 
 

@@ -1,4 +1,4 @@
-"""Training of a team that decides on the whole portfolio: it resumes, and in several processes it is the same."""
+"""Training of a team that decides on the whole portfolio: it resumes, and on services it is the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.backend.distributed.process_threads import begin_run, last_parameters, processes, run_in_threads
 
 from backend.builders.loaded_team import team_settings
 from backend.builders.teams import load_team
@@ -24,6 +23,7 @@ from simulator.errors import Interrupted
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.backend.distributed.services_here import begin_run, last_parameters, open_run
 from tests.small_world import HORIZON, RUN, one_process_trainer, smaller_config, tree
 
 COINS = ("AAAUSDT", "BBBUSDT")
@@ -64,7 +64,7 @@ def train(config: Config, market: Market, folder: Path, store: Store, stop_after
         if progress.step == stop_after:
             raise KeyboardInterrupt
 
-    with recorded_run(store, RUN, "train", 1, market.content_hash, config):
+    with recorded_run(store, RUN, "train", 1, market.content_hash, config, resumes=True):
         run_rl(config, market, store, RUN, folder, lambda what, done, total: None, stop)
 
 
@@ -84,13 +84,15 @@ def test_interrupted_and_resumed_is_bit_equal_and_the_team_keeps_its_mode(
     assert team.settings.portfolio, "a trained team decides as it was trained to"
 
 
-def test_processes_apart_end_where_one_does(config: Config, market: Market, tmp_path: Path) -> None:
+def test_services_end_where_one_process_does(
+    config: Config, market: Market, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Store.open("mem://") as together, Store.open("mem://") as apart:
-        begin_run(together, config)
+        begin_run(together, config, market)
         nano = Path(config.training.base_model)
         one_process_trainer(config, market, together, tmp_path / "one", nano).run()
-        begin_run(apart, config)
-        run_in_threads(apart, processes(config, nano, tmp_path / "apart", market=market))
+        begin_run(apart, config, market)
+        open_run(config, nano, tmp_path / "apart", apart, monkeypatch, market=market)[0].run()
         for role in ROLES:
             mine, theirs = (last_parameters(tmp_path / name, role) for name in ("one", "apart"))
             assert mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)

@@ -1,5 +1,5 @@
-"""Trainings of a single agent, of some roles, and of one model for all: who is there learns, a resumed run is equal,
-and the team that comes of it works as it was trained."""
+"""Trainings of a single agent and of some roles: who is there learns, a resumed run is equal, and the team that comes
+of it works as it was trained."""
 
 from __future__ import annotations
 
@@ -46,24 +46,17 @@ def run(config: Config, folder: Path, store: Store, stop_after: int | None = Non
         if progress.step == stop_after:
             raise KeyboardInterrupt
 
-    with recorded_run(store, RUN, "train", 1, small_market().content_hash, config):
+    with recorded_run(store, RUN, "train", 1, small_market().content_hash, config, resumes=True):
         run_rl(config, small_market(), store, RUN, folder, lambda what, done, total: None, stop)
 
 
 @pytest.mark.parametrize(
-    ("roles", "training"),
-    [
-        ((), {}),
-        pytest.param(("trader", "market_analyst"), {}, marks=pytest.mark.slow),
-        (STANDARD, {"models": "shared"}),
-        pytest.param((), {"models": "shared"}, marks=pytest.mark.slow),
-    ],
-    ids=["single agent", "two sub-agents", "one model", "one model for one agent"],
+    "roles",
+    [(), pytest.param(("trader", "market_analyst"), marks=pytest.mark.slow)],
+    ids=["single agent", "two sub-agents"],
 )
-def test_a_training_of_the_team_resumes_and_works(
-    roles: tuple[str, ...], training: dict[str, Any], nano: Path, tmp_path: Path
-) -> None:
-    config, team = config_of(roles, base_model=str(nano), **training), roles_of(roles)
+def test_a_training_of_the_team_resumes_and_works(roles: tuple[str, ...], nano: Path, tmp_path: Path) -> None:
+    config, team = config_of(roles, base_model=str(nano)), roles_of(roles)
     with Store.open("mem://") as store:
         run(config, tmp_path / "whole", store)
         spoken = {one.role for step in range(STEPS) for one in store.trajectories(RUN, step)}
@@ -84,7 +77,7 @@ def test_a_training_of_the_team_resumes_and_works(
     assert files == set(team)
     contents = [read_tensors(folder / f"checkpoints/step-{STEPS:06d}/policies/{role}.safetensors")[0] for role in team]
     equal = [all((one[name] == contents[0][name]).all() for name in contents[0]) for one in contents]
-    assert all(equal) == ("models" in training or len(team) == 1)
+    assert all(equal) == (len(team) == 1)
 
     loaded = load_team(str(folder), config_of(STANDARD).team)
     assert loaded.team.roles == team, "it works as it was trained, whatever team is configured now"

@@ -70,7 +70,7 @@ def train(config: Config, folder: Path, store: Store, stop_after: int | None = N
         if progress.step == stop_after:
             raise KeyboardInterrupt
 
-    with recorded_run(store, RUN, "train", 1, small_market().content_hash, config):
+    with recorded_run(store, RUN, "train", 1, small_market().content_hash, config, resumes=True):
         run_rl(config, small_market(), store, RUN, folder, lambda what, done, total: None, stop)
 
 
