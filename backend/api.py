@@ -140,7 +140,7 @@ def train(
 ) -> TrainOutcome:
     """Train a team with M-GRPO in this process. The arguments are the options of the command `train`.
 
-    An empty `config` is the preset `demo`, or `recorded_training` where `data` is given.
+    An empty `config` is the preset `demo`, or `recorded_training` where `data` or `from_paper` is given.
 
     After an interruption, `resume` with the id of the run goes on. `from_paper` is the id of a paper session that
     ended: its bars, costs and states are the data.

@@ -24,7 +24,9 @@ from simulator.market.timeframes import TIMEFRAMES
 ConfigOption = Annotated[str, typer.Option("--config", "-c", help="A preset (demo, quick, recorded) or a TOML file.")]
 TrainingConfigOption = Annotated[
     str,
-    typer.Option("--config", "-c", help="A preset or a TOML file; default: demo, or recorded_training with --data."),
+    typer.Option(
+        "--config", "-c", help="A preset or a TOML file; default: demo, or recorded_training with recorded bars."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="Override a value: section.key=value. Repeatable.")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # they import torch and pandas, which take seconds
     from simulator.backtest.run import Window
     from simulator.market.market import Market
 
-_GENERATED, _RECORDED_TRAINING = "demo", "recorded_training"  # presets
+GENERATED, RECORDED_TRAINING = "demo", "recorded_training"  # presets
 
 
 def check_subject(name: str) -> None:
@@ -91,7 +91,7 @@ class MarketRequest(RunRequest):
     def settings(self) -> Config:
         """As for every request, with the fields of the market. An empty `config` is the preset `demo`, or
         `recorded_training` where `data` is a folder of bars."""
-        return self.on(self.config or (_RECORDED_TRAINING if self.data else _GENERATED))
+        return self.on(self.config or (RECORDED_TRAINING if self.data else GENERATED))
 
     def given(self) -> frozenset[str]:
         """The keys of settings that the user sets in this request himself, outside of `config`."""

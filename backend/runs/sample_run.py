@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,5 +48,6 @@ def make_sample_run(work: Path) -> tuple[Path, int]:
     path = sample_data() / _FILE
     with Store.open(work / "store") as store:
         play_backtest(plan_backtest(_REQUEST), store, SAMPLE_RUN, work / SAMPLE_RUN)
-        export_run(store, SAMPLE_RUN, path)
+        export_run(store, SAMPLE_RUN, work / _FILE)
+    shutil.move(work / _FILE, path)  # over the former one, which an export leaves as it is
     return path, path.stat().st_size

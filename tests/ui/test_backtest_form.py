@@ -135,5 +135,5 @@ def test_no_field_of_the_page_imports_a_module(here: Path, queue: JobQueue, monk
     assert len(jobs) == 4 and not any(job.request.own_modules for job in jobs)
     monkeypatch.setattr(sys, "argv", ["process"])
     for job in jobs[-3:]:
-        assert process.run_job(job.path) == 2, "the job refuses it as the page would"
+        assert process.run_job(job.path, job.request.command) == 2, "the job refuses it as the page would"
     assert not mark.exists()

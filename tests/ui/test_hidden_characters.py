@@ -104,7 +104,7 @@ def test_jobs_and_folders_hide_nothing(here: Path, queue: JobQueue, sent: list[A
     write_part(job.path / "progress.json", JobProgress(RUN, TURNED, 1, 2, TURNED))
     (job.path / "log").write_text(TURNED)
     look(open_page("views/jobs.py"), sent)
-    write_part(job.path / "outcome.json", JobOutcome(1, 5, TURNED))
+    write_part(job.path / "outcome.json", JobOutcome(1, 5))
     for page in ("jobs", "data", "new_backtest", "training", "paper"):
         look(open_page(f"views/{page}.py", job=job.name), sent)
         look(open_page(f"views/{page}.py", job=TURNED, folder=TURNED, session=TURNED, run=TURNED), sent)

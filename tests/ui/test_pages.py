@@ -163,8 +163,9 @@ def test_a_training_is_watched_while_it_runs(here: Path) -> None:
         app = open_page()
         assert not app.exception and "no step of it is done yet" in words(app)
         for step in range(1, 30):
-            store.add_metrics("train-1", step, {"manager/reward/mean": 0.5, "manager/valid": 0.2,
-                                                "manager/entropy": 1e-6, "manager/degenerate_share": 1.0})  # fmt: skip
+            store.add_metrics("train-1", step, {"manager/reward/mean": 0.5, "manager/valid": 0.2, "manager/calls": 1.0,
+                                                "manager/entropy": 1.0 if step < 9 else 1e-6,
+                                                "manager/degenerate_share": 1.0})  # fmt: skip
         app.run()
         assert not app.exception and "Step 29 is done" in words(app)
         shown = {"How it learned": ("Reward", "Format"), "What the optimizer saw": ("Entropy", "Zero-spread groups")}
@@ -172,8 +173,9 @@ def test_a_training_is_watched_while_it_runs(here: Path) -> None:
             look_at(app, part)
             assert all(f"**{title}**" in words(app) for title in titles)
             assert len(app.get("plotly_chart")) == 2
-        [entropy] = [chart.proto.spec for chart in app.get("plotly_chart") if "Manager: " in chart.proto.spec][:1]
-        assert "groups without spread" in entropy, "a finding is marked at the step where it begins"
+        ties, entropy = (chart.proto.spec for chart in app.get("plotly_chart"))
+        assert "Manager: terminal collapse" in ties, "a finding is marked at the step where it begins"
+        assert "Manager: entropy collapse" in entropy and "terminal" not in entropy, "in the pictures that it is about"
         look_at(app, "Findings")
         assert any("steps" in one.label or "step" in one.label for one in app.expander), "what the doctor finds"
         store.finish_run("train-1", "finished")

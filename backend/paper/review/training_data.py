@@ -21,7 +21,7 @@ from backend.config.schema import Config
 from backend.paper.feeds import rules_from_json
 from backend.paper.journal import bar_from_json, entries_of, history_from_json
 from backend.paper.records.stored import session_record
-from backend.runs.requests import TrainRequest
+from backend.runs.requests import RECORDED_TRAINING, TrainRequest
 from backend.store.records import JournalRecord
 from backend.store.run_record import stored_config
 from backend.store.store import Store
@@ -58,7 +58,7 @@ def train_request_of(session: str, request: TrainRequest, store: Store, runs: Pa
     """`request` on what the session `session` recorded: its bars, its costs, and its states as queries.
 
     The shares of training and validation are of the bars since the session began; those before are history. Costs that
-    the request itself sets stand above those of the session.
+    the request itself sets stand above those of the session. An empty `config` is the preset `recorded_training`.
 
     Raises:
         UserError: an unknown session, one that still runs, one with too few decisions, or a request that names data of
@@ -79,7 +79,7 @@ def train_request_of(session: str, request: TrainRequest, store: Store, runs: Pa
         )
     traded, _ = stored_config(record)
     data = session_data(session, entries_of(store, session))
-    stated = request.settings()
+    stated = request.on(request.config or RECORDED_TRAINING)
     folder = runs / session / FOLDER / data.market.content_hash[:_DIGITS]
     config = _on(stated, request, data, traded, folder)
     _check_enough(config, data)  # before anything is written

@@ -232,8 +232,9 @@ def special(path: Path, kind: str) -> Path:
     if kind == "fifo":
         os.mkfifo(path)
     elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as one:
-            one.bind(str(path))
+        with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as one:
+            (near := Path(short) / "folder").symlink_to(path.parent)  # the name of a socket has at most 107 bytes
+            one.bind(str(near / path.name))
     elif kind == "device":
         path.symlink_to("/dev/zero")
     elif kind == "link":
