@@ -199,12 +199,10 @@ class Shell:
         queue = JobQueue(self.folder / "runs")
         for job in queue.active():
             queue.cancel(job.name)
-        until, ended = time.monotonic() + self._patience, False
-        while not ended:
+        until = time.monotonic() + self._patience
+        while queue.active():
             assert time.monotonic() < until, f"jobs that do not end: {queue.active()}"
             time.sleep(0.5)
-            with queue.supervising() as ended:
-                pass
 
 
 def _free_port() -> int:

@@ -70,9 +70,9 @@ def test_a_full_or_missing_place_is_one_message(full: bool, tmp_path: Path, monk
 
 
 def test_every_command_makes_its_temporary_files_here() -> None:
-    """So a full place is the same message for all. A backup and an import are written beside their places, a new database in
-    its store's folder. The socket of a store needs a short name, and so does Ray. A store that cannot be written is
-    read by a copy."""
+    """So a full place is the same message for all. A backup and an import are written beside their places, a new
+    database in its store's folder. The socket of a store needs a short name, and so does Ray. A store that cannot be
+    written is read by a copy."""
     used = {
         str(path.relative_to(ROOT)): sorted(set(re.findall(r"\b(?:mk[ds]temp|mktemp|\w*Temporary\w*\()[^)]*", text)))
         for package in ("backend", "cryptosentinel", "simulator", "ui")
