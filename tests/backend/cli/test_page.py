@@ -17,7 +17,7 @@ from backend.cli import main as cli
 from backend.cli.serve import TOKEN_VARIABLE
 from backend.config.plugins import own_modules_refused
 from backend.errors import FOLDER_GONE
-from tests.ui.browsing import ROOT
+from tests.ui.browsing import ROOT, free_port
 
 SECRET = "of-the-environment-1"
 
@@ -87,17 +87,17 @@ def program(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.parametrize(("number", "wait"), [(signal.SIGINT, 0.0), (signal.SIGINT, 1.0), (signal.SIGTERM, 0.3)])
+@pytest.mark.parametrize(("number", "wait"), [(signal.SIGINT, 0.0), (signal.SIGINT, 1.0), (signal.SIGTERM, 0.0)])
 def test_an_early_signal_ends_it_in_one_sentence(tmp_path: Path, number: signal.Signals, wait: float) -> None:
-    """It comes while libraries are imported."""
-    with program("ui", "--port", "18499", folder=tmp_path) as process:
+    """It comes while libraries are imported; after a second a fast machine may serve the page already."""
+    with program("ui", "--port", str(free_port()), folder=tmp_path) as process:
         assert process.stdout is not None
-        while "gets ready" not in process.stdout.readline():
-            assert process.poll() is None
+        assert any("gets ready" in line for line in process.stdout), "it ended by itself"
         time.sleep(wait)
         process.send_signal(number)
         _, said = process.communicate(timeout=120)
-        assert (process.returncode, said.strip()) == (128 + number, "error: stopped")
+        early = (128 + number, "error: stopped")
+        assert (process.returncode, said.strip()) in ((early,) if wait == 0.0 else (early, (0, "")))
 
 
 @pytest.mark.parametrize("command", [("ui",), ("runs",), ("jobs", "list")])
