@@ -26,6 +26,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A shell that puts a command into the background lets it ignore Ctrl-C, which tests send to themselves and to others.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# `nohup` lets it ignore the end of its terminal, which they send too.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 * 2**30  # bytes; the fast tests never had a fiftieth of it at once

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import replace
@@ -110,7 +111,7 @@ def test_a_transaction_that_met_another_is_sent_again(
         monkeypatch.setattr(raw, "query_raw", conflicting)
         store.add_run(replace(RUN, status="finished"))
         assert [record.run for record in store.runs()] == ["r"]
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_a_server_that_is_not_there_is_told_at_once() -> None:
@@ -169,7 +170,8 @@ def test_an_interrupted_request_does_not_give_its_answer_to_the_next(
                 store.add_metrics("r", 0, {"loss": 1.0})
         store.finish_run("r", "interrupted", "from the keyboard")
         assert store.run("r").status == "interrupted"
-        assert not caplog.records  # and nobody is told of a trouble that there was not
+        # And no trouble is reported that there was not; other tests may have let libraries report their steps.
+        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 # -- who a run belongs to ----------------------------------------------------------------------------------------------
