@@ -18,7 +18,7 @@ from simulator.synthetic.generator import generate
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = {
-    "accelerate", "anthropic", "datasets", "huggingface_hub", "llguidance", "openai", "peft", "ray", "safetensors",
+    "accelerate", "datasets", "huggingface_hub", "llguidance", "openai", "peft", "ray", "safetensors",
     "torch", "transformers", "vllm",
 }  # fmt: skip
 CALCULATION = {
