@@ -242,7 +242,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "asks a provider or a server of models, some with a key": (
         "cryptosentinel models try gpt-5-mini --provider openai",
-        "cryptosentinel models try claude-haiku-4-5 --provider anthropic",
         "cryptosentinel models try qwen3:8b --provider ollama",
         "cryptosentinel models try qwen3:8b --provider ollama --url http://192.168.1.7:11434/v1",
         "cryptosentinel models try my-model -s engine.kind=openai_api --url https://my.host/v1 -s "
@@ -250,9 +249,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel backtest --team model -s engine.provider=openai -s engine.model=gpt-5-mini",
         "cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b",
         "cryptosentinel backtest --team model=qwen3:8b --team model=llama3:8b -s engine.provider=ollama",
-        "cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b --record runs/tape",
-        "cryptosentinel backtest --team model -s engine.provider=… -s engine.model=… --record runs/tape",
-        "cryptosentinel backtest --team runs/tape",
+        "cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b --record tape.jsonl",
+        "cryptosentinel backtest --team tape.jsonl",
     ),
     "needs weights from the model hub": (
         "cryptosentinel models pull Qwen/Qwen3-0.6B",
@@ -267,7 +265,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel evaluate theirs/team --data data/mine --set engine.kind=vllm",
         "cryptosentinel train --resume RUN --data data/mine --set engine.kind=vllm",
         "CUDA_VISIBLE_DEVICES=0 cryptosentinel train --config qwen3_4b --set engine.gpu_share=0 --set "
-        "engine.url=http://localhost:8000/v1 --set engine.served_model=base",
+        "engine.url=http://localhost:8000/v1",
         "CUDA_VISIBLE_DEVICES=1 vllm serve models/Qwen--Qwen3-4B --served-model-name base --enable-lora --max-loras 4 "
         "--max-lora-rank 32 --port 8000",
     ),
