@@ -265,7 +265,9 @@ def _call_in_text(text: str, tools: Tools) -> str | None:
     said = QWEN_XML.read(text)
     if not isinstance(said, Said) or said.before.strip() or not isinstance(said.arguments, dict):
         return None
-    schema = next((one["function"]["parameters"] for one in tools if one["function"]["name"] == said.name), {})
+    schema: Mapping[str, Any] = next(
+        (one["function"]["parameters"] for one in tools if one["function"]["name"] == said.name), {}
+    )
     properties = schema.get("properties", {})
     return render_call(
         said.name, {key: typed(one, properties.get(key, {}), schema) for key, one in said.arguments.items()}
