@@ -207,7 +207,6 @@ def _at_an_endpoint(config: EngineConfig, budget: BudgetConfig) -> LoadedEngine:
         config.url or (provider.url if provider is not None else ""),
         config.model,
         key_variable=key_variable_for(config.key_variable, () if provider is None else provider.key_variables),
-        newer_limit=provider is not None and provider.newer_limit,
         concurrency=config.concurrency,
         timeout=config.timeout,
         extra_body=config.extra_body,

@@ -300,19 +300,14 @@ def _open_locked(path: Path) -> int:
     """The file, locked until its holder ends: two programs that record into one would ask, and pay, twice."""
     if path.suffix != SUFFIX:
         raise UserError(f"recording {path}: give a file whose name ends in {SUFFIX}")
+    file = -1
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
-    except OSError as error:
-        raise UserError(f"recording {path}: cannot use this file ({error.strerror}); choose another") from None
-    try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        os.close(file)
-        busy = isinstance(error, BlockingIOError)
-        raise UserError(
-            f"recording {path} is being written by another program: wait for it, or choose another file"
-            if busy
-            else f"recording {path}: its file system cannot lock files ({error.strerror}); choose a local disk"
-        ) from None
+        if file >= 0:
+            os.close(file)
+        reason = "it is being written by another program" if isinstance(error, BlockingIOError) else error.strerror
+        raise UserError(f"recording {path}: cannot use this file ({reason}): wait, or choose another") from None
     return file

@@ -8,7 +8,7 @@ and names the parameter; it is sent again without it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,7 +77,6 @@ class Adaptation:
     cap: int = 0
     refused: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
-    _renamed: bool = False
 
     def note(self, text: str) -> None:
         """Keep a sentence for the user, once."""
@@ -130,16 +129,15 @@ class Adaptation:
         return True
 
     def _other_name(self, refusal: Refusal, sent: Mapping[str, Any]) -> bool:
-        """The limit of an answer has its other name."""
+        """The limit of an answer has its newer name."""
         older, newer = LIMITS
-        asks_for_newer = self.limit_name == older and re.search(rf"\b{newer}\b", refusal.text) is not None
-        if self._renamed or not (asks_for_newer or (self.limit_name == newer and refusal.names(newer))):
+        if older not in sent or re.search(rf"\b{newer}\b", refusal.text) is None:
             return False
-        self.limit_name, self._renamed = newer if asks_for_newer else older, True
-        self.note(f"its name for the limit of an answer is {self.limit_name}")
+        self.limit_name = newer
+        self.note(f"its name for the limit of an answer is {newer}")
         return True
 
-    def _without(self, refusal: Refusal, sent: Mapping[str, Any], names: Any) -> bool:
+    def _without(self, refusal: Refusal, sent: Mapping[str, Any], names: Iterable[str]) -> bool:
         """One of some parameters can be left out."""
         text = refusal.text.lower()
         for name in names:

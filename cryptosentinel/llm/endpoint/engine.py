@@ -23,7 +23,7 @@ import httpx2
 import openai
 
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
-from cryptosentinel.llm.endpoint.adaptation import LIMITS, Adaptation, Refusal, UserSettingRefused
+from cryptosentinel.llm.endpoint.adaptation import Adaptation, Refusal, UserSettingRefused
 from cryptosentinel.llm.endpoint.http import (
     MAX_BODY_BYTES,
     BoundedClient,
@@ -67,7 +67,6 @@ class EndpointEngine:
         url: base of the endpoint, as `http://localhost:11434/v1`.
         model: its name there.
         key_variable: environment variable that holds the key; "" for an endpoint without one.
-        newer_limit: whether the limit of an answer is called `max_completion_tokens` there.
         concurrency: requests under way at a time, pauses before another attempt included.
         timeout: seconds for one attempt, from sending it to its whole answer, and the longest `Retry-After`.
         retries: further attempts after a passing failure.
@@ -82,7 +81,7 @@ class EndpointEngine:
     name = "openai_api"
 
     def __init__(
-        self, codec: ChatFormat, url: str, model: str, *, key_variable: str = "", newer_limit: bool = False,
+        self, codec: ChatFormat, url: str, model: str, *, key_variable: str = "",
         concurrency: int = 8, timeout: float = 120.0, retries: int = RETRIES,
         extra_body: Mapping[str, Any] | None = None, cost_limit: CostLimit | None = None,
     ) -> None:  # fmt: skip
@@ -103,7 +102,7 @@ class EndpointEngine:
         )
         self._slots = asyncio.Semaphore(concurrency)
         self._extra = dict(extra_body or {})
-        self._adaptation = Adaptation(LIMITS[newer_limit], frozenset(self._extra))
+        self._adaptation = Adaptation(chosen=frozenset(self._extra))
         self._thinks = bool({"thinking", "reasoning", "reasoning_effort"} & set(self._extra))
         self._growth = 1  # of the room of an answer: what the last one that was cut off needed
         self._kept: OrderedDict[bytes, Mapping[str, Any]] = OrderedDict()

@@ -25,7 +25,6 @@ class Provider:
         url: base of its API.
         key_variables: environment variables that usually hold its key, the likeliest first; none: it needs no key.
         key_prefixes: how its keys begin.
-        newer_limit: whether it calls the limit of an answer's tokens `max_completion_tokens`.
         hint: what users most often need to know; a sentence without its end, or nothing.
     """
 
@@ -34,7 +33,6 @@ class Provider:
     url: str
     key_variables: tuple[str, ...] = ()
     key_prefixes: tuple[str, ...] = ()
-    newer_limit: bool = False
     hint: str = ""
 
     @property
@@ -46,7 +44,7 @@ class Provider:
 _ALL = (
     Provider(
         "openai", "OpenAI", "https://api.openai.com/v1", ("OPENAI_API_KEY",),
-        ("sk-", "sk-proj-", "sk-svcacct-", "sk-admin-"), newer_limit=True,
+        ("sk-", "sk-proj-", "sk-svcacct-", "sk-admin-"),
     ),
     Provider("anthropic", "Anthropic", "https://api.anthropic.com/v1", ("ANTHROPIC_API_KEY",), ("sk-ant-",)),
     Provider(

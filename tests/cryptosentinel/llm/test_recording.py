@@ -423,7 +423,7 @@ def test_one_recorder_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     with recording(Oracle(), path) as recorder:
         recorder.generate([request()])
-        with pytest.raises(UserError, match="is being written by another program"):
+        with pytest.raises(UserError, match="it is being written by another program"):
             start(Oracle(), path)
         assert len(Replay(path).generate([request()])) == 1  # a replay disturbs nobody
         recorder.generate([request(1)])
@@ -442,7 +442,7 @@ def test_another_program_is_refused_until_it_ends_however_it_ends(tmp_path: Path
         signal.pause()
     try:
         assert os.read(reading, 1) == b"."
-        with pytest.raises(UserError, match="is being written by another program"):
+        with pytest.raises(UserError, match="it is being written by another program"):
             start(Oracle(), path)
     finally:
         os.kill(other, signal.SIGKILL)
