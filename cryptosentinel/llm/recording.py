@@ -156,13 +156,17 @@ class StreamingRecorder(Recorder):
             return future
 
         def answered(asked: Future[Completion]) -> None:
-            if asked.cancelled() or not future.set_running_or_notify_cancel():
+            if asked.cancelled():
                 future.cancel()
                 return
             try:
-                future.set_result(self._store(key, asked.result()))
+                answer = self._store(key, asked.result())  # it is paid, whether or not somebody still waits
             except BaseException as error:  # noqa: BLE001  # it goes to whoever waits
-                future.set_exception(error)
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
+            else:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(answer)
 
         asked = self._engine.submit(request)
         future.add_done_callback(lambda _: asked.cancel())

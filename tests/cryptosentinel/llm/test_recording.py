@@ -204,6 +204,22 @@ def test_of_equal_requests_under_way_the_first_answer_counts_for_all(tmp_path: P
     assert Replay(tmp_path / "c.jsonl").generate([request()])[0].ids == (7,)
 
 
+def test_an_answer_that_came_after_all_is_recorded_though_nobody_waits(tmp_path: Path) -> None:
+    class Late(StreamingOracle):
+        def submit(self, request: Request) -> Future[Completion]:
+            future = super().submit(request)
+            assert future.set_running_or_notify_cancel()  # it is on its way: nothing can cancel it
+            return future
+
+    engine = Late()
+    engine.held = []
+    with recording(engine, tmp_path / "c.jsonl") as recorder:
+        assert isinstance(recorder, StreamingRecorder)
+        assert recorder.submit(request()).cancel()
+        engine.held[0][1].set_result(Completion((7,), (0.0,), True))
+    assert Replay(tmp_path / "c.jsonl").generate([request()])[0].ids == (7,)
+
+
 def test_an_engine_that_fails_altogether_fails_all_waiting_requests(tmp_path: Path) -> None:
     engine = StreamingOracle()
     engine.held, engine.stops_at = [], 0
