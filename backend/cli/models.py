@@ -165,6 +165,9 @@ def _print_contact(config: Config, contact: Contact) -> None:
     if contact.answer is not None:
         form = {"tool_calls": "as a tool call", "text": "as text", "none": "without a call"}[contact.answer.form]
         _say(f"  written {form}; it ended with {contact.answer.finish or 'no reason'}")
+        if not contact.called:
+            hint = f" ({endpoint.title}: {endpoint.hint})" if endpoint is not None and endpoint.hint else ""
+            _say(f"  try a model that calls tools, or start its server so that it does{hint}")
     for note in contact.notes:
         _say(f"  adapted: {note}")
     _say(f"  {_took(contact.usage, contact.usage.seconds, contact.money)}")

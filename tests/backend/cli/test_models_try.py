@@ -92,6 +92,14 @@ def test_a_model_that_cannot_call_is_no_success(command: Run) -> None:
     assert tried.code == 1
     assert "not the call that was asked for: I would rather talk." in tried.out
     assert "could not have traded" in tried.out and "no_call" in tried.out
+    assert "try a model that calls tools" in tried.out and "--enable-auto-tool-choice" in tried.out
+
+
+def test_a_call_that_the_server_leaves_in_the_text_is_read_and_said(command: Run) -> None:
+    with serve(SERVERS["vllm without a tool parser"]()) as endpoint:
+        tried = command("models", "try", MODEL, "--provider", "vllm", "--url", endpoint.url, "--data", "made")
+    assert tried.code == 0 and "written as text; it ended with stop" in tried.out, tried.out + tried.err
+    assert "takes no tools: the prompt describes them" in tried.out
 
 
 @pytest.mark.parametrize(
