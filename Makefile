@@ -79,13 +79,13 @@ clean: ## remove what was installed and cached; runs/ stays
 
 $(USER_STAMP): | .venv/bin/python
 	@echo "installing into .venv (once, a few minutes)"
-	@$(RUN)python scripts/install.py base train serve ui paper
+	@$(RUN)python scripts/install.py base train llm ui paper
 	@rm -f .venv/.installed-*
 	@touch $@
 
 $(STAMP): | .venv/bin/python
 	@echo "installing into .venv (once, a few minutes)"
-	@$(RUN)python scripts/install.py base train serve ui paper anthropic search gguf dev
+	@$(RUN)python scripts/install.py base train llm ui paper search gguf dev
 	@rm -f .venv/.installed-*
 	@touch $@ $(USER_STAMP)
 

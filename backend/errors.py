@@ -21,7 +21,7 @@ EXTRAS = {
     "train": (
         "accelerate", "huggingface_hub", "llguidance", "peft", "safetensors", "tensorboard", "torch", "transformers",
     ),
-    "serve": ("openai",),
+    "llm": ("openai",),
     "ui": ("starlette", "streamlit", "uvicorn"),
     "paper": ("aiohttp", "ccxt"),
 }  # fmt: skip

@@ -105,7 +105,7 @@ def play(
     made, so that the caller has them even if the engine fails.
 
     `thinking_time` delays the orders of each decision. Decisions on several coins are taken one after the other, and
-    each sends its orders as soon as it is taken. A measured time is that of the answers themselves: a cassette gives
+    each sends its orders as soon as it is taken. A measured time is that of the answers themselves: a recording gives
     those of its recording, so that a replay trades as the run did.
     """
     guard, ledger = guard or Guard(limits), Ledger(budget or Budget())

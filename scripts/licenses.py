@@ -14,7 +14,6 @@ _UNNAMED = {"ta-lib": "BSD-2-Clause"}
 _OTHER_EXTRAS = {
     "wandb": "`wandb`: MIT",
     "search": "`optuna`: MIT, with `alembic`: MIT, `sqlalchemy`: MIT, `mako`: MIT and `colorlog`: MIT",
-    "anthropic": "`anthropic`: MIT",
     "qlora": "`bitsandbytes`: MIT",
     "vllm": "`vllm`: Apache-2.0, and Nvidia's libraries under Nvidia's own terms",
 }
@@ -46,9 +45,7 @@ def license(name: str) -> str:
 def licenses_page() -> str:
     """The whole page."""
     light, dev = locked("base"), locked("dev")
-    whole = {
-        one: pin for name in ("base", "train", "torch", "serve", "ui", "paper") for one, pin in locked(name).items()
-    }
+    whole = {one: pin for name in ("base", "train", "torch", "llm", "ui", "paper") for one, pin in locked(name).items()}
     lines = [
         "# Licenses",
         "",
@@ -61,7 +58,7 @@ def licenses_page() -> str:
         "",
         *_table(light),
         "",
-        "`make demo`, `make ui` and the extra `all` (`train`, `serve`, `ui` and `paper`) bring these besides.",
+        "`make demo`, `make ui` and the extra `all` (`train`, `llm`, `ui` and `paper`) bring these besides.",
         "",
         *_table({name: requirement for name, requirement in whole.items() if name not in light}),
         "",

@@ -66,7 +66,7 @@ FIRST = (
     Step("cryptosentinel config", says="market.bars"),
     Step("cryptosentinel data sample --out data"),
     Step(".venv/bin/cryptosentinel demo --config quick", {".venv/bin/": ""}, says="report: runs/"),
-    Step("cryptosentinel backtest --team scripted", says="scripted", keep="scripted"),
+    Step("cryptosentinel backtest", says="scripted", keep="scripted"),
     Step("cryptosentinel backtest --team donchian_breakout", says="donchian_breakout", keep="donchian"),
     Step("cryptosentinel backtest --team ema_cross:fast=10,slow=50", says="ema_cross", keep="ema"),
     Step("cryptosentinel train --config quick", says="the team is in runs/train-"),
@@ -95,7 +95,6 @@ PARTS: dict[str, tuple[Step, ...]] = {
              "Europe/Berlin --delimiter \";\" --decimal ,", says="BTCUSDT"),
     ),
     "strategies": (
-        Step("cryptosentinel backtest", says="scripted"),
         Step("cryptosentinel backtest --team ema_cross --start 2021-06-01 --baselines hold", says="report: runs/"),
         Step("cryptosentinel backtest --team my_strategy:AboveMean --start 2021-06-01 --baselines hold", says="no look-ahead"),
         Step("cryptosentinel backtest --data DIR --symbols BTCUSDT --timeframe 1h --resample 4h", RECORDED),
@@ -116,7 +115,6 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel backtest --team sample", more="--start 2021-06-28", says="sample"),
         Step("cryptosentinel evaluate sample",
              more="-s evaluation.windows=2 -s evaluation.decisions_per_window=2 -s evaluation.states=8"),
-        Step("cryptosentinel backtest --team runs/demo", more="--start 2021-06-28"),
         Step("cryptosentinel backtest --team scripted --team runs/demo", more="--start 2021-06-28"),
         Step("cryptosentinel backtest --data DIR --symbols BTCUSDT,ETHUSDT --timeframe 1h --resample 4h --funding DIR --news "
              "DIR_OR_FILE --start 2024-01-01 --end 2024-04-01 --team runs/demo",
@@ -242,17 +240,14 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "asks a provider or a server of models, some with a key": (
         "cryptosentinel models try gpt-5-mini --provider openai",
-        "cryptosentinel models try claude-haiku-4-5 --provider anthropic",
         "cryptosentinel models try qwen3:8b --provider ollama",
         "cryptosentinel models try qwen3:8b --provider ollama --url http://192.168.1.7:11434/v1",
         "cryptosentinel models try my-model -s engine.kind=openai_api --url https://my.host/v1 -s "
         "engine.key_variable=MY_KEY",
         "cryptosentinel backtest --team model -s engine.provider=openai -s engine.model=gpt-5-mini",
-        "cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b",
         "cryptosentinel backtest --team model=qwen3:8b --team model=llama3:8b -s engine.provider=ollama",
-        "cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b --record runs/tape",
-        "cryptosentinel backtest --team model -s engine.provider=… -s engine.model=… --record runs/tape",
-        "cryptosentinel backtest --team runs/tape",
+        "cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b --record tape.jsonl",
+        "cryptosentinel backtest --team tape.jsonl",
     ),
     "needs weights from the model hub": (
         "cryptosentinel models pull Qwen/Qwen3-0.6B",
@@ -267,7 +262,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel evaluate theirs/team --data data/mine --set engine.kind=vllm",
         "cryptosentinel train --resume RUN --data data/mine --set engine.kind=vllm",
         "CUDA_VISIBLE_DEVICES=0 cryptosentinel train --config qwen3_4b --set engine.gpu_share=0 --set "
-        "engine.url=http://localhost:8000/v1 --set engine.served_model=base",
+        "engine.url=http://localhost:8000/v1",
         "CUDA_VISIBLE_DEVICES=1 vllm serve models/Qwen--Qwen3-4B --served-model-name base --enable-lora --max-loras 4 "
         "--max-lora-rank 32 --port 8000",
     ),

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from cryptosentinel.llm.endpoint.engine import EndpointSettings
+from cryptosentinel.llm.endpoint.engine import EndpointEngine
 from cryptosentinel.llm.engine import Completion, Request, Sampling
-from cryptosentinel.llm.openai_api.engine import OpenAIEngine
 from tests.mock_endpoint import MODEL, Answering, Endpoint, Reply, call, chat
 from tests.team_scenes import codec
 
@@ -20,7 +19,7 @@ PAGE = Reply(b"<!DOCTYPE html><html>gateway</html>", headers={"Content-Type": "t
 RISK = chat(call("get_risk", {}), "tool_calls")
 TOOL = {"type": "function", "function": {"name": "get_risk", "description": "", "parameters": {"type": "object"}}}
 SECONDS = 0.4  # of a timeout
-Make = Callable[..., OpenAIEngine]
+Make = Callable[..., EndpointEngine]
 
 
 @contextmanager
@@ -28,14 +27,12 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Makes engines that are closed in the end, with a key in the environment. The SDK's pauses are short."""
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     monkeypatch.setenv(VARIABLE, KEY)
-    made: list[OpenAIEngine] = []
+    made: list[EndpointEngine] = []
 
-    def build(endpoint: Endpoint | str, **settings: Any) -> OpenAIEngine:
+    def build(endpoint: Endpoint | str, **settings: Any) -> EndpointEngine:
         url = endpoint if isinstance(endpoint, str) else endpoint.url
-        own = {name: settings.pop(name) for name in ("model", "key_variable", "newer_limit") if name in settings}
-        arguments: dict[str, Any] = {"model": MODEL, "key_variable": VARIABLE} | own
-        how = EndpointSettings(**({"timeout": 20.0, "retries": 2} | settings))
-        made.append(OpenAIEngine(codec(), url, **arguments, settings=how))
+        usual: dict[str, Any] = {"model": MODEL, "key_variable": VARIABLE, "timeout": 20.0, "retries": 2}
+        made.append(EndpointEngine(codec(), url, **(usual | settings)))
         return made[-1]
 
     yield build
@@ -48,7 +45,7 @@ def request(text: str = "Begin.", seed: int = 1, tools: bool = True, **sampling:
     return Request("manager", tuple(ids), Sampling(**sampling), seed, (TOOL,) if tools else ())
 
 
-def ask(engine: OpenAIEngine, *requests: Request) -> Completion:
+def ask(engine: EndpointEngine, *requests: Request) -> Completion:
     """The answer to the last of some requests, all sent together."""
     return engine.generate(requests or [request()])[-1]
 

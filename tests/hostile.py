@@ -90,10 +90,9 @@ def hostile_config(key: str, outside: str = "/etc", url: str = "http://127.0.0.1
         table = table[part]
     values: dict[str, Any] = {
         "engine.kind": "openai_api", "engine.url": url, "engine.python": f"{outside}/helper", "engine.gpu_share": 0.5,
-        "engine.timeout": 7.0, "engine.retries": 9, "engine.concurrency": 512, "engine.requests_per_minute": 77,
-        "engine.key_variable": KEY_VARIABLE, "engine.model": outside, "engine.served_model": "theirs",
-        "engine.provider": "ollama", "engine.structured": "text", "engine.reasoning_effort": "max",
-        "engine.extra_body": {"theirs": 1},
+        "engine.timeout": 7.0, "engine.concurrency": 512,
+        "engine.key_variable": KEY_VARIABLE, "engine.model": outside,
+        "engine.provider": "ollama", "engine.extra_body": {"theirs": 1},
         "budget.prices": {"theirs": [1.0, 1.0, 1.0]}, "budget.decision": {"calls": 9}, "budget.day": {"tokens": 9},
         "budget.run": {"seconds": 9.0},
         "paper.broker": "sandbox", "gate.better_than": ["hold"], "gate.decisions": 20, "budget.max_cost": 0.0,

@@ -39,7 +39,6 @@ class Counter:
     refused: list[str] = field(default_factory=list)
     prompt: int = 0
     cached: int = 0
-    written: int = 0
     sampled: int = 0
 
 
@@ -105,79 +104,6 @@ class OpenAIKind:
         return reply(_chat(message, finish, usage))
 
 
-@dataclass
-class AnthropicKind:
-    """A server of Anthropic's API, which checks what it is sent."""
-
-    thinks: bool = False
-    counter: Counter = field(default_factory=Counter)
-
-    def __call__(self, body: dict[str, Any]) -> Reply:
-        problem = self._problem(body)
-        if problem is not None:
-            self.counter.refused.append(problem.split(":")[0])
-            error = {"type": "invalid_request_error", "message": problem}
-            return reply({"type": "error", "error": error, "request_id": "req_1"}, 400)
-        results = sum(_blocks(one, "tool_result") for one in body["messages"])
-        listed = [tool["name"] for tool in body.get("tools", ())]
-        if not listed:
-            return reply(_message([{"type": "text", "text": "pong"}], "end_turn", {"input_tokens": 9}))
-        name, arguments = answer_of(listed, results)
-        needed = (THOUGHT_TOKENS if self.thinks else 0) + LENGTHS.get(name, 30)
-        whole = needed <= body["max_tokens"]
-        counter, written = self.counter, 300
-        counter.answered += 1
-        counter.prompt += PROMPT_TOKENS
-        counter.cached += CACHED_TOKENS
-        counter.written += written
-        counter.sampled += min(needed, body["max_tokens"])
-        usage: dict[str, Any] = {
-            "input_tokens": PROMPT_TOKENS - CACHED_TOKENS - written,
-            "cache_read_input_tokens": CACHED_TOKENS,
-            "cache_creation_input_tokens": written,
-            "output_tokens": min(needed, body["max_tokens"]),
-        }
-        content: list[dict[str, Any]] = []
-        if self.thinks:
-            usage["output_tokens_details"] = {"thinking_tokens": min(THOUGHT_TOKENS, body["max_tokens"])}
-            content.append({"type": "thinking", "thinking": "The trend first.", "signature": f"signed-{results}"})
-        if not whole:
-            return reply(_message(content, "max_tokens", usage))
-        content += [
-            {"type": "text", "text": "I look at the trend."},
-            {"type": "tool_use", "id": "toolu_abc", "name": name, "input": arguments},
-        ]
-        return reply(_message(content, "tool_use", usage))
-
-    def _problem(self, body: dict[str, Any]) -> str | None:
-        known = {
-            "model", "messages", "system", "max_tokens", "temperature", "tools", "tool_choice", "cache_control",
-            "thinking", "output_config", "top_p",
-        }  # fmt: skip
-        unknown = sorted(set(body) - known)
-        if unknown:
-            return f"{unknown[0]}: Extra inputs are not permitted"
-        if "max_tokens" not in body:
-            return "max_tokens: Field required"
-        if self.thinks and body.get("tool_choice", {}).get("type") in ("any", "tool"):
-            return "tool_choice: Thinking may not be enabled when tool_choice forces tool use."
-        if self.thinks and body.get("temperature", 1) != 1:
-            return "temperature: `temperature` may only be set to 1 when thinking is enabled."
-        waiting = ""
-        for number, message in enumerate(body["messages"]):
-            if message["role"] != ("assistant" if number % 2 else "user"):
-                return "messages: roles must alternate"
-            blocks = message["content"] if isinstance(message["content"], list) else []
-            uses = [block for block in blocks if block["type"] == "tool_use"]
-            answers = [block for block in blocks if block["type"] == "tool_result"]
-            if waiting and [one["tool_use_id"] for one in answers] != [waiting]:
-                return "messages: `tool_use` ids were found without `tool_result` blocks immediately after"
-            if uses and self.thinks and not blocks[0].get("signature", "").startswith("signed-"):
-                return "messages: Expected `thinking`, but found `tool_use`"
-            waiting = uses[0]["id"] if uses else ""
-        return None
-
-
 def message_of(call: Call, **more: Any) -> dict[str, Any]:
     """A message with one call, as OpenAI writes it."""
     function = {"name": call[0], "arguments": json.dumps(call[1])}
@@ -188,19 +114,6 @@ def _chat(message: dict[str, Any], finish: str, usage: Any) -> dict[str, Any]:
     choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
     document = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
     return document if usage is None else document | {"usage": usage}
-
-
-def _message(content: list[dict[str, Any]], stop: str, usage: dict[str, Any]) -> dict[str, Any]:
-    usage = {"output_tokens": 1} | usage
-    return {
-        "id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": content, "stop_reason": stop,
-        "stop_sequence": None, "usage": usage,
-    }  # fmt: skip
-
-
-def _blocks(message: Mapping[str, Any], kind: str) -> int:
-    content = message["content"]
-    return sum(block["type"] == kind for block in content) if isinstance(content, list) else 0
 
 
 def _described(system: str) -> list[str]:
@@ -277,6 +190,18 @@ def _no_tools(status: int, text: str) -> Callable[[dict[str, Any]], Reply | None
     return lambda body: refusal(status, text) if "tools" in body else None
 
 
+def _no_forced_thoughts(body: dict[str, Any]) -> Reply | None:
+    if "tool_choice" not in body:
+        return None
+    text = "tool_choice: Thinking may not be enabled when tool_choice forces tool use."
+    return reply({"error": {"code": "invalid_request_error", "message": text, "type": "invalid_request_error"}}, 400)
+
+
+def _temperature_of_thoughts(body: dict[str, Any]) -> Reply | None:
+    text = "`temperature` may only be set to 1 when thinking is enabled."
+    return None if body.get("temperature", 1) == 1 else refusal(400, text)
+
+
 def _as_json(call: Call) -> dict[str, Any]:
     return {"content": f"```json\n{json.dumps({'name': call[0], 'arguments': call[1]})}\n```"}
 
@@ -285,19 +210,17 @@ def _as_tag(call: Call) -> dict[str, Any]:
     return {"content": f"<tool_call>\n{json.dumps({'name': call[0], 'arguments': call[1]})}\n</tool_call>"}
 
 
-def _no_schema(body: dict[str, Any]) -> Reply | None:
-    return refusal(400, "'response_format.type' must be 'text'") if "response_format" in body else None
-
-
-SERVERS: dict[str, Callable[[], OpenAIKind | AnthropicKind]] = {
+SERVERS: dict[str, Callable[[], OpenAIKind]] = {
     "openai": OpenAIKind,
     "openai, a model that thinks": lambda: OpenAIKind(
         {"max_tokens": _newer_limit, "temperature": _no_temperature},
         limit="max_completion_tokens",
         thoughts=THOUGHT_TOKENS,
     ),
-    "anthropic": AnthropicKind,
-    "anthropic, a model that thinks": lambda: AnthropicKind(thinks=True),
+    "anthropic": lambda: OpenAIKind(write=lambda call: message_of(call, content="I look at the trend.")),
+    "anthropic, a model that thinks": lambda: OpenAIKind(
+        {"tool_choice": _no_forced_thoughts, "temperature": _temperature_of_thoughts}, thoughts=THOUGHT_TOKENS
+    ),
     "google": lambda: OpenAIKind(
         {"parallel_tool_calls": _google_unknown("parallel_tool_calls"), "seed": _google_unknown("seed")},
         thoughts=THOUGHT_TOKENS,
@@ -329,7 +252,7 @@ SERVERS: dict[str, Callable[[], OpenAIKind | AnthropicKind]] = {
         write=_as_json,
     ),
     "llama.cpp without --jinja": lambda: OpenAIKind(
-        {"tools": _no_tools(500, "tools param requires --jinja flag"), "response_format": _no_schema},
+        {"tools": _no_tools(500, "tools param requires --jinja flag")},
         thoughts=THOUGHT_TOKENS,
         thoughts_in_text=True,
         counts=False,
@@ -344,5 +267,5 @@ REFUSALS: dict[str, list[str]] = {
     "openrouter": ["tool_choice"],
     "ollama, a model without tools": ["tools"],
     "vllm without a tool parser": ["tool_choice", "tools"],
-    "llama.cpp without --jinja": ["tools", "response_format"],
+    "llama.cpp without --jinja": ["tools"],
 }

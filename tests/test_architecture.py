@@ -37,7 +37,7 @@ FORBIDDEN = {
     "the address of a package index": re.compile("py" + r"pi\.org|python" + r"hosted\.org|--index" + "-url"),
     "something left for later": re.compile("TO" + r"DO\b|FIX" + r"ME\b|X" + r"XX\b|NotImplemented" + r"Error"),
 }
-EXTRAS = ("train", "serve", "ui", "paper")
+EXTRAS = ("train", "llm", "ui", "paper")
 ROOT_FILES = ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".ci/run")
 
 

@@ -1,4 +1,7 @@
-"""Engines from the configuration: our own decoder, a vLLM server, or an endpoint."""
+"""Engines from the configuration: our own decoder, a vLLM server, an endpoint, or the user's own.
+
+Each imports what it needs where it is made: an endpoint needs neither torch nor transformers, which take gigabytes.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +12,19 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from backend.config.engine import BudgetConfig, EngineConfig
 from backend.config.plugins import ENGINE, check_own_code, function, guarded
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.budget import Price
-from cryptosentinel.llm.anthropic_api.engine import AnthropicEngine
-from cryptosentinel.llm.architecture import positions_of, vocabulary_of
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.llm.endpoint.cost_limit import CostLimit
-from cryptosentinel.llm.endpoint.engine import EndpointSettings
-from cryptosentinel.llm.endpoint.keys import key_variable_for
-from cryptosentinel.llm.endpoint.providers import provider_at
+from cryptosentinel.llm.endpoint.providers import key_variable_for, provider_at
 from cryptosentinel.llm.engine import Completion, Engine, Request
-from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.local.families import why_not
-from cryptosentinel.llm.model_files import are_converted, weight_files
-from cryptosentinel.llm.nano import is_nano, load_model, read_base
-from cryptosentinel.llm.templates.choose import chat_format
 from simulator.errors import UserError
 
-if TYPE_CHECKING:  # it imports a client, which belongs to the extra `serve`
+if TYPE_CHECKING:
+    from cryptosentinel.llm.endpoint.http import CostLimit
     from cryptosentinel.llm.vllm.server import VllmServer
 
 _NO_PRICE = Price()  # of what runs on one's own machines
@@ -81,6 +72,9 @@ def load_engine(config: EngineConfig, budget: BudgetConfig, *, think: bool = Fal
 def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bool = False) -> LoadedEngine:
     """The model in the folder `base` on the vLLM server at `config.url`, or on a server that is started for it
     and ends with this process. `rank` is the rank of the largest adapter that will be loaded."""
+    from cryptosentinel.llm.architecture import vocabulary_of
+    from cryptosentinel.llm.nano import is_nano, read_base
+    from cryptosentinel.llm.templates.choose import chat_format
     from cryptosentinel.llm.vllm.engine import VllmEngine
     from cryptosentinel.llm.vllm.server import MODEL
 
@@ -88,7 +82,7 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bo
         check_own_code(f"engine.python = '{config.python}'")
     architecture, tokenizer = read_base(base)
     codec = chat_format(tokenizer, base, empty_think=config.empty_think, think=think)
-    url, name = config.url, config.served_model or str(base)
+    url, name = config.url, ""
     more: dict[str, Any] = {}
     if not url:
         python = config.python or sys.executable
@@ -101,7 +95,6 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bo
         vocabulary_of(architecture),
         version=base.resolve().name,
         timeout_s=config.timeout,
-        retries=config.retries,
         **more,
     )
     room = min(config.context_tokens or engine.positions, engine.positions)
@@ -121,12 +114,21 @@ def _server(base: Path, python: str, context_tokens: int, rank: int, gpu_share: 
 
 
 def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
+    import torch
+
+    from cryptosentinel.llm.architecture import positions_of
+    from cryptosentinel.llm.local.engine import LocalEngine
+    from cryptosentinel.llm.local.families import why_not
+    from cryptosentinel.llm.model_files import are_converted, weight_files
+    from cryptosentinel.llm.nano import is_nano, load_model, read_base
+    from cryptosentinel.llm.templates.choose import chat_format
+
     folder = Path(config.model)
     architecture, tokenizer = read_base(folder)
     codec = chat_format(tokenizer, folder, empty_think=config.empty_think, think=think)
     device = _device(config)
     # Read one at a time where the files hold them as the model has them: no second copy is in memory.
-    weights: Mapping[str, Tensor] = weight_files(folder)
+    weights: Mapping[str, torch.Tensor] = weight_files(folder)
     if why_not(architecture) is not None or are_converted(architecture, weight_files(folder)):
         weights = load_model(folder)[0].state_dict()
     half = config.precision == "bfloat16" or (config.precision == "auto" and device == "cuda")
@@ -185,6 +187,8 @@ class GuardedEngine:
 
 def _device(config: EngineConfig) -> str:
     """Where a model of this process answers: on a GPU where there is one, unless the configuration says otherwise."""
+    import torch
+
     seen = torch.cuda.is_available()
     if config.device == "cuda" and not seen:
         raise UserError(
@@ -195,28 +199,17 @@ def _device(config: EngineConfig) -> str:
 
 
 def _at_an_endpoint(config: EngineConfig, budget: BudgetConfig) -> LoadedEngine:
-    from cryptosentinel.llm.openai_api.engine import OpenAIEngine
+    from cryptosentinel.llm.endpoint.engine import EndpointEngine
 
     codec, provider = make_byte_codec(), config.endpoint
-    url = config.url or (provider.url if provider is not None else "")
-    settings = EndpointSettings(
-        concurrency=config.concurrency,
-        requests_per_minute=config.requests_per_minute,
-        timeout=config.timeout,
-        retries=config.retries,
-        structured=config.structured,
-        thinking_tokens=config.thinking_tokens,
-        reasoning_effort=config.reasoning_effort,
-        extra_body=config.extra_body,
-    )
-    kind = AnthropicEngine if config.kind == "anthropic_api" else OpenAIEngine
-    engine = kind(
+    engine = EndpointEngine(
         codec,
-        url,
+        config.url or (provider.url if provider is not None else ""),
         config.model,
         key_variable=key_variable_for(config.key_variable, () if provider is None else provider.key_variables),
-        newer_limit=provider is not None and provider.newer_limit,
-        settings=settings,
+        concurrency=config.concurrency,
+        timeout=config.timeout,
+        extra_body=config.extra_body,
         cost_limit=_cost_limit(budget.price(config.model, config.price(config.model)), budget),
     )
     _refuse_an_unknown_price(config, budget)
@@ -231,6 +224,8 @@ def _at_an_endpoint(config: EngineConfig, budget: BudgetConfig) -> LoadedEngine:
 
 def _cost_limit(price: Price | None, budget: BudgetConfig) -> CostLimit | None:
     """What requests at this price may cost; None where they cost nothing, what nobody knows, or may cost any amount."""
+    from cryptosentinel.llm.endpoint.http import CostLimit
+
     return CostLimit(budget.max_cost, price.of) if budget.max_cost and price is not None and price != Price() else None
 
 

@@ -20,7 +20,7 @@ UNMASKED = ", unmasked"  # added to the name of a team that sees the real symbol
 @dataclass(frozen=True)
 class LoadedTeam:
     """A team that is ready to decide, and the budget of its model calls in a backtest. `replayed`: its answers are
-    those of a cassette. `notes`: what was chosen for it, for the reader of its results."""
+    those of a recording. `notes`: what was chosen for it, for the reader of its results."""
 
     name: str
     team: Team

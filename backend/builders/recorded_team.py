@@ -1,4 +1,4 @@
-"""Cassettes: record the calls of a team in a folder, and replay them later without a model or a connection."""
+"""Recordings: write the calls of a team to a file, and replay them later without a model or a connection."""
 
 from __future__ import annotations
 
@@ -9,66 +9,45 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from backend.builders.loaded_team import LoadedTeam, team_settings
+from backend.builders.loaded_team import LoadedTeam
 from backend.config.schema import TeamConfig
 from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
-from cryptosentinel.llm.cassette.engine import CallRecorder, Cassette, record
-from cryptosentinel.llm.cassette.files import HEADER
-from cryptosentinel.llm.endpoint.engine import EndpointEngine
 from cryptosentinel.llm.engine import Sampling
-from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.llm.recording import Recorder, Replay, record
 from cryptosentinel.team import Team
 from cryptosentinel.team_settings import TeamSettings
 from simulator.errors import UserError
 
 
-def is_cassette(folder: Path) -> bool:
-    """Whether calls were recorded in `folder`."""
-    return (folder / HEADER).is_file()
-
-
-def recording(loaded: LoadedTeam, folder: Path) -> tuple[LoadedTeam, CallRecorder]:
-    """The team with a recorder around its engine, and the recorder, which the caller closes. Calls that the folder
-    already has are not made again. Raises `UserError` for a folder that cannot be used."""
-    in_bytes = isinstance(loaded.engine, ScriptedEngine | EndpointEngine)
+def recording(loaded: LoadedTeam, path: Path) -> tuple[LoadedTeam, Recorder]:
+    """The team with a recorder around its engine, and the recorder, which the caller closes. Calls that the file
+    already has are not made again. Raises `UserError` for a file that cannot be used."""
     settings = {"name": loaded.name, "team": asdict(loaded.team.settings), "budget": asdict(loaded.budget)}
-    recorder = record(
-        loaded.engine,
-        folder,
-        loaded.team.codec,
-        [loaded.team.manager.key, *(role.key for role in loaded.team.sub_agents.values())],
-        settings,
-        None if in_bytes else loaded.team.codec.tokenizer,
-    )
+    roles = [loaded.team.manager.key, *(role.key for role in loaded.team.sub_agents.values())]
+    recorder = record(loaded.engine, path, loaded.team.codec, roles, settings)
     return replace(loaded, engine=recorder), recorder
 
 
-def replayed_team(folder: Path) -> LoadedTeam:
-    """The team that was recorded in `folder`: it repeats the recorded answers. Raises `UserError` if damaged."""
-    cassette = Cassette(folder)
+def replayed_team(path: Path) -> LoadedTeam:
+    """The team that was recorded in `path`: it repeats the recorded answers. Raises `UserError` if damaged."""
+    replay = Replay(path)
     try:
-        name, team, budget = (cassette.settings[key] for key in ("name", "team", "budget"))
+        name, team, budget = (replay.settings[key] for key in ("name", "team", "budget"))
         if not isinstance(name, str):
             raise TypeError(f"name is {type(name).__name__}")
         loaded = LoadedTeam(
-            name,
-            Team(cassette.codec, cassette.policy_version, _settings(team)),
-            cassette,
-            _budget(budget),
-            replayed=True,
+            name, Team(replay.codec, replay.policy_version, _settings(team)), replay, _budget(budget), replayed=True
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{folder / HEADER} does not describe a team ({error}): record the run anew") from error
+        raise UserError(f"{path}, line 1 does not describe a team ({error}): record the run again") from error
     return loaded
 
 
 def _settings(document: Mapping[str, Any]) -> TeamSettings:
-    """The recorded settings. What was not a setting yet has its default, but for headlines: calls that were recorded
-    before they were masked hold them as they were."""
-    defaults = {**asdict(team_settings(TeamConfig(), 1.0)), "headlines": "shown"}
+    """The recorded settings."""
     typed: dict[str, Any] = {"roles": tuple(document["roles"]), "tools": tuple(document.get("tools", ()))}
     typed["sampling"] = Sampling(**document["sampling"])
-    settings = TypeAdapter(TeamSettings).validate_python({**defaults, **document, **typed})
+    settings = TypeAdapter(TeamSettings).validate_python({**document, **typed})
     # What a team's configuration could not say, a recording may not say either.
     TeamConfig.model_validate(
         {name: getattr(settings, name) for name in TeamConfig.model_fields if hasattr(settings, name)}

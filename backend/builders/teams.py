@@ -1,12 +1,12 @@
-"""Teams with a model, by name: a model that is only prompted, or a trained team from the folder of its run. It imports
-torch; `backend.builders.loaded_team` does not."""
+"""Teams with a model, by name: a model that is only prompted, or a trained team from the folder of its run.
+
+What runs a model here is imported where it is used: a team at an endpoint needs no torch."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from backend.builders.engines import LoadedEngine, load_engine, served_engine
 from backend.builders.loaded_team import LoadedTeam, scripted_team, team_settings
@@ -14,25 +14,21 @@ from backend.builders.plugins import load_plugins
 from backend.config.engine import EngineConfig
 from backend.config.schema import PROMPTED, SCRIPTED, Config, TeamConfig, model_named
 from backend.models.manifest import read_manifest, team_folder, team_name
-from backend.models.registry import base_of_team
-from backend.policies.adapter_shapes import largest_rank
-from backend.policies.adapters import export_adapter, load_versions
-from backend.policies.build import role_policies
-from backend.policies.role_policies import RolePolicies
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import roles_of
 from cryptosentinel.conversation.budget import Price
-from cryptosentinel.llm.architecture import positions_of
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.llm.grammar import why_no_grammar
-from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.nano import is_nano
 from cryptosentinel.team import Team
 from simulator.errors import UserError
+
+if TYPE_CHECKING:
+    from backend.policies.role_policies import RolePolicies
 
 
 def with_prompts_for(config: TeamConfig, base: Path) -> TeamConfig:
     """`config` with the prompts that the model in `base` needs, where they are not named."""
+    from cryptosentinel.llm.nano import is_nano
+
     if config.prompts != "auto":
         return config
     return config.model_copy(update={"prompts": "short" if is_nano(base) else "full"})
@@ -48,6 +44,11 @@ def model_team(
 ) -> LoadedTeam:
     """A team that uses the current weights of the policies, on our own decoder: in float32, unless `engine.precision`
     asks for bfloat16."""
+    import torch
+
+    from cryptosentinel.llm.architecture import positions_of
+    from cryptosentinel.llm.local.engine import LocalEngine
+
     dtype = torch.bfloat16 if engine.precision == "bfloat16" else torch.float32
     decoder = LocalEngine(codec, policies.base_config, {}, device=policies.hardware.device, dtype=dtype)
     for role in policies.roles:
@@ -83,6 +84,8 @@ def configured_team(name: str, config: Config, *, trained: bool = True) -> Loade
     if constrained == "auto":
         constrained = name == PROMPTED and settings.prompts == "full" and not config.engine.at_endpoint
         if constrained:
+            from cryptosentinel.llm.grammar import why_no_grammar
+
             trouble = why_no_grammar(loaded.team.codec)
             constrained = trouble is None
             notes.append(_on_constraints(loaded, trouble))
@@ -119,6 +122,11 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
             f"{config.engine.kind}): use "
             "engine.kind=local or vllm, or --team model for the endpoint's own"
         )
+    from backend.models.registry import base_of_team
+    from backend.policies.adapter_shapes import largest_rank
+    from backend.policies.adapters import export_adapter, load_versions
+    from backend.policies.build import role_policies
+
     folder = team_folder(name)
     manifest = read_manifest(folder)
     base = base_of_team(folder, manifest, config.training.base_model)
@@ -128,7 +136,7 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         room = min(config.engine.context_tokens or settings.context_tokens, settings.context_tokens)
         team = Team(loaded.team.codec, loaded.team.version_of, replace(settings, context_tokens=room))
         return replace(loaded, team=team), base.resolve().name, Price()
-    from cryptosentinel.llm.vllm.engine import VllmEngine  # of the extra `serve`
+    from cryptosentinel.llm.vllm.engine import VllmEngine  # of the extra `llm`
 
     trained_with = manifest.config
     asked = config.engine.model_copy(update={"empty_think": trained_with.engine.empty_think})
@@ -161,6 +169,10 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str 
     """
     if name == SCRIPTED:
         return scripted_team(config)
+    from backend.models.registry import base_of_team
+    from backend.policies.adapters import load_versions
+    from backend.policies.build import role_policies
+
     folder = team_folder(name)
     manifest = read_manifest(folder)
     trained_with = manifest.config

@@ -83,12 +83,12 @@ def backtest(
             help="End the backtest of your own strategy with the look-ahead verdict; a bad one has exit code 1.",
         ),
     ] = True,
-    cassette: Annotated[
+    record: Annotated[
         Path | None,
         typer.Option(
             "--record",
-            help="Record the team's calls in this folder, a cassette. --team FOLDER replays it. After an interruption, "
-            "the same command goes on and repeats no call.",
+            help="Record the team's calls in this file, NAME.jsonl. --team NAME.jsonl replays it. After an "
+            "interruption, the same command continues and repeats no call.",
         ),
     ] = None,
 ) -> None:
@@ -102,7 +102,7 @@ def backtest(
         rules=rules,
         seed=seed,
         unmasked=unmasked,
-        record=cassette,
+        record=record,
         check_lookahead=check_lookahead,
         in_sample=in_sample,
         **market.given(),

@@ -76,7 +76,8 @@ def try_(
     provider: Annotated[
         str,
         typer.Option(
-            "--provider", help="Whose endpoint: openai, anthropic, google, openrouter, ollama, vllm, llama_cpp."
+            "--provider",
+            help="Whose endpoint: openai, anthropic, google, openrouter, ollama, vllm, llama_cpp, lm_studio.",
         ),
     ] = "",
     url: Annotated[str, typer.Option("--url", help="Address of the endpoint, where it is not the provider's.")] = "",
@@ -161,12 +162,12 @@ def _print_contact(config: Config, contact: Contact) -> None:
     where = config.engine.url or (config.engine.kind if endpoint is None else f"{endpoint.title}, {endpoint.url}")
     _say(f"{config.engine.model} ({where})")
     _say(f"first contact: {'a sound call' if contact.called else 'not the call that was asked for'}: {contact.said}")
-    dialect = contact.dialect
-    if dialect is not None:
-        forms = {"tool_calls": "as a tool call", "json": "as JSON", "tag": "as text", "none": "without a call"}
-        arguments = f", arguments as {dialect.arguments}" if dialect.arguments else ""
-        identified = "" if not dialect.calls else ", with an id" if dialect.identified else ", without an id"
-        _say(f"  written {forms[dialect.form]}{arguments}{identified}; it ended with {dialect.finish or 'no reason'}")
+    if contact.answer is not None:
+        form = {"tool_calls": "as a tool call", "text": "as text", "none": "without a call"}[contact.answer.form]
+        _say(f"  written {form}; it ended with {contact.answer.finish or 'no reason'}")
+        if not contact.called:
+            hint = f" ({endpoint.title}: {endpoint.hint})" if endpoint is not None and endpoint.hint else ""
+            _say(f"  try a model that calls tools, or start its server so that it does{hint}")
     for note in contact.notes:
         _say(f"  adapted: {note}")
     _say(f"  {_took(contact.usage, contact.usage.seconds, contact.money)}")

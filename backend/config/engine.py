@@ -9,17 +9,14 @@ from pydantic import Field, JsonValue, model_validator
 from backend.config.base import Section
 from backend.config.prices import shipped_price
 from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
-from cryptosentinel.llm.endpoint.adaptation import Structured
-from cryptosentinel.llm.endpoint.keys import AUTOMATIC
-from cryptosentinel.llm.endpoint.providers import PROVIDERS, Provider, provider_at
-from cryptosentinel.llm.endpoint.urls import is_loopback
+from cryptosentinel.llm.endpoint.providers import AUTOMATIC, PROVIDERS, Provider, ProviderName, is_loopback, provider_at
 from simulator.errors import UserError
 
 Money = Annotated[float, Field(ge=0.0, le=1e6)]
 # Fields of a request that settings and the team decide, or that would hold a secret.
 _RESERVED = (
     "model", "messages", "system", "tools", "tool_choice", "stream", "temperature", "seed", "max_tokens", "n",
-    "max_completion_tokens", "parallel_tool_calls", "response_format", "reasoning_effort",
+    "max_completion_tokens", "parallel_tool_calls", "response_format",
 )  # fmt: skip
 _SECRETS = ("api_key", "apikey", "authorization", "x-api-key", "token", "password")
 
@@ -27,13 +24,13 @@ _SECRETS = ("api_key", "apikey", "authorization", "x-api-key", "token", "passwor
 class EngineConfig(Section):
     """What the roles' models run on. The scripted team needs none of it."""
 
-    provider: Literal["", "openai", "anthropic", "google", "openrouter", "ollama", "vllm", "llama_cpp"] = Field(
+    provider: Literal["", ProviderName] = Field(
         "", description="whose endpoint answers: sets kind, url and key_variable where these are not given"
     )
-    kind: Literal["local", "vllm", "openai_api", "anthropic_api", "own"] = Field(
+    kind: Literal["local", "vllm", "openai_api", "own"] = Field(
         "local",
-        description="in this process, on vLLM servers, at any endpoint like OpenAI's, at Anthropic's, or an engine of "
-        "your own (the last three not for training)",
+        description="in this process, on vLLM servers, at any endpoint like OpenAI's, or an engine of your own (the "
+        "last two not for training)",
     )
     plugin: str = Field("", description="own: the engine, as my_module:engine or by the name of an installed one")
     model: str = Field(
@@ -41,9 +38,6 @@ class EngineConfig(Section):
     )
     url: str = Field(
         "", description="endpoint, as http://localhost:8000/v1; empty: the provider's own, and vllm starts one"
-    )
-    served_model: str = Field(
-        "", description="vllm at a URL: what the server calls the model; empty: as `model` is given here"
     )
     empty_think: bool = Field(
         False,
@@ -54,21 +48,8 @@ class EngineConfig(Section):
         description="endpoint: environment variable that holds its key; 'auto': the provider's usual one, and none at "
         "another url; empty: it wants none",
     )
-    structured: Structured = Field(
-        "tool_choice",
-        description="endpoint: how an answer is made a call; what it refuses gives way to the next of these",
-    )
-    thinking_tokens: int = Field(
-        8192,
-        ge=0,
-        le=200_000,
-        description="endpoint: tokens for the thoughts of a model that has any, beside its answer",
-    )
-    reasoning_effort: Literal["", "none", "minimal", "low", "medium", "high", "xhigh", "max"] = Field(
-        "", description="endpoint: how much its model thinks; empty: as it does by itself"
-    )
     extra_body: dict[str, JsonValue] = Field(
-        default_factory=dict, description="endpoint: further fields of each request, as {top_k = 20}"
+        default_factory=dict, description='endpoint: further fields of each request, as {reasoning_effort = "low"}'
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="local: where `model` answers; auto: on a GPU if torch sees one, else on the CPU"
@@ -90,24 +71,23 @@ class EngineConfig(Section):
     context_tokens: int = Field(
         0, ge=0, le=10_000_000, description="tokens of a conversation at most, the oldest results go; 0: as the model"
     )
-    timeout: float = Field(120.0, gt=0.0, le=3600.0, description="seconds to wait for one answer of a server")
-    retries: int = Field(4, ge=0, le=20, description="further tries of a request that failed, with pauses that grow")
+    timeout: float = Field(
+        120.0, gt=0.0, le=3600.0, description="seconds to wait for one answer of a server, and the longest Retry-After"
+    )
     concurrency: int = Field(16, ge=1, le=1024, description="requests that a server has at a time")
-    requests_per_minute: int = Field(0, ge=0, le=1_000_000, description="at most so many; 0: any number")
 
     @model_validator(mode="before")
     @classmethod
     def _kind_of_provider(cls, values: Any) -> Any:
-        """A provider says which engine it is, where nothing else does."""
-        known = PROVIDERS.get(str(values.get("provider"))) if isinstance(values, dict) else None
-        return values if known is None or "kind" in values else {**values, "kind": known.api}
+        """A provider is asked by the engine for endpoints, where no other kind is given."""
+        known = isinstance(values, dict) and values.get("provider") in PROVIDERS
+        return {**values, "kind": "openai_api"} if known and "kind" not in values else values
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.provider and self.kind != PROVIDERS[self.provider].api:
+        if self.provider and self.kind != "openai_api":
             raise ValueError(
-                f"provider = {self.provider} is asked by kind = {PROVIDERS[self.provider].api}, not {self.kind}: leave "
-                "one of them out"
+                f"provider = {self.provider} is asked by kind = openai_api, not {self.kind}: leave one of them out"
             )
         if (self.kind == "own") != bool(self.plugin):
             raise ValueError(
@@ -143,7 +123,7 @@ class EngineConfig(Section):
     @property
     def at_endpoint(self) -> bool:
         """Whether an endpoint answers, or an engine of the user's own, of which only its text is known."""
-        return self.kind in ("openai_api", "anthropic_api", "own")
+        return self.kind in ("openai_api", "own")
 
     @property
     def endpoint(self) -> Provider | None:
@@ -154,7 +134,7 @@ class EngineConfig(Section):
             return None
         if self.url:
             return provider_at(self.url)
-        return PROVIDERS["openai" if self.kind == "openai_api" else "anthropic"]
+        return PROVIDERS["openai"]
 
     def price(self, model: str) -> Price | None:
         """The shipped price of `model` where this engine runs it; None where it is not known.

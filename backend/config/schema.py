@@ -167,7 +167,7 @@ class TeamConfig(Section):
         ge=0,
         le=65_536,
         description="tokens for the thought of a model that answers here or on vLLM, beside its answer; 0: it does not "
-        "think; of an endpoint's: engine.thinking_tokens",
+        "think; at an endpoint a model that thinks has 8,192 by itself",
     )
     memory: int = Field(
         0,
@@ -402,8 +402,8 @@ class Config(Section):
             )
         if thinks and self.engine.at_endpoint:
             raise ValueError(
-                f"team.thinking_tokens = {thinks} is of models that answer here or on vLLM: of an endpoint's, set "
-                "engine.thinking_tokens"
+                f"team.thinking_tokens = {thinks} is of models that answer here or on vLLM: leave it out at an "
+                "endpoint, whose model decides that itself"
             )
         return self
 

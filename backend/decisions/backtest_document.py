@@ -56,7 +56,7 @@ class RoleInference(BaseModel):
 
 class InferenceCost(RoleInference):
     """What a team's inference took in a backtest, in all and by role. `exhausted` conversations ended for want of
-    budget; `engine` is `Throughput.metrics`, empty where a cassette answered. Where the model's price was not known,
+    budget; `engine` is `Throughput.metrics`, empty where a recording answered. Where the model's price was not known,
     `priced` is False and the money, which is 0, says nothing."""
 
     roles: dict[str, RoleInference]
@@ -294,9 +294,9 @@ def write_backtest(
     store.add_backtest(StoredBacktest(run, name, BacktestDocument.of(result, inference, lookahead)).record())
 
 
-def inference_cost(ledger: Ledger, throughput: Throughput, from_cassette: bool = False) -> InferenceCost | None:
+def inference_cost(ledger: Ledger, throughput: Throughput, replayed: bool = False) -> InferenceCost | None:
     """What a team's inference took; None for a team of rules, which has none. How busy the engine was says nothing of
-    a team that a cassette answers."""
+    a team that a recording answers."""
     if not ledger.run.tokens and not ledger.exhausted:
         return None
     return InferenceCost(
@@ -304,5 +304,5 @@ def inference_cost(ledger: Ledger, throughput: Throughput, from_cassette: bool =
         roles={role: RoleInference(**asdict(spending)) for role, spending in ledger.roles.items()},
         exhausted=ledger.exhausted,
         priced=ledger.budget.price is not None,
-        engine={} if from_cassette else throughput.metrics(),
+        engine={} if replayed else throughput.metrics(),
     )

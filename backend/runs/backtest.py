@@ -54,7 +54,7 @@ from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.curriculum.queries import WARM_UP_BARS
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.llm.endpoint.engine import EndpointEngine
+from cryptosentinel.llm.engine import engine_notes
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Window
@@ -72,8 +72,8 @@ Subject = LoadedTeam | NamedStrategy  # who is tested
 
 @dataclass(frozen=True)
 class BacktestPlan:
-    """A backtest that was checked and can be played. `account` is that of `config` and `market`. With `cassette`, one
-    of the subjects is a team, and its calls are recorded in that folder. `markets` are the altered ones of those who
+    """A backtest that was checked and can be played. `account` is that of `config` and `market`. With `recording`, one
+    of the subjects is a team, and its calls are recorded in that file. `markets` are the altered ones of those who
     trade one, by name; `sources` say how each subject was named; `in_sample` is a sentence for each team that was
     trained on this window."""
 
@@ -84,7 +84,7 @@ class BacktestPlan:
     subjects: Sequence[Subject]
     seed: int = 1
     notes: tuple[str, ...] = ()
-    cassette: Path | None = None
+    recording: Path | None = None
     check_lookahead: bool = True
     markets: Mapping[str, Market] = field(default_factory=dict)
     in_sample: Mapping[str, str] = field(default_factory=dict)
@@ -231,17 +231,18 @@ def names_strategy(name: str) -> bool:
 
 def subject_of(name: str, config: Config) -> Subject:
     """The team or strategy called `name`: `scripted`, `model`, `model=NAME`, a strategy by its name or as module:Class,
-    a cassette, or the folder of a run. Raises `UserError` where there is none."""
+    a recording, or the folder of a run. Raises `UserError` where there is none."""
     check_subject(name)
     if names_strategy(name):
         return named_strategy(name)
     if name == SCRIPTED:
         return scripted_team(config.team)
-    # They import torch, which takes seconds, and neither a strategy nor the scripted team needs it.
-    from backend.builders.recorded_team import is_cassette, replayed_team
+    # Neither a strategy nor the scripted team needs them.
+    from backend.builders.recorded_team import replayed_team
     from backend.builders.teams import configured_team
+    from cryptosentinel.llm.recording import is_recording
 
-    if is_cassette(Path(name)):
+    if is_recording(Path(name)):
         return replayed_team(Path(name))
     return configured_team(name, config)
 
@@ -334,11 +335,11 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
                     observer.equity(name, [moment], [equity])
                     advanced(done)
 
-                episode = _episode(subject, plan, throughput, decided, store, run)
+                episode, notes_on_engine = _episode(subject, plan, throughput, decided, store, run)
                 result = episode.result
                 cost = inference_cost(episode.ledger, throughput, subject.replayed)
                 later += remarks(subject.name, episode, plan.market_of(subject.name))
-                later += subject.engine.notes if isinstance(subject.engine, EndpointEngine) else ()
+                later += notes_on_engine
             counted = record_trial(
                 store, run, subject, config, plan.market_of(subject.name), window.start, window.stop,
                 every=window.decide_every, seed=plan.seed,
@@ -368,8 +369,9 @@ def _episode(
     on_decision: Callable[[int, int, float], None],
     store: Store,
     run: str,
-) -> EpisodeResult:
-    """The team's episode with its decisions stored. If it ends early, its decisions so far are stored too.
+) -> tuple[EpisodeResult, tuple[str, ...]]:
+    """The team's episode with its decisions stored, and the notes of its engine. If it ends early, its decisions so far
+    are stored too.
 
     `on_decision` gets the bars that are done, the close (ms) at which the account stands, and its equity there."""
     market = plan.market_of(subject.name)
@@ -379,10 +381,10 @@ def _episode(
     else:
         game = BacktestRun(market, plan.window, **plan.account.terms)
     team, recorder = subject, None
-    if plan.cassette is not None:
-        from backend.builders.recorded_team import recording  # it imports torch
+    if plan.recording is not None:
+        from backend.builders.recorded_team import recording
 
-        team, recorder = recording(subject, plan.cassette)
+        team, recorder = recording(subject, plan.recording)
     decisions: list[tuple[int, TeamDecision]] = []
 
     def advanced(done: int) -> None:
@@ -404,4 +406,4 @@ def _episode(
         if recorder is not None:
             recorder.close()
     write_decisions(store, episode_decisions(run, team.name, team.team.codec, episode))
-    return episode
+    return episode, engine_notes(team.engine)

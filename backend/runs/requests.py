@@ -41,8 +41,8 @@ def check_subject(name: str) -> None:
     named = [SCRIPTED, PROMPTED, SAMPLE_TEAM, *known]
     raise UserError(
         f"no team '{name}'{suggestion(name, named)}: give 'scripted', 'sample' (a shipped trained team), 'model' (see "
-        f"engine.model) or 'model=NAME', a strategy ({', '.join(known)}), your own as module:Class, a cassette, or the "
-        f"folder of a finished training (one that holds {MANIFEST})"
+        f"engine.model) or 'model=NAME', a strategy ({', '.join(known)}), your own as module:Class, a recording, or "
+        f"the folder of a finished training (one that holds {MANIFEST})"
     )
 
 
@@ -160,7 +160,7 @@ class BacktestRequest(WindowRequest):
     """Teams and strategies over one window, beside the baselines.
 
     `teams` are names as `backend.runs.backtest.subject_of` takes them. With `unmasked`, each team also plays with real
-    symbols and dates. `record` is the folder of a cassette, in which the calls of the one team are recorded. With
+    symbols and dates. `record` is the file that the calls of the one team are recorded in. With
     `check_lookahead`, the backtest of a user's strategy ends with the look-ahead verdict.
 
     `variants` (`backend.builders.variants`) are played of each team besides. `like` is the id of a stored backtest: its

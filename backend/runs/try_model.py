@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -23,14 +24,16 @@ from backend.runs.window import requested_window
 from cryptosentinel.conversation.budget import Ledger, Spending
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard
-from cryptosentinel.llm.endpoint.answer import Dialect
-from cryptosentinel.llm.endpoint.engine import EndpointEngine
-from cryptosentinel.llm.engine import Request, Usage
+from cryptosentinel.llm.engine import Request, Usage, engine_notes
 from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, read_call, tool_schema
 from cryptosentinel.protocol.untrusted import clean
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestRun, Window
+
+if TYPE_CHECKING:
+    from cryptosentinel.llm.endpoint.engine import EndpointEngine
+    from cryptosentinel.llm.endpoint.messages import Answer
 
 _SHOWN_CHARS = 160  # of a turn
 _PRICE = 64250.5
@@ -56,7 +59,7 @@ class Contact:
         called: whether it was the call that was asked for, with the right values.
         said: its answer, or why there is none, in one line.
         usage, money: what it took; the money is None where the price is not known.
-        dialect: how an endpoint wrote it; None for an engine that is none.
+        answer: the answer as the endpoint wrote it; None for an engine without one.
         notes: what an endpoint refuses or does otherwise, and how that was met.
     """
 
@@ -64,7 +67,7 @@ class Contact:
     said: str
     usage: Usage
     money: float | None
-    dialect: Dialect | None
+    answer: Answer | None
     notes: tuple[str, ...]
 
 
@@ -139,15 +142,25 @@ def try_model(
         coins = 1 if portfolio else len(view.symbols)
         return _shown(loaded, decision, ledger, seconds, window.decisions * coins, config.budget.max_cost)
     finally:
-        if isinstance(loaded.engine, EndpointEngine):
-            loaded.engine.close()
+        endpoint = _endpoint(loaded)
+        if endpoint is not None:
+            endpoint.close()
+
+
+def _endpoint(loaded: LoadedTeam) -> EndpointEngine | None:
+    """The team's engine where it is before an endpoint."""
+    if loaded.engine.name != "openai_api":
+        return None
+    from cryptosentinel.llm.endpoint.engine import EndpointEngine  # of the extra `llm`
+
+    return loaded.engine if isinstance(loaded.engine, EndpointEngine) else None
 
 
 def _contact(loaded: LoadedTeam, seed: int) -> Contact:
     engine, codec, settings = loaded.engine, loaded.team.codec, loaded.team.settings
     tool = tool_schema(_TOOL, "Report the last price of a coin.", ReportPrice)
-    at_endpoint = isinstance(engine, EndpointEngine)
-    ids = codec.start(_SYSTEM, _ASKED, None if at_endpoint else [tool])
+    endpoint = _endpoint(loaded)
+    ids = codec.start(_SYSTEM, _ASKED, [tool] if endpoint is None else None)
     asked = Request(loaded.team.manager.key, tuple(ids), replace(settings.sampling, temperature=0.0), seed, (tool,))
     [completion] = engine.generate([asked])
     text = codec.decode_answer(completion.ids[completion.thought :])
@@ -159,8 +172,8 @@ def _contact(loaded: LoadedTeam, seed: int) -> Contact:
         said=completion.failure or _line(text),
         usage=completion.usage,
         money=None if price is None else price.of(completion.usage),
-        dialect=engine.dialect if isinstance(engine, EndpointEngine) else None,
-        notes=engine.notes if isinstance(engine, EndpointEngine) else (),
+        answer=None if endpoint is None else endpoint.latest,
+        notes=engine_notes(engine),
     )
 
 
@@ -181,7 +194,7 @@ def _shown(
         usage=decision.usage,
         seconds=seconds,
         priced=loaded.budget.price is not None,
-        notes=loaded.engine.notes if isinstance(loaded.engine, EndpointEngine) else (),
+        notes=engine_notes(loaded.engine),
         of_backtest=of_backtest,
         max_cost=max_cost,
     )

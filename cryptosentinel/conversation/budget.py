@@ -20,19 +20,15 @@ MEASURES = ("calls", "tokens", "seconds", "money")
 
 @dataclass(frozen=True)
 class Price:
-    """What a model costs, in quote currency per million tokens: read, read from the cache, sampled, and written into
-    the cache (None: as read)."""
+    """What a model costs, in quote currency per million tokens: read, read from the cache, and sampled."""
 
     prompt: float = 0.0
     cached: float = 0.0
     sampled: float = 0.0
-    written: float | None = None
 
     def of(self, usage: Usage) -> float:
         """Money for `usage`."""
-        written = usage.written * (self.prompt if self.written is None else self.written)
-        fresh = usage.prompt - usage.cached - usage.written
-        read = fresh * self.prompt + usage.cached * self.cached + written
+        read = (usage.prompt - usage.cached) * self.prompt + usage.cached * self.cached
         return (read + usage.sampled * self.sampled) / _MILLION
 
 

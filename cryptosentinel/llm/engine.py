@@ -51,16 +51,14 @@ class Usage:
     """What a completion took: tokens of the prompt, how many of them were known from before, sampled tokens, and the
     seconds from the request to the answer (those of the whole batch, where it was one of a batch).
 
-    `reasoning` of the sampled tokens were thoughts, where the engine tells. `written` tokens of the prompt went into a
-    cache that is paid for. `retried` counts the further requests of an answer that was cut off; what they took is in
-    the other numbers."""
+    `reasoning` of the sampled tokens were thoughts, where the engine counts them. `retried` counts the further requests
+    of an answer that was cut off; what they took is in the other numbers."""
 
     prompt: int = 0
     cached: int = 0
     sampled: int = 0
     seconds: float = 0.0
     reasoning: int = 0
-    written: int = 0
     retried: int = 0
 
     @property
@@ -76,7 +74,6 @@ class Usage:
             self.sampled + other.sampled,
             self.seconds + other.seconds,
             self.reasoning + other.reasoning,
-            self.written + other.written,
             self.retried + other.retried,
         )
 
@@ -125,6 +122,11 @@ class Engine(Protocol):
     def policy_version(self, role: str) -> str:
         """Identifies the weights that answer for `role` right now."""
         ...
+
+
+def engine_notes(engine: Engine) -> tuple[str, ...]:
+    """What an engine adapted to its server, a sentence each; nothing for one without a server."""
+    return tuple(getattr(engine, "notes", ()))
 
 
 @runtime_checkable

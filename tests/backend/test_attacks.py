@@ -1,6 +1,6 @@
 """The attack suite: every kind of artefact says everything that it may not, with canaries that notice.
 
-Kinds: a team's folder, a run in somebody's store, an imported run, a cassette, a base model's folder, the folder of a
+Kinds: a team's folder, a run in somebody's store, an imported run, a recording, a base model's folder, the folder of a
 training, a demo or an `sft` that goes on, and a folder of market data. What is done again from a stored run, and the
 files beside the database, are in `test_stored_attacks.py`. The dangers: a program that would be run, a
 server that would be asked and get a key, files outside the artefact that would be read or written.
@@ -30,9 +30,9 @@ from backend.store.run_record import stored_config
 from backend.store.store import Store
 from backend.store.transfer import export_run, import_run
 from backend.training.start import begin
-from cryptosentinel.llm.cassette.engine import record
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.model_files import read_config
+from cryptosentinel.llm.recording import record
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import expert_policies
 from simulator.data.archive import write_market
@@ -287,15 +287,13 @@ def test_a_base_model_passes_on_only_its_architecture(nano: Path, tmp_path: Path
     assert not config.name_or_path and not hasattr(config, "a_setting_of_tomorrow")
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "lock", "cassette.json.part", "calls.jsonl"])
-def test_a_recording_writes_through_no_link(name: str, tmp_path: Path) -> None:
+def test_a_recording_writes_through_no_link(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("mine")
-    (tmp_path / "cassette").mkdir()
-    (tmp_path / "cassette" / name).symlink_to(precious)
+    (tmp_path / "tape.jsonl").symlink_to(precious)
     engine = ScriptedEngine(make_byte_codec(), expert_policies())
-    with pytest.raises(UserError, match=r"is a link out of|is not empty"):
-        record(engine, tmp_path / "cassette", make_byte_codec(), ["manager"], {})
+    with pytest.raises(UserError, match="cannot use this file"):
+        record(engine, tmp_path / "tape.jsonl", make_byte_codec(), ["manager"], {})
     assert precious.read_text() == "mine"
 
 

@@ -34,7 +34,6 @@ from backend.store.transfer import export_run, import_run
 from backend.training.checkpoints import read_state
 from backend.training.learning.learner import LearnerState
 from backend.training.sft.datasets import DATA_MANIFEST, read_rows, write_data_set
-from cryptosentinel.llm.cassette.files import CALLS, HEADER
 from cryptosentinel.llm.engine import Request, Sampling
 from simulator.data.archive import MARKET_MANIFEST, write_market
 from simulator.data.catalog import Catalog
@@ -109,22 +108,13 @@ def _read_export(folder: Path) -> None:
         write_report(store, run, folder / "report")
 
 
-def _cassette(folder: Path) -> None:
-    loaded, recorder = recording(scripted_team(TeamConfig()), folder / "cassette")
+def _recording(folder: Path) -> Path:
+    loaded, recorder = recording(scripted_team(TeamConfig()), folder / "tape.jsonl")
     codec = loaded.team.codec
     ids = codec.start("Be brief.", "C1: held 0.0, day 0.0, volatility 0.1\n")
     recorder.generate([Request("manager", tuple(ids), Sampling(1.0, 64), 1)])
     recorder.close()
-
-
-def _cassette_header(folder: Path) -> Path:
-    _cassette(folder)
-    return folder / "cassette" / HEADER
-
-
-def _cassette_calls(folder: Path) -> Path:
-    _cassette(folder)
-    return folder / "cassette" / CALLS
+    return folder / "tape.jsonl"
 
 
 def _team(folder: Path) -> Path:
@@ -228,8 +218,7 @@ KINDS: dict[str, Kind] = {
     "export": Kind(_export, _read_export, lines=True, digest=True, packed=True),
     "export, as it is": Kind(_export, _read_export, binary=True),
     "team": Kind(_team, _read_team),
-    "cassette's header": Kind(_cassette_header, lambda folder: replayed_team(folder / "cassette")),
-    "cassette's calls": Kind(_cassette_calls, lambda folder: replayed_team(folder / "cassette"), lines=True),
+    "recording": Kind(_recording, lambda folder: replayed_team(folder / "tape.jsonl"), lines=True),
     "settings": Kind(_toml, lambda folder: load_config(folder / "my.toml"), binary=True),
     "rules": Kind(_rules, lambda folder: read_rules(folder / RULES_FILE)),
     "market's list": Kind(_market_list, lambda folder: Catalog(folder / "data").load(None, "4h")),

@@ -44,7 +44,7 @@ def ask_replay(window: WindowPage, team: str, decision: StoredDecision) -> None:
         text = st.text_area("Instead", offered[what], key=f"instead {what} {key}", height=110)
         rules = st.toggle(
             "Rules answer what was not asked then", key=f"rules {key}",
-            help="Off: the team's own model answers. A cassette can only repeat, so it needs the rules.",
+            help="Off: the team's own model answers. A recording can only repeat, so it needs the rules.",
         )  # fmt: skip
         source = st.text_input(
             "The team, as it was named in the backtest", key=f"source {key}",

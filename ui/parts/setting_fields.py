@@ -22,7 +22,6 @@ _PLACES: dict[str, tuple[str, str]] = {
     **{one.title if one.paid else f"{one.title} at {one.url}": ("engine.provider", one.name)
        for one in PROVIDERS.values()},
     "Another endpoint like OpenAI's": ("engine.kind", "openai_api"),
-    "Another endpoint like Anthropic's": ("engine.kind", "anthropic_api"),
 }  # fmt: skip
 
 

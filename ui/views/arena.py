@@ -36,7 +36,7 @@ def _ask(setup: StoredSetup) -> None:
     with st.form("arena"):
         teams = st.multiselect(
             "Who competes", offered, default=offered[:2], format_func=title_of, accept_new_options=True,
-            max_selections=_MOST, help="Write another: the folder of a team, a cassette, your own strategy as "
+            max_selections=_MOST, help="Write another: the folder of a team, a recording, your own strategy as "
             "module:Class, or model=NAME for a model that was not trained here, such as model=gpt-5-mini.",
         )  # fmt: skip
         engine = engine_fields(setup.config)

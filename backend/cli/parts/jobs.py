@@ -87,7 +87,7 @@ def jobs_cancel(job: JobArgument, runs: RunsOption = RUNS) -> None:
 
 @jobs_app.command("resume")
 def jobs_resume(job: JobArgument, runs: RunsOption = RUNS) -> None:
-    """Go on with a job that stopped: a training, a fine-tuning, a demo, or a backtest that records a cassette."""
+    """Go on with a job that stopped: a training, a fine-tuning, a demo, or a backtest with --record."""
     submission = JobQueue(runs).resume(job)
     goes_on = submission.job
     if submission.new:

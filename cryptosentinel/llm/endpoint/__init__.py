@@ -1,1 +1,1 @@
-"""What all engines before an endpoint share: its address and key, the exchange, what it refuses, how it answers."""
+"""Models behind endpoints of the OpenAI kind: providers, messages, refusals, HTTP with its limits, the engine."""

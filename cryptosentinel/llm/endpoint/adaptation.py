@@ -1,31 +1,26 @@
-"""What an endpoint refuses, learned from its refusals, so that each property is refused once in a session.
+"""What an endpoint refuses, learned from its refusals, so that each parameter is refused once in a session.
 
-Providers take different parameters, and models of one provider too: some take no temperature, some call the limit of an
-answer otherwise, some take no forced call or no tools at all. None says so beforehand. A refused request costs nothing,
-names the parameter, and is sent again without it.
+Providers take different parameters, and so do models of one provider: some take no temperature, some have another name
+for the limit of an answer, some take no forced call or no tools. No list says which. A refused request costs nothing
+and names the parameter; it is sent again without it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-# How an answer is made a call, the surest first: the model is forced to call a tool, may call one, answers in JSON of a
-# schema, or reads in its prompt how a call is written. What an endpoint refuses gives way to the next.
-Structured = Literal["tool_choice", "tools", "json_schema", "text"]
-STRUCTURED_LEVELS: tuple[Structured, ...] = ("tool_choice", "tools", "json_schema", "text")
-LIMITS = ("max_tokens", "max_completion_tokens")
-_NEWER, _OLDER = LIMITS[1], LIMITS[0]
-
+LIMITS = ("max_tokens", "max_completion_tokens")  # names of the limit of an answer's tokens
 _LEAST_ROOM = 16
-# Without these the request means nearly the same, and what is lost is said.
+# Without these the request means nearly the same, and the user reads what is lost.
 _DISPENSABLE = {
     "parallel_tool_calls": "it may make several calls at once, of which the first counts",
-    "cache_control": "nothing of a prompt is kept for the next",
-    "seed": "the same request may be answered otherwise",
+    "seed": "the same request may be answered differently",
     "temperature": "it samples at a temperature of its own",
+    "tool_choice": "its model may answer in prose",
+    "tools": "the prompt describes them, and the call is read from the text",
 }
 _NO_TOOLS = re.compile(
     r"not support (?:\w+ ){0,2}(?:tools?\b|tool[ _]|function)|tool use|tools param|enable-auto-tool-choice"
@@ -33,8 +28,6 @@ _NO_TOOLS = re.compile(
     r"|(?:unsupported|unknown|unrecognized|unexpected)[^.]{0,40}\btools\b"
 )
 _FORCED = re.compile(r"tool_choice|tool choice|forced? tool|forces tool")
-_NO_SCHEMA = re.compile(r"response_format|json_schema|structured output|output format")
-_UNKNOWN = re.compile(r"unsupported|unrecogni[sz]ed|unknown|unexpected|not supported|not permitted|extra")
 _TOO_MUCH = re.compile(r"too large|too many|at most|must be less|less than or equal|exceed|maximum|supported range|>")
 _CONTEXT = re.compile(r"(?:maximum context length|context length|context window|max_model_len|n_ctx)\D{0,40}?(\d{3,8})")
 _ASKED = re.compile(r"(?:(\d{2,8})(?: tokens?)? (?:in the messages|input tokens|prompt tokens|in the prompt)"
@@ -43,8 +36,8 @@ _ASKED = re.compile(r"(?:(\d{2,8})(?: tokens?)? (?:in the messages|input tokens|
 
 @dataclass(eq=False)
 class Refusal(Exception):
-    """An endpoint's answer that is an error: `text` is all it says, `param` the parameter that it names, `code` its
-    code, `location` where a redirect leads."""
+    """An endpoint's answer that is an error: `text` is all of it, `reason` what people read, `param` the parameter that
+    it names, `code` its code, `location` the target of a redirect."""
 
     status: int
     text: str
@@ -60,147 +53,101 @@ class Refusal(Exception):
         return re.search(rf"(?<![\w-]){re.escape(parameter)}\b", self.text) is not None
 
 
-def is_final(status: int, body: bytes) -> bool:
-    """Whether a server error is a refusal, which another attempt would only repeat: llama.cpp's server answers 500 to
-    tools that it was not started for."""
-    return status in (500, 501) and _NO_TOOLS.search(body[:4096].decode("utf-8", "replace").lower()) is not None
-
-
 class UserSettingRefused(Exception):
-    """A parameter that the user asked for by a setting is refused: it is not left out without a word."""
+    """A parameter that the user set is refused: it is not left out silently."""
 
     def __init__(self, parameter: str) -> None:
         super().__init__(parameter)
         self.parameter = parameter
 
 
+def is_final(status: int, body: bytes) -> bool:
+    """Whether a server error is a refusal, which another attempt would only repeat: llama.cpp's server answers 500 to
+    tools that it was not started for."""
+    return status in (500, 501) and _NO_TOOLS.search(body[:4096].decode("utf-8", "replace").lower()) is not None
+
+
 @dataclass
 class Adaptation:
-    """What one endpoint takes.
+    """What one endpoint takes: `limit_name`, its name for the limit of an answer; `cap`, the largest limit (0: not
+    known); `refused` parameters; `notes` on what was adapted. A refusal of a parameter in `chosen` ends the run."""
 
-    Attributes:
-        chosen: parameters that the user set; a refusal of one of them ends the run.
-        limit_name: what the limit of an answer's tokens is called.
-        structured: how an answer is made a call.
-        cap: the largest limit of an answer's tokens that it takes; 0 where none is known.
-        refused: parameters that it does not take.
-        notes: what was adapted, a sentence each, in the order in which it was found.
-    """
-
-    limit_name: str = _OLDER
-    structured: Structured = STRUCTURED_LEVELS[0]
+    limit_name: str = LIMITS[0]
     chosen: frozenset[str] = frozenset()
     cap: int = 0
     refused: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
-    _renamed: bool = False
-
-    def taken(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of `body` that the endpoint takes."""
-        return {name: value for name, value in body.items() if name not in self.refused}
-
-    def learn(self, refusal: Refusal, sent: Mapping[str, Any]) -> bool:
-        """Whether the request that was `sent` makes sense once more, adapted to what the refusal says.
-
-        Each change is of something that was sent and will not be sent again, so there are only so many of them.
-        Raises `UserSettingRefused`.
-        """
-        if not 400 <= refusal.status < 600 or refusal.status in (401, 402, 403, 408, 409, 413, 429, 502, 503, 504):
-            return False
-        if refusal.status in (404, 500, 501):  # "no endpoint supports tool use", "tools param requires --jinja flag"
-            return self._not_forced(refusal, sent) or self._fewer_tools(refusal.text.lower(), sent)
-        if (
-            self._smaller_limit(refusal, sent)
-            or self._other_name(refusal, sent)
-            or self._not_forced(refusal, sent)
-            or self._without(refusal, sent)
-        ):
-            return True
-        chosen = next((name for name in sorted(self.chosen) if name in sent and refusal.names(name)), None)
-        if chosen is not None:
-            raise UserSettingRefused(chosen)
-        return self._less_structured(refusal, sent)
-
-    def room_left(self, refusal: Refusal, sent: Mapping[str, Any]) -> int | None:
-        """How many tokens the answer may have where the refusal says that prompt and answer are too long together;
-        None where it says something else, 0 where nothing is left."""
-        text = refusal.text.lower()
-        context = _CONTEXT.search(text)
-        if context is None or refusal.status not in (400, 413, 422) or not any(name in sent for name in LIMITS):
-            return None
-        asked = _ASKED.search(text)
-        if asked is None:
-            return None
-        room = int(context.group(1)) - int(next(one for one in asked.groups() if one)) - 1
-        return room if _LEAST_ROOM <= room < next(sent[name] for name in LIMITS if name in sent) else 0
 
     def note(self, text: str) -> None:
         """Keep a sentence for the user, once."""
         if text not in self.notes:
             self.notes.append(text)
 
+    def learn(self, refusal: Refusal, sent: Mapping[str, Any]) -> bool:
+        """Whether the request that was `sent` makes sense once more, adapted to the refusal.
+
+        Each change is of something that was sent and will not be sent again, so their number is bounded. Raises
+        `UserSettingRefused`.
+        """
+        if refusal.status in (404, 500, 501):  # "no endpoint supports tool use", "tools param requires --jinja flag"
+            return self._without(refusal, sent, ("tool_choice", "tools"))
+        if refusal.status not in (400, 405, 415, 422):
+            return False
+        if self._smaller_limit(refusal, sent) or self._other_name(refusal, sent):
+            return True
+        if self._without(refusal, sent, [name for name in _DISPENSABLE if name != "tools"]):
+            return True
+        chosen = next((name for name in sorted(self.chosen) if name in sent and refusal.names(name)), None)
+        if chosen is not None:
+            raise UserSettingRefused(chosen)
+        return self._without(refusal, sent, ("tools",))
+
+    def room_left(self, refusal: Refusal, sent: Mapping[str, Any]) -> int | None:
+        """How many tokens the answer may have where the refusal says that prompt and answer are too long together;
+        None where it says something else, 0 where nothing is left."""
+        text = refusal.text.lower()
+        context, asked = _CONTEXT.search(text), _ASKED.search(text)
+        if context is None or asked is None or refusal.status not in (400, 413, 422):
+            return None
+        room = int(context.group(1)) - int(next(one for one in asked.groups() if one)) - 1
+        return room if _LEAST_ROOM <= room < sent[self.limit_name] else 0
+
     def _smaller_limit(self, refusal: Refusal, sent: Mapping[str, Any]) -> bool:
         """The limit was larger than the model takes, and the refusal names the largest."""
-        name = next((one for one in LIMITS if one in sent), None)
-        text = refusal.text.lower()
-        if name is None or _TOO_MUCH.search(text) is None or "context" in text:
+        text, asked = refusal.text.lower(), int(sent[self.limit_name])
+        if _TOO_MUCH.search(text) is None or "context" in text:
             return False
         if not any(refusal.names(one) for one in LIMITS) and "output tokens" not in text:
             return False
-        asked = int(sent[name])
         exclusive = re.search(r"(\d+) ?\(exclusive\)", text)
         said = [int(one) for one in re.findall(r"(?<![\w.-])\d{2,7}(?![\w-])", text)]
-        smaller = [int(exclusive.group(1)) - 1] if exclusive else [one for one in said if one < asked]
-        if not smaller or max(smaller) < _LEAST_ROOM or max(smaller) >= asked:
+        largest = int(exclusive.group(1)) - 1 if exclusive else max((one for one in said if one < asked), default=0)
+        if not _LEAST_ROOM <= largest < asked:
             return False
-        self.cap = max(smaller)
-        self.note(f"it gives at most {self.cap:,} tokens in an answer")
+        self.cap = largest
+        self.note(f"it gives at most {largest:,} tokens in an answer")
         return True
 
     def _other_name(self, refusal: Refusal, sent: Mapping[str, Any]) -> bool:
-        """The limit of an answer is called otherwise."""
-        if _OLDER in sent and re.search(rf"\b{_NEWER}\b", refusal.text):
-            self.limit_name, self._renamed = _NEWER, True
-        elif _NEWER in sent and not self._renamed and refusal.names(_NEWER) and _UNKNOWN.search(refusal.text.lower()):
-            self.limit_name, self._renamed = _OLDER, True
-        else:
+        """The limit of an answer has its newer name."""
+        older, newer = LIMITS
+        if older not in sent or re.search(rf"\b{newer}\b", refusal.text) is None:
             return False
-        self.note(f"it calls the limit of an answer {self.limit_name}")
+        self.limit_name = newer
+        self.note(f"its name for the limit of an answer is {newer}")
         return True
 
-    def _without(self, refusal: Refusal, sent: Mapping[str, Any]) -> bool:
-        """A parameter can be left out."""
-        name = next((one for one in _DISPENSABLE if one in sent and refusal.names(one)), None)
-        if name is None:
-            return False
-        self.refused.add(name)
-        self.note(f"it takes no {name}: {_DISPENSABLE[name]}")
-        return True
-
-    def _less_structured(self, refusal: Refusal, sent: Mapping[str, Any]) -> bool:
+    def _without(self, refusal: Refusal, sent: Mapping[str, Any], names: Iterable[str]) -> bool:
+        """One of some parameters can be left out."""
         text = refusal.text.lower()
-        if "response_format" in sent and _NO_SCHEMA.search(text):
-            self._lower("text", "it takes no JSON schema: the prompt says how a call is written")
-            return True
-        return self._fewer_tools(text, sent)
-
-    def _not_forced(self, refusal: Refusal, sent: Mapping[str, Any]) -> bool:
-        """Its model can call tools, but not be told to."""
-        if "tool_choice" not in sent or self.structured != "tool_choice":
-            return False
-        said = refusal.names("tool_choice") or (not refusal.param and _FORCED.search(refusal.text.lower()))
-        if not said:
-            return False
-        self._lower("tools", "it cannot be told to call a tool: its model may answer in prose")
-        return True
-
-    def _fewer_tools(self, text: str, sent: Mapping[str, Any]) -> bool:
-        if "tools" not in sent or _NO_TOOLS.search(text) is None:
-            return False
-        self._lower("json_schema", "it takes no tools: the prompt describes them, and a JSON schema is asked for")
-        return True
-
-    def _lower(self, level: Structured, note: str) -> None:
-        if STRUCTURED_LEVELS.index(level) > STRUCTURED_LEVELS.index(self.structured):
-            self.structured = level
-            self.note(note)
+        for name in names:
+            about = refusal.names(name)
+            if name == "tool_choice":
+                about = about or (not refusal.param and _FORCED.search(text) is not None)
+            if name == "tools":
+                about = _NO_TOOLS.search(text) is not None
+            if about and name in sent:
+                self.refused.add(name)
+                self.note(f"it takes no {name}: {_DISPENSABLE[name]}")
+                return True
+        return False

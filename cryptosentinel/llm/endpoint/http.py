@@ -1,44 +1,96 @@
-"""The HTTP client under a provider's SDK: limits on what is sent and on how much may come back.
+"""The HTTP client under the SDK, and the limit on what a program's requests cost.
 
-The SDK repeats requests by itself, so limits that hold for every attempt stand here: the rate of requests, the seconds
-one may take, the bytes of an answer, and which headers are sent.
+The SDK repeats requests by itself, so what must hold for every attempt stands here: the headers that are sent, the
+seconds it may take, the bytes of an answer, and the money that it may cost.
+
+The most that an attempt can cost is held before it is sent: each byte of the request counts as a token that is read,
+and the answer as long as the request allows. What an answer states that it took replaces that; an attempt without an
+answer, or with one that does not count, stays at the most, since the provider may have done the work.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+import json
+import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import httpx2
 
-from cryptosentinel.llm.endpoint.urls import is_loopback
+from cryptosentinel.llm.endpoint.adaptation import LIMITS, is_final
+from cryptosentinel.llm.endpoint.messages import Garbled, parse_body, read_answer
+from cryptosentinel.llm.endpoint.providers import is_loopback
+from cryptosentinel.llm.engine import NOTHING, Usage
 
 MAX_BODY_BYTES = 4 * 2**20  # an answer that a role may give has some kilobytes; thoughts beside it may be long
-_CONNECT_SECONDS = 10.0  # a host that takes longer to be reached is told from one that thinks for long
-# What an endpoint needs. The SDK would add what the environment says of organisation, project and further headers.
+_CONNECT_SECONDS = 10.0  # a host that cannot be reached is told from one that thinks for long
+# What an endpoint needs. The SDK would add what the environment holds of organization, project and further headers.
 _HEADERS = frozenset(("host", "accept", "content-type", "content-length", "connection", "user-agent"))
+_LONGEST_ANSWER = 131_072  # tokens, where a request has no limit: the longest that a provider of the table gives
+_ADDED_TOKENS = 1_000  # what a provider itself may put before a prompt, such as how tools are called
+_PAUSE_SECONDS = 0.05
+_SDK_WAITS = 120.0  # seconds of Retry-After that the SDK obeys by itself
 
 
 class TooLarge(Exception):
     """An answer of more than `MAX_BODY_BYTES`."""
 
 
-class Meter(Protocol):
-    """Counts what attempts cost."""
+class CostLimitReached(Exception):
+    """The next request could pass the limit."""
+
+
+@dataclass
+class RequestCosts:
+    """Money: `spent` for what is over, `held` for what is under way."""
+
+    spent: float = 0.0
+    held: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+
+PROGRAM_COSTS = RequestCosts()  # of all engines of a program
+
+
+class CostLimit:
+    """At most `most` money for the requests of this program. `price_of` gives the money for an answer's usage, in the
+    same currency; `costs` is the account, the program's where it is left out."""
+
+    def __init__(self, most: float, price_of: Callable[[Usage], float], costs: RequestCosts | None = None) -> None:
+        self.most = most
+        self._price_of = price_of
+        self._costs = PROGRAM_COSTS if costs is None else costs
+
+    def worst_case(self, body: bytes) -> float:
+        """The most that a request with this JSON body can cost."""
+        document = json.loads(body)
+        sampled = max((document[name] for name in LIMITS if name in document), default=_LONGEST_ANSWER)
+        return self._price_of(Usage(prompt=len(body) + _ADDED_TOKENS, sampled=sampled))
 
     async def hold(self, body: bytes) -> float:
-        """Money for one attempt to send `body`, from before it is sent. What it raises ends the attempt."""
-        ...
+        """Hold the money for one attempt, and return the amount. Waits while attempts that are under way may leave
+        enough. Raises `CostLimitReached` where they cannot."""
+        amount, costs = self.worst_case(body), self._costs
+        while True:
+            with costs.lock:
+                if costs.spent + costs.held + amount <= self.most:
+                    costs.held += amount
+                    return amount
+                if costs.spent + amount > self.most:
+                    raise CostLimitReached(
+                        f"the requests of this program have cost {costs.spent:.4g} of at most {self.most:g}, and the "
+                        f"next one may cost {amount:.4g}"
+                    )
+            await asyncio.sleep(_PAUSE_SECONDS)
 
-    def settle(self, held: float, answer: bytes | None) -> None:
-        """That attempt ended with `answer`; None: with none, though the server may have done its work."""
-        ...
-
-    def release(self, held: float) -> None:
-        """That attempt cost nothing."""
-        ...
+    def settle(self, held: float, usage: Usage | None) -> None:
+        """End the hold of one attempt: it took `usage`, or the most where that is not known (None)."""
+        paid = held if usage is None else self._price_of(usage)
+        with self._costs.lock:
+            self._costs.held -= held
+            self._costs.spent += paid
 
 
 async def cancel_others() -> None:
@@ -50,7 +102,7 @@ async def cancel_others() -> None:
 
 
 def cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Have a loop of another thread cancel all that was handed to it until now; not waited for."""
+    """Have a loop of another thread cancel all of its tasks; not waited for."""
 
     def cancel() -> None:
         for task in asyncio.all_tasks(loop):
@@ -60,28 +112,19 @@ def cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """Sends each request at its time and reads its answer within bounds. Follows no redirect: a key is for one host.
+    """Sends each request and reads its answer within bounds. Follows no redirect: a key is for one host.
 
     Args:
-        url: the endpoint, checked. Proxies of the environment are not used for this very machine.
+        url: the endpoint, checked. Proxies of the environment are not used for this machine.
         headers: sent with each request beside what HTTP needs, the key among them; nothing else is sent.
-        is_final: of a status and a body, whether the SDK may not try again.
         timeout: seconds from sending a request until its whole answer is there.
-        per_minute: at most so many requests, evenly spaced; 0 for any number.
-        meter: counts what requests with a body cost; None counts nothing.
+        cost_limit: on requests with a body; None: any amount.
     """
 
     def __init__(
-        self,
-        url: str,
-        headers: Mapping[str, str],
-        *,
-        timeout: float,
-        per_minute: float,
-        connections: int,
-        is_final: Callable[[int, bytes], bool],
-        meter: Meter | None = None,
-    ) -> None:
+        self, url: str, headers: Mapping[str, str], *, timeout: float, connections: int,
+        cost_limit: CostLimit | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(
             timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_SECONDS, timeout / 2)),
             limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
@@ -89,73 +132,84 @@ class BoundedClient(httpx2.AsyncClient):
             trust_env=not is_loopback(url),
         )
         self._own_headers = dict(headers)
-        self._is_final = is_final
-        self._meter = meter
+        self._cost_limit = cost_limit
         self._seconds = timeout
-        self._interval = 60.0 / per_minute if per_minute else 0.0
-        self._next = 0.0
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send `request`. Raises `httpx2.ReadTimeout` when the whole takes too long, `TooLarge` for too much, and what
-        the meter's `hold` raises."""
+        """Send `request`. Raises `httpx2.ReadTimeout` when the whole takes too long, `TooLarge` for too much, and
+        `CostLimitReached`."""
         headers = {name: value for name, value in request.headers.items() if name.lower() in _HEADERS}
         headers["Accept-Encoding"] = "identity"  # an answer's size is known while it is read
-        headers |= self._own_headers
-        request.headers = httpx2.Headers(headers)
-        meter = self._meter if request.content else None
-        if meter is None:
-            return await self._exchange(request, options)
-        held = await meter.hold(request.content)
+        request.headers = httpx2.Headers(headers | self._own_headers)
+        limit = self._cost_limit if request.content else None
+        if limit is None:
+            return await self._retry_after(await self._exchange(request, options))
+        held = await limit.hold(request.content)
         try:
             response = await self._exchange(request, options)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError):
-            meter.release(held)
+            limit.settle(held, NOTHING)
             raise
         except BaseException:  # also where it is cancelled: the request is on its way
-            meter.settle(held, None)
+            limit.settle(held, None)
             raise
-        if response.is_success:
-            meter.settle(held, response.content)
-        else:
-            meter.release(held)
-        return response
+        limit.settle(held, _stated(response.content) if response.is_success else NOTHING)
+        return await self._retry_after(response)
 
     async def _exchange(self, request: httpx2.Request, options: Mapping[str, Any]) -> httpx2.Response:
-        """Send `request` at its turn, and read the whole answer."""
-        await self._turn()
+        """Send `request` and read the whole answer."""
+        body = bytearray()
         try:
             async with asyncio.timeout(self._seconds):
                 response = await super().send(request, **{**options, "stream": True})
                 try:
-                    whole = await _read(response, request)
+                    async for part in response.aiter_bytes():
+                        body += part
+                        if len(body) > MAX_BODY_BYTES:
+                            raise TooLarge
                 finally:
                     await response.aclose()
-            if self._is_final(whole.status_code, whole.content):
-                whole.headers["x-should-retry"] = "false"  # which the SDKs heed
-            return whole
         except TimeoutError:
             raise httpx2.ReadTimeout("the whole answer took too long", request=request) from None
+        # The body is decoded already, so the headers on its form on the way go.
+        gone = ("content-encoding", "content-length", "transfer-encoding")
+        headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in gone]
+        status = _real_status(response.status_code, bytes(body))
+        return httpx2.Response(status, headers=headers, content=bytes(body), request=request)
 
-    async def _turn(self) -> None:
-        """Wait until the next request may go out: a token bucket that holds one."""
-        now = time.monotonic()
-        start = max(now, self._next)
-        self._next = start + self._interval
-        if start > now:
-            await asyncio.sleep(start - now)
+    async def _retry_after(self, response: httpx2.Response) -> httpx2.Response:
+        """`response`, whose `Retry-After` is obeyed up to the timeout: what the SDK would not wait for is waited for
+        here, and what is longer than the timeout, or a refusal, is not tried again."""
+        try:
+            seconds = float(response.headers.get("retry-after", "0"))
+        except ValueError:  # a date, which the SDK reads
+            seconds = 0.0
+        if is_final(response.status_code, response.content) or seconds > self._seconds:
+            response.headers["x-should-retry"] = "false"  # which the SDK follows
+        elif seconds > _SDK_WAITS and response.status_code in (408, 409, 429, 500, 502, 503, 504):
+            await asyncio.sleep(seconds)
+            del response.headers["retry-after"]
+        return response
 
 
-async def _read(response: httpx2.Response, request: httpx2.Request) -> httpx2.Response:
-    """`response` with its whole body."""
-    body = bytearray()
-    async for part in response.aiter_bytes():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise TooLarge
-    # The body is decoded already, so the headers that speak of its form on the way are gone.
-    headers = [
-        (name, value)
-        for name, value in response.headers.multi_items()
-        if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
-    ]
-    return httpx2.Response(response.status_code, headers=headers, content=bytes(body), request=request)
+def _real_status(status: int, body: bytes) -> int:
+    """The status of a response: routers such as OpenRouter put an error of their upstream into an HTTP 200."""
+    if status != 200 or b'"error"' not in body[:4096]:
+        return status
+    try:
+        document = parse_body(body)
+    except Garbled:
+        return status
+    error = document.get("error")
+    code = error.get("code") if isinstance(error, dict) and not document.get("choices") else None
+    code = int(code) if isinstance(code, str) and code.isdigit() else code
+    return code if isinstance(code, int) and 400 <= code < 600 else status
+
+
+def _stated(body: bytes) -> Usage | None:
+    """What the answer states that it took; None where it does not."""
+    try:
+        answer = read_answer(body)
+    except Garbled:
+        return None
+    return None if answer.prompt is None or answer.sampled is None else answer.usage(0, 0)

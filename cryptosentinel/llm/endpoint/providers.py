@@ -1,81 +1,154 @@
-"""The providers that are known by name: their address, the variable of their key, and which API they speak."""
+"""The providers that are known by name, and their keys. The settings need this, so no HTTP client is imported."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-ProviderName = Literal["openai", "anthropic", "google", "openrouter", "ollama", "vllm", "llama_cpp"]
-Api = Literal["openai_api", "anthropic_api"]
+from simulator.errors import UserError
+
+ProviderName = Literal[
+    "openai", "anthropic", "google", "openrouter", "ollama", "vllm", "llama_cpp", "lm_studio"
+]  # fmt: skip
+AUTOMATIC = "auto"  # the provider's own key variable; at another URL none
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_SECRET_CHARS = 8  # a shorter key, like the "none" that local servers ask for, is not a secret
 
 
 @dataclass(frozen=True)
 class Provider:
-    """One provider.
+    """One provider with an API of the OpenAI kind.
 
     Attributes:
-        api: the engine that speaks with it.
         url: base of its API.
-        key_variables: environment variables that usually hold its key, the likeliest first; none: it wants no key.
+        key_variables: environment variables that usually hold its key, the likeliest first; none: it needs no key.
         key_prefixes: how its keys begin.
-        paid: whether its answers cost money; a server of one's own costs none.
-        newer_limit: whether the limit of an answer's tokens is called `max_completion_tokens` there.
-        hint: what a user mostly has to know of it; a sentence without its end, or nothing.
+        hint: what users most often need to know; a sentence without its end, or nothing.
     """
 
     name: ProviderName
     title: str
-    api: Api
     url: str
     key_variables: tuple[str, ...] = ()
     key_prefixes: tuple[str, ...] = ()
-    paid: bool = False
-    newer_limit: bool = False
     hint: str = ""
+
+    @property
+    def paid(self) -> bool:
+        """Whether its answers cost money; your own server's cost none."""
+        return bool(self.key_variables)
 
 
 _ALL = (
     Provider(
-        "openai", "OpenAI", "openai_api", "https://api.openai.com/v1", ("OPENAI_API_KEY",),
+        "openai", "OpenAI", "https://api.openai.com/v1", ("OPENAI_API_KEY",),
         ("sk-", "sk-proj-", "sk-svcacct-", "sk-admin-"),
-        paid=True, newer_limit=True,
+    ),
+    Provider("anthropic", "Anthropic", "https://api.anthropic.com/v1", ("ANTHROPIC_API_KEY",), ("sk-ant-",)),
+    Provider(
+        "google", "Google", "https://generativelanguage.googleapis.com/v1beta/openai",
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"), ("AIza",),
     ),
     Provider(
-        "anthropic", "Anthropic", "anthropic_api", "https://api.anthropic.com", ("ANTHROPIC_API_KEY",), ("sk-ant-",),
-        paid=True,
+        "openrouter", "OpenRouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), ("sk-or-",),
+        hint="models are named VENDOR/MODEL there",
     ),
     Provider(
-        "google", "Google", "openai_api", "https://generativelanguage.googleapis.com/v1beta/openai",
-        ("GEMINI_API_KEY", "GOOGLE_API_KEY"), ("AIza",), paid=True,
+        "ollama", "Ollama", "http://localhost:11434/v1",
+        hint="it silently cuts a prompt longer than its context: start it with OLLAMA_CONTEXT_LENGTH=32768",
     ),
     Provider(
-        "openrouter", "OpenRouter", "openai_api", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), ("sk-or-",),
-        paid=True, hint="models are named VENDOR/MODEL there",
-    ),
-    Provider(
-        "ollama", "Ollama", "openai_api", "http://localhost:11434/v1",
-        hint="a prompt longer than its context is cut without a word: start it with OLLAMA_CONTEXT_LENGTH=32768",
-    ),
-    Provider(
-        "vllm", "vLLM", "openai_api", "http://localhost:8000/v1",
+        "vllm", "vLLM", "http://localhost:8000/v1",
         hint="it calls tools when started with --enable-auto-tool-choice --tool-call-parser NAME",
     ),
     Provider(
-        "llama_cpp", "llama.cpp", "openai_api", "http://localhost:8080/v1",
-        hint="llama-server calls tools when started with --jinja",
+        "llama_cpp", "llama.cpp", "http://localhost:8080/v1", hint="llama-server calls tools when started with --jinja"
     ),
+    Provider("lm_studio", "LM Studio", "http://localhost:1234/v1", hint="start its server on the Developer tab"),
 )  # fmt: skip
 PROVIDERS: dict[str, Provider] = {one.name: one for one in _ALL}
 
 
 def provider_at(url: str) -> Provider | None:
-    """The provider whose own host `url` names; None for any other, and for this very machine."""
+    """The provider whose own host is in `url`; None for any other, and for this machine."""
     host = urlsplit(url).hostname
     return next((one for one in _ALL if one.paid and urlsplit(one.url).hostname == host), None)
 
 
 def owner_of(key: str) -> Provider | None:
-    """The provider whose keys look like `key`; None where nobody's do."""
+    """The provider whose keys look like `key`; None where none does."""
     fitting = [(len(prefix), one) for one in _ALL for prefix in one.key_prefixes if key.startswith(prefix)]
     return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
+
+
+def check_url(url: str) -> str:
+    """`url` as the base of an endpoint, without a slash at its end. Raises `UserError` for one that cannot be used."""
+    form = "write it like http://localhost:11434/v1"
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UserError(f"the endpoint's URL must name scheme and host: {form}")
+    # These could hold a secret, and the URL is shown.
+    if "@" in parts.netloc:
+        raise UserError(f"the endpoint's URL names a user or a password: leave out what stands before the '@', {form}")
+    if parts.query or parts.fragment:
+        raise UserError(f"the endpoint's URL has something behind '?' or '#': leave it out, {form}")
+    return url.rstrip("/")
+
+
+def is_loopback(url: str) -> bool:
+    """Whether `url` names this machine."""
+    try:
+        return urlsplit(url).hostname in _LOOPBACK
+    except ValueError:
+        return False
+
+
+def is_secret(key: str) -> bool:
+    """Whether `key` must never be shown."""
+    return len(key) >= _SECRET_CHARS
+
+
+def key_variable_for(chosen: str, usual: tuple[str, ...]) -> str:
+    """The environment variable that holds the key; "" for an endpoint without one. `chosen` is the user's; with
+    `AUTOMATIC` it is the first of the provider's `usual` ones that is set."""
+    if chosen != AUTOMATIC:
+        return chosen
+    return next((name for name in usual if os.environ.get(name, "").strip()), usual[0] if usual else "")
+
+
+def read_key(variable: str, url: str) -> str:
+    """The key that the environment holds, "" where `variable` is "".
+
+    Raises `UserError`, which does not show the key: it is not set, cannot be sent, or belongs to another provider than
+    the one at `url`.
+    """
+    if not variable:
+        return ""
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise UserError(
+            f"the environment variable {variable}, which should hold the endpoint's key, is not set: export it, or "
+            "leave engine.key_variable empty for an endpoint without a key"
+        )
+    if not (key.isascii() and key.isprintable()):
+        raise UserError(f"the environment variable {variable} holds characters that no key has: set it again")
+    there, owner = provider_at(url), owner_of(key)
+    if there is not None and owner is not None and owner is not there:
+        raise UserError(
+            f"the environment variable {variable} holds a key of {owner.title}, and {url} is {there.title}'s: nothing "
+            f"was sent; set {there.key_variables[0]} to a key of {there.title}, or engine.provider to {owner.name}"
+        )
+    # A bare "sk-" begins the keys of many servers.
+    known = owner is not None and any(len(one) > 3 and key.startswith(one) for one in owner.key_prefixes)
+    if owner is not None and known and urlsplit(url).scheme == "http" and not is_loopback(url):
+        raise UserError(
+            f"the key in {variable} looks like one of {owner.title}, and {url} would carry it unencrypted: nothing was "
+            "sent; use https, or name the variable of that server's own key in engine.key_variable"
+        )
+    return key

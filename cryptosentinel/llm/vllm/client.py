@@ -20,7 +20,7 @@ from openai import (
 )
 
 from cryptosentinel.llm.endpoint.http import cancel_others, cancel_tasks
-from cryptosentinel.llm.endpoint.urls import check_url
+from cryptosentinel.llm.endpoint.providers import check_url
 from simulator.errors import RunFailed
 
 _T = TypeVar("_T")

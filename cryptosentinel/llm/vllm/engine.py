@@ -39,7 +39,8 @@ _NEVER = -100.0  # a bias that keeps a token from being sampled
 
 
 class VllmEngine:
-    """Streams requests to the vLLM server at `url`, which serves the base model under the name `model`.
+    """Streams requests to the vLLM server at `url`, which serves the base model under the name `model`, or
+    as its only one where that is empty.
 
     `codec` and `vocab_size` (the model's number of embeddings) must be those of the folder that it serves. With
     `log_probs` False none are asked for and those of all completions are 0, which nothing may be trained on.
@@ -72,7 +73,6 @@ class VllmEngine:
         trouble: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._codec = codec
-        self._model = model
         self._version = version
         self._log_probs = log_probs
         self._adapters = Adapters()
@@ -83,7 +83,8 @@ class VllmEngine:
         self._grammars: dict[str, str] = {}
         self._client = VllmClient(url, timeout_s=timeout_s, retries=retries, pause_s=pause_s, trouble=trouble)
         try:
-            self.positions = self._client.wait(check_server(self._client, codec, model, vocab_size, log_probs))
+            checked = check_server(self._client, codec, model, vocab_size, log_probs)
+            self._model, self.positions = self._client.wait(checked)
         except BaseException:
             self._client.close()
             raise

@@ -27,9 +27,12 @@ PLAIN_SAMPLING: dict[str, Any] = {
 }
 
 
-async def check_server(client: VllmClient, codec: ChatFormat, model: str, vocab_size: int, log_probs: bool) -> int:
-    """Check that the server is there, serves `model` with `codec`'s tokens and `vocab_size` embeddings, and, with
-    `log_probs`, gives those of the distribution that it samples from. Returns how many tokens a conversation may have.
+async def check_server(
+    client: VllmClient, codec: ChatFormat, model: str, vocab_size: int, log_probs: bool
+) -> tuple[str, int]:
+    """Check that the server is there, serves `model` (empty: the one base model that it lists) with `codec`'s tokens
+    and `vocab_size` embeddings, and, with `log_probs`, gives those of the distribution that it samples from. Returns
+    the model's name there, and how many tokens a conversation may have.
 
     Raises `UserError` that says which of it is not so, `RunFailed` where the server ends meanwhile.
     """
@@ -37,7 +40,7 @@ async def check_server(client: VllmClient, codec: ChatFormat, model: str, vocab_
         client.raise_if_ended()
         raise UserError(f"no vLLM server in health answers at {client.url}: start one or correct the address")
     try:
-        positions = await _positions(client, model)
+        model, positions = await _served(client, model)
         await _check_tokens(client, codec, model, vocab_size)
         if log_probs:
             await _check_log_probs(client, codec, model)
@@ -49,12 +52,18 @@ async def check_server(client: VllmClient, codec: ChatFormat, model: str, vocab_
         raise UserError(f"{client.url} does not answer as vLLM 0.32 does ({refusal}): give a vLLM server") from None
     except Unanswered as error:
         raise UserError(f"the vLLM server at {client.url} cannot be used ({error}): look into its log") from None
-    return positions
+    return model, positions
 
 
-async def _positions(client: VllmClient, model: str) -> int:
+async def _served(client: VllmClient, model: str) -> tuple[str, int]:
     listed = (await client.get("/v1/models")).get("data")
     cards = {str(card.get("id")): card for card in listed if isinstance(card, dict)} if isinstance(listed, list) else {}
+    bases = [name for name, card in cards.items() if not card.get("parent")]
+    model = model or (bases[0] if len(bases) == 1 else "")
+    if not model and len(bases) > 1:
+        raise UserError(
+            f"the vLLM server at {client.url} serves {', '.join(sorted(bases))}: use one that serves a single model"
+        )
     if model not in cards:
         raise UserError(
             f"the vLLM server at {client.url} serves {', '.join(sorted(cards)) or 'nothing'}, not '{model}': "
@@ -63,7 +72,7 @@ async def _positions(client: VllmClient, model: str) -> int:
     positions = cards[model].get("max_model_len")
     if not isinstance(positions, int):
         raise UserError(f"{client.url} does not say how long a conversation of '{model}' may be: give a vLLM server")
-    return positions
+    return model, positions
 
 
 async def _check_tokens(client: VllmClient, codec: ChatFormat, model: str, vocab_size: int) -> None:

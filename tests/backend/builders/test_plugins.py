@@ -27,7 +27,6 @@ from backend.runs.requests import EvaluateRequest
 from cryptosentinel.agents import registry
 from cryptosentinel.agents.registry import team_of
 from cryptosentinel.agents.role import Tool
-from cryptosentinel.llm.cassette.files import HEADER
 from cryptosentinel.protocol.tool_calls import NoArguments
 from simulator.errors import UserError
 
@@ -313,24 +312,14 @@ def test_a_teams_folder_makes_no_module_run(tmp_path: Path, trap: Path, key: str
 
 
 def test_a_recording_names_no_tool_that_is_then_imported(tmp_path: Path, trap: Path) -> None:
-    with recorded(tmp_path / "cassette"):
-        pass
-    header = tmp_path / "cassette" / HEADER
-    header.write_text(header.read_text().replace('"tools": []', '"tools": ["manager=trap:TOOL"]'))
-    assert "trap:TOOL" in header.read_text()
+    tape = tmp_path / "tape.jsonl"
+    _, recorder = recording(scripted_team(TeamConfig()), tape)
+    recorder.close()
+    tape.write_text(tape.read_text().replace('"tools": []', '"tools": ["manager=trap:TOOL"]'))
+    assert "trap:TOOL" in tape.read_text()
     with pytest.raises(UserError, match=r"manager=trap:TOOL.*name it yourself"):
-        replayed_team(tmp_path / "cassette")
+        replayed_team(tape)
     assert not trap.exists()
-
-
-@contextlib.contextmanager
-def recorded(folder: Path) -> Iterator[None]:
-    """A cassette of the scripted team in `folder`."""
-    _, recorder = recording(scripted_team(TeamConfig()), folder)
-    try:
-        yield
-    finally:
-        recorder.close()
 
 
 def test_the_users_own_configuration_does(trap: Path) -> None:

@@ -15,10 +15,12 @@ from backend.store.store import Store
 from simulator.data.archive import write_market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.mock_endpoint import MODEL, serve
+from tests.provider_servers import SERVERS
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = {
-    "accelerate", "anthropic", "datasets", "huggingface_hub", "llguidance", "openai", "peft", "ray", "safetensors",
+    "accelerate", "datasets", "huggingface_hub", "llguidance", "openai", "peft", "ray", "safetensors",
     "torch", "transformers", "vllm",
 }  # fmt: skip
 CALCULATION = {
@@ -77,6 +79,34 @@ def test_a_strategys_backtest_and_the_list_of_runs_import_nothing_of_models(tmp_
     codes, packages = packages_after(tmp_path, backtest, ["runs"])
     assert codes == [0, 0]
     assert packages & MODELS == set()
+
+
+# Nothing of a model that runs here can be imported, as where only the extra `llm` is installed.
+BARE = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BANNED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+BANNED = {"torch", "transformers", "peft", "safetensors", "llguidance", "accelerate", "tensorboard"}
+sys.meta_path.insert(0, Absent())
+from backend.cli import main as cli
+sys.argv = ["cryptosentinel", *sys.argv[1:]]
+cli.main()
+"""
+
+
+def test_a_team_at_an_endpoint_decides_records_and_is_replayed_without_torch(tmp_path: Path) -> None:
+    write_market(generate(SyntheticConfig(bars=260, seed=5, symbols=("AAAUSDT",))), tmp_path / "made")
+    window = ["--data", "made", "--baselines", "none", "--start", "2020-02-01", "--end", "2020-02-03"]
+    with serve(SERVERS["ollama"]()) as endpoint:
+        asked = ["-s", "engine.provider=ollama", "-s", f"engine.model={MODEL}", "-s", f"engine.url={endpoint.url}"]
+        tried = ["models", "try", MODEL, "--provider", "ollama", "--url", endpoint.url, "--data", "made"]
+        lines = [tried, ["backtest", "--team", "model", *asked, *window, "--record", "tape.jsonl"]]
+        for line in (*lines, ["backtest", "--team", "tape.jsonl", *window]):
+            done = subprocess.run([sys.executable, "-c", BARE, *line], cwd=tmp_path, capture_output=True, text=True)
+            assert done.returncode == 0, (line, done.stdout, done.stderr)
+    assert len((tmp_path / "tape.jsonl").read_text().splitlines()) > 2
 
 
 def test_paper_trading_of_the_scripted_team_imports_nothing_of_models(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from backend.decisions.backtest_document import read_backtests
 from backend.store.store import Store
-from cryptosentinel.llm.endpoint.cost_limit import RequestCosts
+from cryptosentinel.llm.endpoint.http import RequestCosts
 from simulator.data.archive import write_market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -40,7 +40,7 @@ def test_a_model_is_tried_and_what_it_did_and_took_is_said(command: Run) -> None
     assert tried.code == 0, tried.err + tried.out
     for words in (
         "first contact: a sound call: ",
-        "as a tool call, arguments as str, with an id; it ended with tool_calls",
+        "as a tool call; it ended with tool_calls",
         "takes no temperature",
         "consult_market_analyst {'symbol': 'C1'}",
         "submit_decision",
@@ -70,7 +70,7 @@ def test_a_price_that_is_not_known_is_said(command: Run, monkeypatch: pytest.Mon
 
 
 def test_a_backtest_ends_before_it_costs_more_than_allowed(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cryptosentinel.llm.endpoint.cost_limit.PROGRAM_COSTS", RequestCosts())
+    monkeypatch.setattr("cryptosentinel.llm.endpoint.http.PROGRAM_COSTS", RequestCosts())
     prices = f"budget.prices.{MODEL}=[2.0, 0.5, 8.0]"
     with serve(SERVERS["openai"]()) as endpoint:
         asked = ("-s", f"engine.url={endpoint.url}", "--data", "made", "-s", prices, "-s", "budget.max_cost=0.2")
@@ -92,6 +92,14 @@ def test_a_model_that_cannot_call_is_no_success(command: Run) -> None:
     assert tried.code == 1
     assert "not the call that was asked for: I would rather talk." in tried.out
     assert "could not have traded" in tried.out and "no_call" in tried.out
+    assert "try a model that calls tools" in tried.out and "--enable-auto-tool-choice" in tried.out
+
+
+def test_a_call_that_the_server_leaves_in_the_text_is_read_and_said(command: Run) -> None:
+    with serve(SERVERS["vllm without a tool parser"]()) as endpoint:
+        tried = command("models", "try", MODEL, "--provider", "vllm", "--url", endpoint.url, "--data", "made")
+    assert tried.code == 0 and "written as text; it ended with stop" in tried.out, tried.out + tried.err
+    assert "takes no tools: the prompt describes them" in tried.out
 
 
 @pytest.mark.parametrize(
@@ -112,7 +120,7 @@ def test_mistakes_are_found_before_anything_is_sent(
     command: Run, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], words: str
 ) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    tried = command("models", "try", "nobody", *options, "--data", "made", "-s", "engine.retries=0")
+    tried = command("models", "try", "nobody", *options, "--data", "made")
     assert tried.code == 2 and words in tried.err and KEY not in tried.err and "Traceback" not in tried.err
 
 

@@ -70,7 +70,6 @@ def test_own_prices_come_first_and_an_unknown_one_is_never_nothing() -> None:
         limited.budget("m", None)
 
 
-def test_what_is_written_into_a_cache_has_its_own_price() -> None:
-    usage = Usage(prompt=1000, cached=600, sampled=100, written=300)
-    assert Price(2.0, 0.5, 8.0, 2.5).of(usage) == pytest.approx((100 * 2.0 + 600 * 0.5 + 300 * 2.5 + 100 * 8.0) / 1e6)
+def test_what_is_read_from_a_cache_has_its_own_price() -> None:
+    usage = Usage(prompt=1000, cached=600, sampled=100)
     assert Price(2.0, 0.5, 8.0).of(usage) == pytest.approx((400 * 2.0 + 600 * 0.5 + 100 * 8.0) / 1e6)

@@ -391,7 +391,7 @@ REQUESTS = st.builds(
     rules=st.sampled_from(["", "none"]),
     baselines=st.sampled_from([None, (), ("hold", "flat")]),
     unmasked=st.booleans(),
-    record=st.sampled_from([None, Path("cassette")]),
+    record=st.sampled_from([None, Path("tape.jsonl")]),
     check_lookahead=st.booleans(),
     overrides=st.sampled_from([(), ("costs.impact=0.0", 'venue.rules=""', "evaluation.baselines=['hold']")]),
 )

@@ -216,10 +216,19 @@ def test_several_models_play_one_window_beside_one_another(command: Run, nano: P
 
 def test_a_recorded_run_is_played_again_without_its_model(command: Run, nano: Path, tmp_path: Path) -> None:
     recorded = command(
-        "backtest", "--team", "model", "-s", f"engine.model={nano}", "--record", "tape", "--store", "first", *SHORT
+        "backtest",
+        "--team",
+        "model",
+        "-s",
+        f"engine.model={nano}",
+        "--record",
+        "tape.jsonl",
+        "--store",
+        "first",
+        *SHORT,
     )
     assert recorded.code == 0, recorded.err
-    played = command("backtest", "--team", "tape", "--store", "second", *SHORT)
+    played = command("backtest", "--team", "tape.jsonl", "--store", "second", *SHORT)
     assert played.code == 0, played.err
     first, second = json.loads(results_of(tmp_path / "first")), json.loads(results_of(tmp_path / "second"))
     for results, _ in (first, second):
@@ -227,7 +236,7 @@ def test_a_recorded_run_is_played_again_without_its_model(command: Run, nano: Pa
             # How busy the engine was is the machine's affair; all else is the run's.
             (result["inference"] or {}).pop("engine", None)
     assert json.dumps(first) == json.dumps(second)
-    other = command("backtest", "--team", "tape", "--seed", "2", *SHORT)
+    other = command("backtest", "--team", "tape.jsonl", "--seed", "2", *SHORT)
     assert other.code == 2 and "has no answer to call 1 of manager" in other.err
 
 
@@ -243,10 +252,10 @@ def test_an_interrupted_recording_goes_on_and_asks_nothing_twice(
         return replace(loaded, engine=Dying(loaded, asked[-1], RunFailed("gone")))
 
     monkeypatch.setattr(backtest, "subject_of", dying)
-    assert command("backtest", *SHORT, "--record", "tape", "--store", "a").code == 1
-    calls = len((tmp_path / "tape" / "calls.jsonl").read_text().splitlines())
+    assert command("backtest", *SHORT, "--record", "tape.jsonl", "--store", "a").code == 1
+    calls = len((tmp_path / "tape.jsonl").read_text().splitlines()) - 1
     assert 0 < calls <= 20
-    assert command("backtest", *SHORT, "--record", "tape", "--store", "b").code == 0
+    assert command("backtest", *SHORT, "--record", "tape.jsonl", "--store", "b").code == 0
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert command("backtest", *SHORT, "--store", "c").code == 0
@@ -255,5 +264,5 @@ def test_an_interrupted_recording_goes_on_and_asks_nothing_twice(
 
 def test_a_recording_is_of_one_team(command: Run) -> None:
     for teams in (["--team", "hold"], ["--team", "scripted", "--unmasked"]):
-        failed = command("backtest", *teams, "--record", "tape", *SHORT, "--baselines", "flat")
+        failed = command("backtest", *teams, "--record", "tape.jsonl", *SHORT, "--baselines", "flat")
         assert failed.code == 2 and "--record is for the calls of one team" in failed.err

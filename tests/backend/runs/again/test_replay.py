@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,19 +95,19 @@ def test_data_that_changed_and_a_team_that_is_gone_are_said(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     write_market(small_market(), tmp_path / "bars")
     request = BacktestRequest(
-        data="bars", start=START, end=END, baselines=(), teams=("scripted",), record=Path("runs/tape")
+        data="bars", start=START, end=END, baselines=(), teams=("scripted",), record=Path("runs/tape.jsonl")
     )
     run = backtest_teams(request, "store", Path("runs")).run
-    cassette = BacktestRequest(data="bars", start=START, end=END, baselines=(), teams=("runs/tape",))
-    taped = backtest_teams(cassette, "store", Path("runs")).run
+    again = BacktestRequest(data="bars", start=START, end=END, baselines=(), teams=("runs/tape.jsonl",))
+    taped = backtest_teams(again, "store", Path("runs")).run
     new = parse_edit((), ["manager.brief=equity 0.50, drawdown 50\nC1: held 0.9, day 7, volatility 9"])
     with Store.open("store", reads_only=True) as store:
         assert replay_decision(store, taped, 1, AS_IT_WAS).same
-        with pytest.raises(UserError, match="cassette"):
+        with pytest.raises(UserError, match="recording"):
             replay_decision(store, taped, 5, new)
         assert replay_decision(store, taped, 5, new, by="rules").asked > 0
-        shutil.rmtree("runs/tape")
-        with pytest.raises(UserError, match="no team 'runs/tape'"):
+        Path("runs/tape.jsonl").unlink()
+        with pytest.raises(UserError, match=r"no team 'runs/tape\.jsonl'"):
             replay_decision(store, taped, 1, AS_IT_WAS)
         close = small_market().close.copy()
         close[-1] *= 1.001

@@ -18,15 +18,11 @@ WORDS = (
 
 
 def body_of(adaptation: Adaptation, room: int) -> dict[str, Any]:
-    """A request as an engine of the OpenAI kind builds it."""
-    sent = adaptation.taken({"messages": [], "temperature": 0.5, "seed": 1, "cache_control": {}})
-    if adaptation.structured in ("tool_choice", "tools"):
-        sent |= {"tools": [], "parallel_tool_calls": False}
-        sent = adaptation.taken(sent)
-    if adaptation.structured == "tool_choice":
-        sent["tool_choice"] = "required"
-    if adaptation.structured == "json_schema":
-        sent["response_format"] = {}
+    """A request as the engine builds it."""
+    sent: dict[str, Any] = {"messages": [], "temperature": 0.5, "seed": 1}
+    if "tools" not in adaptation.refused:
+        sent |= {"tools": [], "parallel_tool_calls": False, "tool_choice": "required"}
+    sent = {name: value for name, value in sent.items() if name not in adaptation.refused}
     sent |= dict.fromkeys(adaptation.chosen, 1)
     sent[adaptation.limit_name] = min(room, adaptation.cap or room)
     return sent
@@ -83,7 +79,7 @@ def test_a_parameter_that_is_named_counts_and_not_what_is_quoted() -> None:
     adaptation = Adaptation()
     text = '{"error": "bad seed", "input": {"temperature": 0.5, "tool_choice": "required"}}'
     assert adaptation.learn(Refusal(400, text, text, param="seed"), body_of(adaptation, 512))
-    assert adaptation.refused == {"seed"} and adaptation.structured == "tool_choice"
+    assert adaptation.refused == {"seed"}
 
 
 def test_a_server_error_that_is_a_refusal_is_not_tried_again() -> None:

@@ -13,46 +13,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.conversation.budget import Price
-from cryptosentinel.llm.anthropic_api.engine import AnthropicEngine
-from cryptosentinel.llm.endpoint.cost_limit import CostLimit, CostLimitReached, RequestCosts
-from cryptosentinel.llm.endpoint.engine import EndpointEngine, EndpointSettings
+from cryptosentinel.llm.endpoint.engine import EndpointEngine
+from cryptosentinel.llm.endpoint.http import CostLimit, CostLimitReached, RequestCosts
 from cryptosentinel.llm.engine import Usage
-from cryptosentinel.llm.openai_api.engine import OpenAIEngine
 from simulator.errors import UserError
 from tests.endpoint_scenes import SECONDS, VARIABLE, request
-from tests.mock_endpoint import MODEL, Endpoint, Reply, call, chat, refusal, reply, serve
+from tests.mock_endpoint import MODEL, Endpoint, Reply, call, chat, refusal, serve
 from tests.team_scenes import codec
 
-PRICE = Price(2.0, 0.5, 8.0, 2.5)
+PRICE = Price(2.0, 0.5, 8.0)
 BODY = json.dumps({"messages": "x" * 2000, "max_tokens": 500}).encode()
-WORST = ((len(BODY) + 1000) * 2.5 + 500 * 8.0) / 1e6  # all of it read, and written into the cache
+WORST = ((len(BODY) + 1000) * 2.0 + 500 * 8.0) / 1e6
 STATED = {"prompt_tokens": 400, "completion_tokens": 30, "total_tokens": 430}
 ANSWER = chat(call("get_risk", {}), "tool_calls", STATED)
-MESSAGE = reply(  # of Anthropic's API, which takes as much
-    {
-        "id": "msg_1", "type": "message", "role": "assistant", "model": MODEL, "stop_reason": "tool_use",
-        "content": [{"type": "tool_use", "id": "toolu_1", "name": "get_risk", "input": {}}],
-        "usage": {"input_tokens": 400, "output_tokens": 30},
-    }
-)  # fmt: skip
 PAID = (400 * 2.0 + 30 * 8.0) / 1e6
 
 
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Makes engines with a limit and an account of their own."""
-    for package in ("openai", "anthropic"):
-        monkeypatch.setattr(f"{package}._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     monkeypatch.setenv(VARIABLE, "sk-test-0123456789abcdef")
     opened: list[EndpointEngine] = []
 
-    def build(
-        endpoint: Endpoint, most: float, costs: RequestCosts, anthropic: bool = False, **more: Any
-    ) -> EndpointEngine:
-        kind = AnthropicEngine if anthropic else OpenAIEngine
-        how = EndpointSettings(**({"timeout": 20.0, "retries": 2} | more))
+    def build(endpoint: Endpoint, most: float, costs: RequestCosts, **more: Any) -> EndpointEngine:
+        how: dict[str, Any] = {"timeout": 20.0, "retries": 2} | more
         limit = CostLimit(most, PRICE.of, costs)
-        opened.append(kind(codec(), endpoint.url, MODEL, key_variable=VARIABLE, settings=how, cost_limit=limit))
+        opened.append(EndpointEngine(codec(), endpoint.url, MODEL, key_variable=VARIABLE, cost_limit=limit, **how))
         return opened[-1]
 
     yield build
@@ -100,16 +87,15 @@ def test_no_order_of_attempts_passes_the_limit(most: float, shares: list[float |
 def test_the_worst_case_is_every_byte_and_the_longest_answer() -> None:
     assert CostLimit(1.0, PRICE.of, RequestCosts()).worst_case(BODY) == pytest.approx(WORST)
     newer = BODY.replace(b'"max_tokens"', b'"max_completion_tokens"')
-    assert CostLimit(1.0, PRICE.of, RequestCosts()).worst_case(newer) == pytest.approx(WORST + 11 * 2.5e-6)
+    assert CostLimit(1.0, PRICE.of, RequestCosts()).worst_case(newer) == pytest.approx(WORST + 11 * 2.0e-6)
     unlimited = json.dumps({"messages": "x"}).encode()
     assert CostLimit(1.0, Price(0.0, 0.0, 8.0).of, RequestCosts()).worst_case(unlimited) > 1.0
 
 
-@pytest.mark.parametrize("anthropic", [False, True])
-def test_what_could_pass_the_limit_is_not_sent(anthropic: bool, engines: Any) -> None:
+def test_what_could_pass_the_limit_is_not_sent(engines: Any) -> None:
     costs = RequestCosts()
-    with serve(lambda body: MESSAGE if anthropic else ANSWER) as endpoint:
-        engine = engines(endpoint, 0.02, costs, anthropic=anthropic)
+    with serve(lambda body: ANSWER) as endpoint:
+        engine = engines(endpoint, 0.02, costs)
         with pytest.raises(UserError, match=r"have cost .* of at most 0\.02, and the next one may cost .*max_cost"):
             for seed in range(100):
                 engine.generate([request(seed=seed, max_tokens=400)])

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import cryptosentinel
-from cryptosentinel.llm.cassette.engine import record
 from cryptosentinel.llm.chat_codec import make_byte_codec
+from cryptosentinel.llm.endpoint.engine import EndpointEngine
 from cryptosentinel.llm.engine import Completion, Request, Sampling, StreamingEngine
-from cryptosentinel.llm.openai_api.engine import OpenAIEngine
+from cryptosentinel.llm.recording import record
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import AgentTask
 from tests.interrupts import Interrupt
@@ -27,7 +27,7 @@ OWN = (str(Path(cryptosentinel.__file__).parent), asyncio.tasks.__file__)
 WAITING = concurrent.futures._base.__file__
 
 
-class Thinking(OpenAIEngine):
+class Thinking(EndpointEngine):
     """Answers nothing."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ def test_ctrl_c_at_any_place_leaves_no_request_under_way(how: str, tmp_path: Pat
     thinking = Thinking()
     engine: StreamingEngine = thinking
     if how == "recorded":
-        recorder = record(thinking, tmp_path / "c", make_byte_codec(), ["manager"], {})
+        recorder = record(thinking, tmp_path / "c.jsonl", make_byte_codec(), ["manager"], {})
         assert isinstance(recorder, StreamingEngine)
         engine = recorder
 

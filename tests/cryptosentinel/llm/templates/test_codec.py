@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from cryptosentinel.llm.cassette.files import TOKENIZER, Header, load_codec, read_header, write_header
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.nano import CHAT_TEMPLATE
 from cryptosentinel.llm.templates.choose import described_format
@@ -74,17 +73,6 @@ def test_a_past_that_is_rewritten_is_approximate() -> None:
 def test_the_day_does_not_change_a_conversation() -> None:
     codec = codec_of("{{ strftime_now('%Y') }}" + PLAIN)
     assert codec.decode(codec.start("a", "b")).startswith("2024")
-
-
-def test_a_cassette_keeps_the_template(tmp_path: Path) -> None:
-    codec = codec_of(PLAIN)
-    header = Header("local", {"manager": "base"}, TOKENIZER, codec.empty_think, {})
-    write_header(tmp_path, header, codec.tokenizer, codec.definition)
-    again = load_codec(tmp_path, read_header(tmp_path))
-    assert again.start("a", "b") == codec.start("a", "b") and again.ends == codec.ends
-    (tmp_path / "template.json").write_text('{"template": 3}')
-    with pytest.raises(UserError, match=r"template\.json cannot be read"):
-        load_codec(tmp_path, header)
 
 
 def test_the_ends_of_a_turn_are_those_of_template_tokenizer_and_model(tmp_path: Path) -> None:

@@ -54,11 +54,11 @@ def free_port() -> int:
         (Reply(b"", 503), "refused with status 503: no reason given"),
         (Reply(PAGE.body, 502), "refused with status 502: a web page"),
         (Reply(b"\x00\xff" * 50_000, 500), "refused with status 500: "),
-        (PAGE, "no chat completion but a web page"),
-        (Reply(b"{"), "no chat completion but no JSON"),
-        (Reply(b""), "no chat completion but no JSON"),
-        (reply({"choices": []}), "no chat completion but JSON without a choice"),
-        (reply({"error": {"message": "over capacity"}}), "no chat completion but an error: over capacity"),
+        (PAGE, "not a chat completion but a web page"),
+        (Reply(b"{"), "not a chat completion but not JSON"),
+        (Reply(b""), "not a chat completion but not JSON"),
+        (reply({"choices": []}), "not a chat completion but JSON without a choice"),
+        (reply({"error": {"message": "over capacity"}}), "not a chat completion but an error: over capacity"),
         (Reply(b"[" * 100_000), "nested too deep"),
         (Reply(b"x" * (5 * 2**20)), "larger than 4 MiB"),
         (Reply(b"x" * (5 * 2**20), 500), "larger than 4 MiB"),
@@ -119,8 +119,8 @@ FATAL = [
     (refusal(403, "not your project"), r"refuses the key \(403: not your project\): .*TEST_ENDPOINT_KEY"),
     (refusal(404, "model not found"), r"does not know the model 'test-model' \(404: model not found\)"),
     (Reply(b"404 page not found", 404), r"does not know the model .* /v1"),
-    (refusal(402, "Insufficient Balance"), r"nothing left to spend \(402: Insufficient Balance\)"),
-    (refusal(429, "You exceeded your quota", "insufficient_quota"), "nothing left to spend"),
+    (refusal(402, "Insufficient Balance"), r"no credit left \(402: Insufficient Balance\)"),
+    (refusal(429, "You exceeded your quota", "insufficient_quota"), "no credit left"),
     (Reply(b"", 302, {"Location": "http://elsewhere.invalid/v1"}), r"redirects to http://elsewhere\.invalid/v1"),
     (Reply(b"", 308), "redirects to nowhere"),
 ]
@@ -147,7 +147,7 @@ def test_a_redirect_is_not_followed(make: Make) -> None:
 
 
 def test_an_endpoint_that_wants_a_key_says_so(make: Make) -> None:
-    words = r"wants a key \(401: no key\): name the environment variable"
+    words = r"needs a key \(401: no key\): set engine.key_variable"
     with serve(lambda body: refusal(401, "no key")) as endpoint, pytest.raises(UserError, match=words):
         ask(make(endpoint, key_variable=""))
 
@@ -243,7 +243,7 @@ def test_a_key_that_is_not_there(make: Make, monkeypatch: pytest.MonkeyPatch, va
 @pytest.mark.parametrize("value", ["sk\n-test", "sk-tést", "sk\x7f"])
 def test_a_key_that_cannot_be_sent(make: Make, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(VARIABLE, value)
-    with pytest.raises(UserError, match=f"{VARIABLE} holds signs that no key has") as caught:
+    with pytest.raises(UserError, match=f"{VARIABLE} holds characters that no key has") as caught:
         make("http://localhost/v1")
     assert value not in str(caught.value)
 

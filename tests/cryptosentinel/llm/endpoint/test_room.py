@@ -60,26 +60,26 @@ def test_the_further_tries_are_bounded(make: Make) -> None:
 
 def test_thoughts_have_room_of_their_own(make: Make) -> None:
     with serve(needing(60, thoughts=900)) as endpoint:
-        engine = make(endpoint, thinking_tokens=1000)
+        engine = make(endpoint)
         answers = [ask(engine, request(max_tokens=64)) for _ in range(2)]
-        assert [one.body["max_tokens"] for one in endpoint.chats] == [64, 1064, 1064]
+        assert [one.body["max_tokens"] for one in endpoint.chats] == [64, 8256, 8256]
     assert [one.usage.reasoning for one in answers] == [964, 900]  # the first of both: those of the answer cut off, too
     assert all(text_of(one) == GET for one in answers)
 
 
 def test_a_model_that_is_told_to_think_has_the_room_from_the_first_request_on(make: Make) -> None:
     with serve(needing(60, thoughts=900)) as endpoint:
-        ask(make(endpoint, thinking_tokens=1000, reasoning_effort="low"), request(max_tokens=64))
+        ask(make(endpoint, extra_body={"reasoning_effort": "low"}), request(max_tokens=64))
         [one] = endpoint.chats
-        assert (one.body["max_tokens"], one.body["reasoning_effort"]) == (1064, "low")
+        assert (one.body["max_tokens"], one.body["reasoning_effort"]) == (8256, "low")
 
 
 def test_a_model_that_gives_no_more_is_asked_for_what_it_gives(make: Make) -> None:
     with serve(needing(100, thoughts=900, most=1000)) as endpoint:
-        engine = make(endpoint, thinking_tokens=8000)
+        engine = make(endpoint)
         assert text_of(ask(engine, request(max_tokens=64))) == GET
         assert text_of(ask(engine, request(max_tokens=64))) == GET
-        assert [one.body["max_tokens"] for one in endpoint.chats] == [64, 8064, 1000, 1000]
+        assert [one.body["max_tokens"] for one in endpoint.chats] == [64, 8256, 1000, 1000]
     assert any("at most 1,000 tokens" in note for note in engine.notes)
 
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cryptosentinel.llm.cassette.engine import CallRecorder, record
 from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling, Usage, failed_completion
+from cryptosentinel.llm.recording import Recorder, record
 from simulator.errors import RunFailed
 from tests.team_scenes import codec
 
@@ -81,14 +81,14 @@ class StreamingOracle(Oracle):
                 future.set_exception(error)
 
 
-def start(engine: Engine, folder: Path, **changes: Any) -> CallRecorder:
+def start(engine: Engine, path: Path, **changes: Any) -> Recorder:
     arguments: dict[str, Any] = {"codec": codec(), "roles": ROLES, "settings": SETTINGS} | changes
-    return record(engine, folder, **arguments)
+    return record(engine, path, **arguments)
 
 
 @contextmanager
-def recording(engine: Engine, folder: Path, **changes: Any) -> Iterator[CallRecorder]:
-    recorder = start(engine, folder, **changes)
+def recording(engine: Engine, path: Path, **changes: Any) -> Iterator[Recorder]:
+    recorder = start(engine, path, **changes)
     try:
         yield recorder
     finally:
@@ -109,8 +109,8 @@ def same(first: Sequence[Completion], second: Sequence[Completion]) -> bool:
     return [bits(one) for one in first] == [bits(one) for one in second]
 
 
-def record_three(folder: Path) -> Path:
+def record_three(path: Path) -> Path:
     """Three calls of the manager."""
-    with recording(Oracle(), folder) as recorder:
+    with recording(Oracle(), path) as recorder:
         recorder.generate([request(number, seed=10 + number) for number in range(3)])
-    return folder
+    return path

@@ -1,1 +1,0 @@
-"""Anthropic's own API, through its SDK."""

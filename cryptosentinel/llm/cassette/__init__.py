@@ -1,1 +1,0 @@
-"""Calls of another engine, recorded and replayed."""

@@ -1,1 +1,0 @@
-"""Any endpoint that speaks the OpenAI chat API."""
