@@ -26,17 +26,16 @@ from simulator.files import write_whole
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRequest:
     """The experiment in `file`. `seeds` replaces those of the file, `name` its name; `workers` 0: as many processes as
-    there are cores. `allowed` are keys that run, contact or spend and that the file may set."""
+    there are cores."""
 
     file: Path
     seeds: str = ""
     name: str = ""
     workers: int = 0
-    allowed: tuple[str, ...] = ()
 
     def read(self) -> ExperimentFile:
         """The experiment. Raises `UserError` for what cannot be run."""
-        return read_experiment(self.file, self.seeds, self.name, self.allowed)
+        return read_experiment(self.file, self.seeds, self.name)
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,7 @@ class RunRecord(Record):
     status: RunStatus = "running"
     finished_at: int | None = None
     message: str | None = field(default=None, metadata=TEXT)  # why it failed, or a word on the result
+    imported: bool = False  # it came out of a file: it is read, and never resumed
 
 
 @dataclass(frozen=True)

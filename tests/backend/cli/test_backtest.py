@@ -180,7 +180,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         *KEPT,
     ),
     "experiment": ("run", "show", "list"),
-    "experiment run": ("FILE", *KEPT, "--seeds", "--name", "--workers", "--allow"),
+    "experiment run": ("FILE", *KEPT, "--seeds", "--name", "--workers"),
     "experiment show": ("NAME", "--runs"),
     "experiment list": ("--runs",),
     "config": CONFIG,
@@ -380,7 +380,7 @@ def test_a_preset_fits_the_data_unless_one_is_named(command: Run) -> None:
 
 def test_a_team_tested_at_other_costs_than_it_was_trained_at_is_noted(command: Run, tmp_path: Path) -> None:
     (tmp_path / "team").mkdir()
-    write_manifest(tmp_path / "team", TeamManifest(base="nano", adapters=None, config=load_config("demo")))
+    write_manifest(tmp_path / "team", TeamManifest.of(load_config("demo"), base="nano", adapters=None))
     names = ["scripted", "hold", "team"]
     window = Window(10, 20)
     assert notes_on(names, load_config("demo"), FINE, window) == []

@@ -33,7 +33,7 @@ def team(tmp_path: Path, bars: Path, nano: Path) -> Path:
     spans = spans_trained_on(config, load_market(config.market, config.costs))
     folder = tmp_path / "team"
     folder.mkdir()
-    write_manifest(folder, TeamManifest(base=str(nano), adapters=None, config=config, trained_on=spans).signed())
+    write_manifest(folder, TeamManifest.of(config, base=str(nano), adapters=None, trained_on=spans))
     return folder
 
 

@@ -145,7 +145,7 @@ def test_a_run_that_kept_nothing_is_the_team_it_began_with(team: Path, tmp_path:
     config = small_config(start_from=str(team))
     folder = tmp_path / "second"
     begin(config, small_market(), folder, silent)
-    write_manifest(folder, TeamManifest(base="nano", adapters=None, start="adapters/start", config=config))
+    write_manifest(folder, TeamManifest.of(config, base="nano", adapters=None, start="adapters/start"))
     assert versions(folder) == versions(folder, trained=False) == versions(team)
     assert not check_path(folder).wrong
     assert versions(team, trained=False) != versions(team)
