@@ -108,7 +108,7 @@ def decision_of(**written: Any) -> DecisionDocument:
     lists: dict[str, Any] = {name: [] for name in ("symbols", "conversations", "rulings", "clamps", "orders", "events")}
     said = [{**_SAID, **one} for one in written.pop("conversations", [])]
     ruled = [{"verdict": "reduce", "ordinal": 0, "verdicts": 1, **one} for one in written.pop("rulings", [])]
-    document = {"version": 1, **lists, **written, "conversations": said, "rulings": ruled}
+    document = {**lists, **written, "conversations": said, "rulings": ruled}
     return DecisionDocument.from_json(document, "test")
 
 

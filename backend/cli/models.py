@@ -144,6 +144,7 @@ def export(
         raise UserError(f"--as {form} is not known{suggestion(form, FORMS)}: use {', '.join(FORMS)}")
     from backend.builders.plugins import load_plugins
     from backend.config.load import load_config
+    from backend.config.schema import Config
     from backend.models.export.team import export_team
     from backend.models.manifest import read_manifest, team_folder
 

@@ -3,7 +3,7 @@
 | file | written by | contents |
 | --- | --- | --- |
 | `job.json` | the program that submits the job | the command, where it runs, and since when it waits |
-| `state.json`, `equity.jsonl` | the job's process | its number, the run that it makes, how far it is, its exit code |
+| `state.json` | the job's process | its number, the run that it makes, how far it is, its exit code |
 | `alive` | the job's process | locked while that lives: a crash frees it, and a number alone proves nothing |
 | `cancel` | the first program that cancels it | nothing; its time |
 | `log` | the command | its output |
@@ -16,8 +16,9 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -28,11 +29,12 @@ from simulator.files import write_whole
 from simulator.folders import check_regular
 
 JobStatus = Literal["queued", "running", "done", "failed", "cancelled", "died"]
-JOB, STATE, EQUITY, ALIVE, CANCEL, JOB_LOG = "job.json", "state.json", "equity.jsonl", "alive", "cancel", "log"
+JOB, STATE, ALIVE, CANCEL, JOB_LOG = "job.json", "state.json", "alive", "cancel", "log"
 _SIGNALED = (129, 130, 143)  # exit codes of a command that a signal has ended
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 _LOG_BYTES = 200_000  # of a log that are read at once
 _PART_BYTES = 1_000_000  # of any other file
+_SECONDS = 0.4  # between two writes of its progress
 _BEGINS_WITHIN = 300.0  # seconds until the process of a job must have begun
 
 _Part = TypeVar("_Part")
@@ -121,20 +123,6 @@ class Job:
         text = _end_of(self.path / JOB_LOG, most + 1).decode("utf-8", errors="replace")
         return text.partition("\n")[2] if len(text.encode()) > most else text
 
-    def equity(self) -> dict[str, tuple[list[int], list[float]]]:
-        """The accounts so far by name: times (ms) and values."""
-        curves: dict[str, tuple[list[int], list[float]]] = {}
-        for line in _end_of(self.path / EQUITY, 100 * _PART_BYTES).splitlines():
-            try:
-                name, moment, value = json.loads(line)
-                point = int(moment), float(value)
-            except (ValueError, TypeError, RecursionError):  # the last line may be half written
-                continue
-            times, values = curves.setdefault(str(name), ([], []))
-            times.append(point[0])
-            values.append(point[1])
-        return curves
-
 
 def read_job(jobs: Path, name: str) -> Job:
     """The job of that name. Raises `UserError` where there is none, or it cannot be read."""
@@ -195,7 +183,46 @@ def write_part(path: Path, document: Any) -> None:
     write_whole(path, json.dumps(asdict(document)))
 
 
-def append_equity(folder: Path, name: str, points: Iterable[tuple[int, float]]) -> None:
-    """Add points of an account to `equity.jsonl`. Raises OSError."""
-    with (folder / EQUITY).open("a", encoding="utf-8") as file:
-        file.write("".join(f"{json.dumps([name, moment, value])}\n" for moment, value in points))
+_own_job: list[JobReport] = []  # that of the job that this process runs, at most one
+
+
+def report_into(folder: Path) -> JobReport:
+    """From now on this process runs the job in `folder`."""
+    _own_job[:] = [JobReport(folder)]
+    return _own_job[0]
+
+
+def job_report() -> JobReport | None:
+    """Where this process reports, if it runs a job."""
+    return _own_job[0] if _own_job else None
+
+
+class JobReport:
+    """Writes at most every `seconds`, but a run's start and what is finished at once. A disk that is full costs the
+    report and not the run."""
+
+    def __init__(self, folder: Path, seconds: float = _SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._seconds, self._clock = folder, seconds, clock
+        self._last = -seconds
+        self._state = JobState()
+
+    def set(self, **changed: Any) -> None:
+        """Change fields of the state and write it at once. Raises OSError."""
+        self._state = replace(self._state, **changed)
+        write_part(self._folder / STATE, self._state)
+
+    def started(self, run: str) -> None:
+        """The run begins."""
+        self._state = replace(self._state, run=run)
+        self._write()
+
+    def moved(self, what: str, done: int, total: int, note: str = "") -> None:
+        """`done` of `total` parts of `what` are finished."""
+        self._state = replace(self._state, what=what, done=done, total=total, note=note)
+        if done >= total or self._clock() - self._last >= self._seconds:
+            self._write()
+
+    def _write(self) -> None:
+        self._last = self._clock()
+        with suppress(OSError):
+            self.set()

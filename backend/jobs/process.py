@@ -13,8 +13,7 @@ from runpy import run_module
 
 from backend.config.plugins import refuse_own_modules
 from backend.errors import INTERRUPTED
-from backend.jobs.files import ALIVE, CANCEL
-from backend.jobs.progress import JobReport, report_into
+from backend.jobs.files import ALIVE, CANCEL, JobReport, report_into
 from backend.jobs.queue import JobQueue
 
 _PROGRAM = "backend.cli"  # above this package, so it is run by its name

@@ -314,7 +314,6 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
             if isinstance(subject, NamedStrategy):
                 played = play_strategy(subject, plan.market_of(subject.name), window, plan.account.terms)
                 result = played.result
-                observer.equity(subject.name, result.times.tolist(), result.equity.tolist())
                 advanced(bars)
                 lookahead = lookahead_verdict(
                     played,
@@ -326,12 +325,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
                     later.append(f"{subject.name}: {lookahead.sentence()}")
             else:
                 throughput = Throughput()
-
-                def decided(done: int, moment: int, equity: float, name: str = subject.name) -> None:
-                    observer.equity(name, [moment], [equity])
-                    advanced(done)
-
-                episode, notes_on_engine = _episode(subject, plan, throughput, decided, store, run)
+                episode, notes_on_engine = _episode(subject, plan, throughput, advanced, store, run)
                 result = episode.result
                 cost = inference_cost(episode.ledger, throughput, subject.replayed)
                 later += remarks(subject.name, episode, plan.market_of(subject.name))
@@ -361,14 +355,12 @@ def _episode(
     subject: LoadedTeam,
     plan: BacktestPlan,
     throughput: Throughput,
-    on_decision: Callable[[int, int, float], None],
+    on_decision: Callable[[int], None],
     store: Store,
     run: str,
 ) -> tuple[EpisodeResult, tuple[str, ...]]:
     """The team's episode with its decisions stored, and the notes of its engine. If it ends early, its decisions so far
-    are stored too.
-
-    `on_decision` gets the bars that are done, the close (ms) at which the account stands, and its equity there."""
+    are stored too. `on_decision` gets the bars that are done."""
     market = plan.market_of(subject.name)
     game: BacktestRun
     if subject.name in plan.sources and plan.sources[subject.name].variant == ALTERED_FUTURE:
@@ -381,13 +373,9 @@ def _episode(
 
         team, recorder = recording(subject, plan.recording)
     decisions: list[tuple[int, TeamDecision]] = []
-
-    def advanced(done: int) -> None:
-        on_decision(done, int(market.open_time[game.index]) + market.interval, game.account().equity)
-
     task = play(
         team.team, game, limits_of(plan.config.guard), plan.seed,
-        on_decision=advanced, budget=team.budget, decisions=decisions,
+        on_decision=on_decision, budget=team.budget, decisions=decisions,
         thinking_time=thinking_time_of(plan.config),
     )  # fmt: skip
     try:

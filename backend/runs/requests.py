@@ -5,7 +5,7 @@ A field of a request that is left out changes nothing: then the configuration de
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -276,9 +276,6 @@ class Observer:
 
     def progress(self, what: str, done: int, total: int) -> None:
         """`done` of `total` parts of `what` are finished."""
-
-    def equity(self, name: str, times: Sequence[int], values: Sequence[float]) -> None:
-        """The account of the team or strategy `name` at closes (ms) that were not told of before."""
 
     def trained(self, progress: Progress) -> None:
         """A step of training is finished."""

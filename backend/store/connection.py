@@ -23,11 +23,11 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from surrealdb import BlockingWsSurrealConnection
+from surrealdb.data import cbor
 from surrealdb.errors import SurrealError, TransportError, UnexpectedResponseError
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from backend.store import local_server
-from backend.store.cbor import decoded, query_request
 from backend.store.engine import DATABASE, DISK_TROUBLE, NAMESPACE, DatabaseEngine
 from backend.store.errors import StoreDiskError, StoreError
 from backend.store.holding import COPY, QUERY, FolderHolding, hold, hold_copy
@@ -76,7 +76,8 @@ class _Local:
 
     def query_raw(self, text: str, parameters: dict[str, Any], /) -> dict[str, Any]:
         """See `StoreChannel`."""
-        answer: dict[str, Any] = decoded(self.ask(QUERY + query_request(text, parameters)))
+        request = cbor.encode({"id": "store", "method": "query", "params": [text, parameters]})
+        answer: dict[str, Any] = cbor.decode(self.ask(QUERY + request))
         return answer
 
     def close(self) -> None:

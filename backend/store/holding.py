@@ -17,7 +17,7 @@ from pathlib import Path
 from backend.store.engine import DatabaseEngine
 from backend.store.errors import StoreDiskError, StoreError
 from backend.store.local_server import LocalServer, withdraw
-from backend.store.lock import FolderLock, refuse_links
+from backend.store.lock import FolderLock
 from backend.store.manifest import CLOSED_FILE, DATABASE_FOLDER, Known, needs_settling, take_manifest, write_digests
 from backend.store.schema import check_version, make_database_folder
 
@@ -128,7 +128,6 @@ def hold(folder: Path, prepare: Callable[[FolderHolding], None], exclusive: bool
             held.join()
             return held
         url = folder_url(folder)
-        refuse_links(folder)
         check_version(folder)
         lock = FolderLock(folder)
         holding: FolderHolding | None = None
@@ -203,7 +202,6 @@ def hold_copy(folder: Path, prepare: Callable[[FolderHolding], None]) -> tuple[F
     lock = FolderLock(folder, writable=False)
     copy = Path(tempfile.mkdtemp(prefix="cs-copy-"))
     try:
-        refuse_links(folder)
         shutil.copytree(folder / DATABASE_FOLDER, copy / DATABASE_FOLDER)
         return hold(copy, prepare, exclusive=True), copy
     except OSError as error:

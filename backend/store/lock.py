@@ -12,7 +12,6 @@ import json
 import os
 import pwd
 import secrets
-import stat
 import time
 import weakref
 from contextlib import suppress
@@ -164,21 +163,6 @@ def user_alive(folder: Path, name: str) -> bool:
         path.unlink()
     lock.release()
     return False
-
-
-def refuse_links(folder: Path) -> None:
-    """Raise `StoreError` for a link, pipe or device in the folder of a store, at any depth. In a store that someone
-    else made, a link could have files of this user written or emptied, and a pipe could be read for ever."""
-    for parent, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            try:
-                mode = os.lstat(path := Path(parent, name)).st_mode
-            except FileNotFoundError:  # it has gone since it was listed
-                continue
-            if stat.S_ISLNK(mode):
-                raise _cannot_lock(folder, path, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise StoreError(f"{path} is neither a file nor a folder: find out who put it there, remove it")
 
 
 def _holder(path: Path) -> Holder:

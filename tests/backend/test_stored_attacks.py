@@ -6,7 +6,6 @@ configuration and its other fields name a module that would be imported, a progr
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -119,45 +118,6 @@ def test_a_team_of_a_journal_that_is_no_team_is_not_imported(command: Run, bird:
 
 # -- files beside the database ---------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        "db", "db/wal", "db/closed.json", "db/schema", "db/sstables/1", "lock", "users", "socket",
-        "socket/address.json", "reserve", ".compact", ".compact/ready",
-    ],
-)  # fmt: skip
-def test_a_link_in_a_stores_folder_is_refused_before_anything_is_written(
-    place: str, command: Run, tmp_path: Path
-) -> None:
-    """Also of a backup that is put back: it is a store's folder as any other."""
-    folder, precious = tmp_path / "here" / "theirs", tmp_path / "precious"
-    with Store.open(folder) as store:
-        store.add_run(RunRecord(RUN, "train", 1, "", 1, {"config": {}}, "finished"))
-    (precious / "deep").mkdir(parents=True)
-    (precious / "mine").write_text("mine")
-    link = folder / place
-    if link.is_dir():
-        shutil.rmtree(link)
-    link.unlink(missing_ok=True)
-    link.parent.mkdir(parents=True, exist_ok=True)
-    folders = ("db", "db/wal", "users", ".compact", "socket")
-    link.symlink_to(precious if place in folders else precious / "mine")
-    for arguments in (
-        ("runs", "--store", folder),
-        ("store", "check", "--store", folder),
-        ("store", "backup", tmp_path / "copy", "--store", folder),
-        ("store", "compact", "--store", folder),
-        ("runs", "delete", RUN, "--yes", "--store", folder),
-        ("backtest", "--team", "scripted", "--store", folder),
-    ):
-        result = command(*arguments)
-        assert result.code == 2 and "Traceback" not in result.err, (arguments, result.err)
-        assert f"{link} is a link" in result.err, (arguments, result.err)
-    assert (precious / "mine").read_text() == "mine" and link.is_symlink()
-    assert sorted(path.name for path in precious.rglob("*")) == ["deep", "mine"]
-
-
 # What somebody else writes into the manifest of a backup.
 MANIFESTS = (
     "7", "[]", "null", "{", '{"files": 7}', '{"files": {"a": 7}}', '{"files": {}}',
@@ -187,21 +147,6 @@ def test_a_manifest_of_somebody_else_is_refused_in_one_message(text: str, comman
         assert result.code == 2, (arguments, result.out)
         assert "Traceback" not in result.err and "\x1b" not in result.err, arguments
     assert (tmp_path / "precious").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    "place", ["db/closed.json", "db/schema", "db/manifest/x", "users", ".compact", "socket", "db/wal"]
-)
-def test_a_pipe_in_a_backup_is_not_waited_for(place: str, command: Run, tmp_path: Path) -> None:
-    backup = _backup(command, tmp_path)
-    path = backup / place
-    if path.is_dir():
-        shutil.rmtree(path)
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-    for arguments in (("runs",), ("store", "check"), ("store", "compact")):
-        result = command(*arguments, "--store", backup)
-        assert result.code == 2 and "neither a file nor a folder" in result.err, (arguments, result.err)
 
 
 @pytest.mark.parametrize("name", ["demo", "demo.toml", "configs/demo.toml", "presets/demo.toml"])

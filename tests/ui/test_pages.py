@@ -272,9 +272,8 @@ def test_a_backtest_is_found_again_from_anywhere_and_opens_its_result(here: Path
     field(other_tab.button, job.name.replace("-", "-")).click().run()
     assert "waits for its turn" in words(other_tab), "a second tab is told of it"
     write_part(job.path / STATE, JobState(LIVES, 5, "", "backtest", 30, 60))
-    (job.path / "equity.jsonl").write_text('["scripted", 1577836800000, 100.0]\n["scripted", 1577923200000, 101.0]\n')
     app.run()
-    assert "runs" in words(app) and len(app.get("plotly_chart")) == 1, "the account as it grows"
+    assert "runs" in words(app) and "30 of 60" in words(app)
     finish(job, here)
     app.run()
     assert not app.exception and not app.error

@@ -1,4 +1,4 @@
-"""A job on the page: what it is doing now, its account as it grows, its log, and how to end it or go on with it."""
+"""A job on the page: what it is doing now, its log, and how to end it or go on with it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import streamlit as st
 from backend.jobs.commands import command_words, resumed_command
 from backend.jobs.files import Job
 from backend.jobs.queue import Submission
-from backend.reporting.charts import CONFIG, accounts_chart
 from cryptosentinel.protocol.untrusted import visible
 from simulator.market.timeframes import format_time
 from ui.access import escape_markdown, job_queue, mistakes_explained, set_address
-from ui.parts.drawing import in_theme
 
 _LOOK_SECONDS = 1.0
 _LOG_BYTES = 20_000
@@ -102,10 +100,6 @@ def _draw(job: Job) -> None:
         state = job.state
         counted = f"{state.what} {state.done} of {state.total} {state.note}" if state.total else ""
         st.progress(job.share or 0.0, text=escape_markdown(counted or "It has not begun to count yet"))
-        curves = job.equity()
-        if curves:
-            figure = in_theme(accounts_chart(curves))
-            st.plotly_chart(figure, theme=None, config=CONFIG, alt="Equity so far", key=f"equity of {job.name}")
 
 
 def _cancel(job: Job) -> None:

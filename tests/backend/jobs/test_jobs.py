@@ -24,16 +24,15 @@ from backend.jobs.commands import check_command, request_command, resumed_comman
 from backend.jobs.files import (
     ALIVE,
     CANCEL,
-    EQUITY,
     JOB,
     JOB_LOG,
     STATE,
     Job,
+    JobReport,
     JobRequest,
     JobState,
     write_part,
 )
-from backend.jobs.progress import JobReport
 from backend.jobs.queue import JobQueue
 from backend.runs.requests import BacktestRequest
 from simulator.errors import UserError
@@ -120,7 +119,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("part", [JOB, STATE, ALIVE, CANCEL, JOB_LOG, EQUITY])
+@pytest.mark.parametrize("part", [JOB, STATE, ALIVE, CANCEL, JOB_LOG])
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_file_of_a_job_is_neither_followed_nor_waited_for(
     jobs: JobQueue, part: str, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -134,7 +133,7 @@ def test_a_hostile_file_of_a_job_is_neither_followed_nor_waited_for(
     began = time.monotonic()
     with suppress(UserError):
         seen = jobs.job(job.name)
-        shown = [seen.message, seen.log(), seen.equity(), seen.state, seen.share]
+        shown = [seen.message, seen.log(), seen.state, seen.share]
         assert str(shown) and seen.status in ("queued", "cancelled")
     assert other.name in [one.name for one in jobs.jobs()], "it hides another one"
     with suppress(UserError):
@@ -241,16 +240,11 @@ def test_progress_is_seen_while_it_is_made(jobs: JobQueue) -> None:
     job, clock = jobs.submit(COMMAND).job, itertools.count(0.0, 0.1)
     report = JobReport(job.path, seconds=1.0, clock=lambda: next(clock))
     report.started("backtest-7")
-    report.equity("a", list(range(10_000)), [1.0] * 9_999 + [2.0])
     report.moved("backtest", 1, 3)
     assert jobs.job(job.name).state.done == 0, "not at every step"
     report.moved("backtest", 3, 3)
     seen = jobs.job(job.name)
     assert (seen.run, seen.state.what, seen.share) == ("backtest-7", "backtest", 1.0)
-    with (job.path / EQUITY).open("a") as file:
-        file.write('["a", 5\n["a", 10000, 3.0]\n["b", 1')
-    times, values = seen.equity()["a"]
-    assert len(times) < 500 and times[-2:] == [9_999, 10_000] and values[-2:] == [2.0, 3.0]
     (job.path / JOB_LOG).write_text("x" * 500 + "\nlast words\n")
     assert seen.log(100) == "last words\n"
 

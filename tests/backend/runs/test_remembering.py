@@ -72,7 +72,7 @@ def test_a_trained_team_takes_its_memory_from_the_run_and_the_rest_from_its_trai
     tmp_path: Path, nano: Path
 ) -> None:
     write_manifest(tmp_path, TeamManifest.of(small_config(), base=str(nano), adapters=None))
-    settings = load_team(str(tmp_path), TeamConfig(memory=3, horizon_bars=99)).team.settings
+    settings = load_team(str(tmp_path), TeamConfig(memory=3, horizon_bars=99), base=str(nano)).team.settings
     assert (settings.memory, settings.horizon_bars) == (3, HORIZON)
 
 
