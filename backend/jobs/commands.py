@@ -43,7 +43,7 @@ def request_command(words: Sequence[str], request: MarketRequest, **more: str) -
 
     A value follows "=", so that it may begin with a dash; a field that has its default is left out.
     """
-    command = [*words, *(f"--{name}={value}" for name, value in more.items())]
+    command = [*words]
     for one in fields(request):
         value, option = getattr(request, one.name), f"--{one.name.replace('_', '-')}"
         if one.name in _REPEATED:
@@ -54,7 +54,7 @@ def request_command(words: Sequence[str], request: MarketRequest, **more: str) -
             command.append(option if value else f"--no-{option[2:]}")
         else:
             command.append(f"{option}={','.join(value) or 'none' if isinstance(value, tuple) else value}")
-    return tuple(command)
+    return (*command, *(f"--{name}={value}" for name, value in more.items()))
 
 
 def session_resume_command(session: str, store: str, runs: str, *, release: bool) -> tuple[str, ...]:

@@ -1,9 +1,10 @@
 """Imports the database's client library without the network libraries that it needs for connections over HTTP.
 
-`surrealdb` imports aiohttp and requests, half a second of processor time, and this program never connects over HTTP.
-While the library is imported, stand-ins take their places: a name of theirs in an annotation is left as a reference.
-Afterwards the stand-ins are gone for everybody else, and where the library uses one, the real module is imported.
-`backend/store/__init__.py` imports this module before all others that use the library.
+`surrealdb` imports aiohttp and requests, half a second of processor time. This program never connects over HTTP: a
+store is a folder, or a server behind a WebSocket. While the library is imported, stand-ins take the places of these
+two: a name of theirs in an annotation is left as a reference. Afterwards the stand-ins are gone for everybody else, and
+where the library uses one, the real module is imported. `backend/store/__init__.py` imports this module before all
+others that use the library.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import sys
 from types import ModuleType
 from typing import Any, ForwardRef
 
+UNUSED = ("aiohttp", "requests")
 
-class _Deferred(ModuleType):
+
+class Deferred(ModuleType):
     """Stands for a module that is imported when it is used."""
 
     def __getattr__(self, name: str) -> Any:
@@ -23,12 +26,21 @@ class _Deferred(ModuleType):
             return ForwardRef(f"{self.__name__}.{name}")  # of no other use than in an annotation
         return getattr(importlib.import_module(self.__name__), name)
 
+    def leave(self) -> None:
+        """From now on whoever imports the module gets itself."""
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
 
-_deferred = [_Deferred(name) for name in ("aiohttp", "requests") if name not in sys.modules]
-sys.modules.update({module.__name__: module for module in _deferred})
-try:
-    importlib.import_module("surrealdb")
-finally:
-    for _module in _deferred:
-        if sys.modules.get(_module.__name__) is _module:
-            del sys.modules[_module.__name__]
+
+def import_without(package: str, unused: tuple[str, ...]) -> None:
+    """Import a package; those of `unused` that nobody has imported yet are imported once they are used."""
+    deferred = [Deferred(name) for name in unused if name not in sys.modules]
+    sys.modules.update({module.__name__: module for module in deferred})
+    try:
+        importlib.import_module(package)
+    finally:
+        for module in deferred:
+            module.leave()
+
+
+import_without("surrealdb", UNUSED)

