@@ -75,12 +75,7 @@ DANGEROUS: dict[str, dict[str, Any]] = {
     "engine.python": {"kind": "vllm", "python": "{outside}/helper"},
     "engine.url": {"kind": "openai_api", "url": "{url}", "model": "theirs", "key_variable": KEY_VARIABLE},
     "plugins.roles": {"roles": ["canary_module:ROLE"]},
-    "market.data": {"data": "{outside}"},
-    "market.source": {"source": "canary_module:load"},
     "training.start_from": {"start_from": "{outside}"},
-    "training.reward": {"reward": "canary_module:reward"},
-    "paper.feed": {"feed": "binance"},
-    "gate.better_than": {"better_than": ["hold"]},
 }
 
 

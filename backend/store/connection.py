@@ -257,7 +257,7 @@ class Connection:
         except FolderHeld as held:
             if self._exclusive:
                 raise StoreError(f"store {folder} is in use by {held.holder}: end that one first") from held
-            if (address := local_server.find(folder, held.holder.launch)) is None:
+            if (address := local_server.find(folder)) is None:
                 raise
         except OSError as error:
             raise self._cannot_open(error) from error

@@ -136,7 +136,7 @@ def hold(folder: Path, prepare: Callable[[FolderHolding], None], exclusive: bool
             holding = FolderHolding(folder, lock, engine, known)
             prepare(holding)
             if not exclusive:
-                holding.server = _serve(folder, lock.launch, holding)
+                holding.server = _serve(folder, holding)
         except BaseException:
             if holding is not None:
                 holding.leave()
@@ -178,9 +178,9 @@ def _finish_compaction(folder: Path) -> None:
         shutil.rmtree(new)
 
 
-def _serve(folder: Path, launch: str, holding: FolderHolding) -> LocalServer | None:
+def _serve(folder: Path, holding: FolderHolding) -> LocalServer | None:
     try:
-        return LocalServer(folder, launch, holding.answer)
+        return LocalServer(folder, holding.answer)
     except OSError as error:
         _log.info("store %s is not served to other programs (%s)", folder, error)
         return None

@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import pwd
-import secrets
 import time
 import weakref
 from contextlib import suppress
@@ -27,14 +26,11 @@ _USERS = "users"  # folder of the lock files of those who have the store open
 
 @dataclass(frozen=True)
 class Holder:
-    """The holder of a folder according to the lock file: process, time (s), and the name of this launch.
-
-    `process` is 0 where the note could not be read: the holder is just starting.
-    """
+    """The holder of a folder according to the lock file: process and time (s). `process` is 0 where the note could not
+    be read: the holder is just starting."""
 
     process: int = 0
     since: float = 0.0
-    launch: str = ""
 
     def __str__(self) -> str:
         if not self.process:
@@ -92,7 +88,7 @@ os.register_at_fork(after_in_child=_give_up_inherited)
 
 
 class FolderLock:
-    """Holds `folder/lock` from construction until `release`. `launch` is the name of this holding, empty until `sign`.
+    """Holds `folder/lock` from construction until `release`.
 
     Raises `FolderHeld` if another user of the folder holds it, in this process too, and `StoreError` if the folder
     cannot be used. With `writable=False` the folder is one that this process cannot write.
@@ -100,7 +96,6 @@ class FolderLock:
 
     def __init__(self, folder: Path, *, writable: bool = True) -> None:
         self._folder, path = folder, folder / LOCK_FILE
-        self.launch = ""
         try:
             if writable:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -116,8 +111,7 @@ class FolderLock:
 
     def sign(self) -> None:
         """Write into the file who holds the folder. Raises `StoreError`."""
-        self.launch = secrets.token_hex(8)
-        note = json.dumps({"pid": os.getpid(), "since": int(time.time()), "launch": self.launch}).encode()
+        note = json.dumps({"pid": os.getpid(), "since": int(time.time())}).encode()
         assert self._lock.descriptor is not None
         try:
             os.ftruncate(self._lock.descriptor, 0)
@@ -169,7 +163,7 @@ def _holder(path: Path) -> Holder:
     """Who wrote the lock file. The note may be absent when the holder is just starting."""
     try:
         note = json.loads(path.read_bytes()[:500])
-        return Holder(int(note["pid"]), float(note["since"]), str(note["launch"]))
+        return Holder(int(note["pid"]), float(note["since"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Holder()
 

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from backend.config.base import Section
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, TeamConfig
 from backend.decisions.checked_documents import check_document
@@ -40,7 +41,7 @@ from cryptosentinel.scripted_team import expert_policies
 from simulator.data.archive import write_market
 from simulator.errors import UserError
 from tests.command_line import Run, program
-from tests.hostile import DANGEROUS, KEY, KEY_VARIABLE, Canary, canary, hostile_config, write_team
+from tests.hostile import KEY, KEY_VARIABLE, Canary, canary, hostile_config, write_team
 from tests.small_world import small_config, small_market
 
 RUN = "train-20240101-000000-000"
@@ -85,7 +86,8 @@ def test_a_teams_folder_has_no_place_for_another_setting(name: str, tmp_path: Pa
 )  # fmt: skip
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_manifest_has_no_other_key_at_any_depth(tmp_path: Path, section: str, key: str, value: object) -> None:
-    known = {"": TeamManifest, "team": TeamConfig, "lora": TeamLora, "model": TeamModel}[section].model_fields
+    models: dict[str, type[Section]] = {"": TeamManifest, "team": TeamConfig, "lora": TeamLora, "model": TeamModel}
+    known = models[section].model_fields
     assume(key not in known)
     team = write_team(tmp_path / "team", **({section: {key: value}} if section else {key: value}))
     with pytest.raises(UserError, match="cannot be used"):
@@ -115,7 +117,7 @@ def test_a_run_that_comes_out_of_a_file_is_imported_wherever_it_was_made(tmp_pat
     assert (tmp_path / "again.jsonl.gz").read_bytes() == (tmp_path / "run.jsonl.gz").read_bytes()
 
 
-@pytest.mark.parametrize("key", DANGEROUS)
+@pytest.mark.parametrize("key", ["engine.python", "plugins.roles", "training.start_from"])
 @pytest.mark.parametrize(("kind", "words"), [("train", ("train", "--resume", RUN)), ("paper", ("paper", "resume", RUN)),
                                              ("paper", ("paper", "promote", RUN))])  # fmt: skip
 def test_an_imported_run_is_not_resumed(

@@ -53,7 +53,6 @@ def said(
         ("runs", "show", RUN),
         ("runs", "show", RUN, "--decision", "0"),
         ("runs", "show", RUN, "--decision", "7"),
-        ("runs", "adopt", RUN),
         ("runs", "export", RUN, "out.jsonl.gz"),
         ("doctor", RUN),
         ("train", "--resume", RUN),
