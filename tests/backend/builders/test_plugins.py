@@ -1,6 +1,5 @@
 """Plug-ins: what an installed package names by entry points is found, and nobody but the user makes code run."""
 
-import contextlib
 import hashlib
 import json
 import sys
