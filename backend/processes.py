@@ -29,6 +29,7 @@ _Answer = TypeVar("_Answer")
 WorkReport = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 Work = Callable[[_Task, WorkReport], _Answer]
 
+_THREADS = "OMP_NUM_THREADS"
 _EXIT_SECONDS = 2.0  # that a helper has to end by itself before it is killed
 
 
@@ -123,31 +124,29 @@ ALONE = Workers()
 
 
 @contextmanager
-def started(number: int) -> Iterator[Workers]:
-    """`number` processes, this one included. The helpers begin at once and are ended with the block."""
+def started(number: int, *, import_torch: bool = True) -> Iterator[Workers]:
+    """`number` processes, this one included. The helpers begin at once and are ended with the block. In each of them
+    torch computes with one thread; work that may do without torch need not import it for that."""
     if number <= 1:
         yield ALONE
         return
     helpers: list[_HelperProcess] = []
-    threads = None
     try:
-        helpers.extend(_HelperProcess(f"helper-{rank}") for rank in range(1, number))
-        threads = _with_threads(1)
-        yield Workers(helpers)
+        helpers.extend(_HelperProcess(f"helper-{rank}", import_torch) for rank in range(1, number))
+        with _one_thread(import_torch):
+            yield Workers(helpers)
     finally:
         for helper in helpers:
             helper.close()
-        if threads is not None:
-            _with_threads(threads)
 
 
 class _HelperProcess:
     """A helper, started when this object is made."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, import_torch: bool) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, os.getpid())
+        arguments = (theirs, os.getpid(), import_torch)
         self._process = context.Process(target=_serve, args=arguments, name=name, daemon=True)
         self._process.start()
         theirs.close()  # only the helper holds this end now, so its death closes the pipe
@@ -183,11 +182,14 @@ class _HelperProcess:
             self._process.join()
 
 
-def _serve(pipe: Connection, parent: int) -> None:
+def _serve(pipe: Connection, parent: int, import_torch: bool) -> None:
     """The main function of a helper, until the parent's end of the pipe is closed."""
-    end_with(parent)
-    _with_threads(1)
+    _end_with(parent)
+    with _one_thread(import_torch):
+        _work_for(pipe)
 
+
+def _work_for(pipe: Connection) -> None:
     def report(what: str, done: int, total: int) -> None:
         _send(pipe, ("progress", (what, done, total)))
 
@@ -203,7 +205,7 @@ def _serve(pipe: Connection, parent: int) -> None:
         _send(pipe, answer)
 
 
-def end_with(parent: int) -> None:
+def _end_with(parent: int) -> None:
     """In a new process: leave Ctrl-C to the process `parent`, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -251,14 +253,26 @@ def silent(what: str, done: int, total: int) -> None:
     """A report that nobody reads."""
 
 
-def _with_threads(number: int) -> int:
-    """Let torch compute with so many threads here; how many it were. Two threads in one process are many times slower
-    than one while another process computes."""
-    import torch  # heavy, and not needed by one process alone
+@contextmanager
+def _one_thread(import_torch: bool) -> Iterator[None]:
+    """Let torch compute with one thread here for a block, also where it is imported in it. Two threads in one process
+    are many times slower than one while another process computes."""
+    former = os.environ.get(_THREADS)
+    if import_torch or "torch" in sys.modules:
+        import torch  # heavy, and not needed by one process alone
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    return before
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+    else:
+        before = int(former) if former and former.isdecimal() else cores()
+        os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_THREADS, None)
+        os.environ.update({} if former is None else {_THREADS: former})
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(before)
 
 
 def _sendable(error: Exception) -> Exception:

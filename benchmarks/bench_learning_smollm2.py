@@ -155,7 +155,10 @@ class Work:
         """What the trained team of a seed earns."""
         team = str(self.trained(seed))
         return self._kept(
-            f"seed-{seed}/reward", lambda: _rewards(load_team(team, self.config.team), *self._states(SAMPLES))
+            f"seed-{seed}/reward",
+            lambda: _rewards(
+                load_team(team, self.config.team, base=self.config.training.base_model), *self._states(SAMPLES)
+            ),
         )
 
     def rewards(self, name: str) -> dict[str, Any]:
@@ -165,7 +168,10 @@ class Work:
         if name == "scripted":
             return self._kept("reward-scripted", lambda: _rewards(scripted_team(self.config.team), *self._states(1)))
         return self._kept(
-            f"reward-{name}", lambda: _rewards(load_team(str(self.sft), self.config.team), *self._states(SAMPLES))
+            f"reward-{name}",
+            lambda: _rewards(
+                load_team(str(self.sft), self.config.team, base=self.config.training.base_model), *self._states(SAMPLES)
+            ),
         )
 
     def first_calls(self, name: str, role: str) -> int:
@@ -174,7 +180,7 @@ class Work:
         def measure() -> dict[str, Any]:
             config = self.config
             if name == AFTER_SFT:
-                loaded = load_team(str(self.sft), config.team)
+                loaded = load_team(str(self.sft), config.team, base=config.training.base_model)
             else:
                 plain = [f"engine.model={self.base}", "team.prompts=full", f"team.max_tokens={FIRST_CALL_TOKENS}"]
                 plain.append(f"engine.constrained={str(name == CALLS[1]).lower()}")

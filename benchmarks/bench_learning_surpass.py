@@ -118,8 +118,8 @@ def measured(config: Config, folder: Path) -> dict[str, Any]:
         recorded_run(store, name, "train", config.training.seed, market.content_hash, config),
     ):
         state = run_rl(config, market, store, name, folder, _silent, lambda _: None).state
-    trained = load_team(str(folder), config.team)
-    begun = load_team(str(folder), config.team, trained=False)
+    trained = load_team(str(folder), config.team, base=config.training.base_model)
+    begun = load_team(str(folder), config.team, trained=False, base=config.training.base_model)
     value = held_out_value(config, market, greedy_teams(config, trained, begun), _silent)
     settings = rollout_settings(config, 1)
     allowed = [one.all - one.hold for one in evidence_values(held_out_states(config, EVIDENCE_STATES), settings)]

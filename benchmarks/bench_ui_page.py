@@ -20,7 +20,6 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from backend.config.ownership import signed
 from backend.decisions.document import StoredDecision, read_decisions, write_decisions
 from backend.runs.backtest import backtest_teams
 from backend.runs.requests import BacktestRequest
@@ -115,8 +114,7 @@ def _copy(store: Store, of: str, run: str, number: int) -> None:
     record = store.run(of)
     begun = FIRST_DAY + number * 60_000
     ended = begun + 5_000
-    config = signed(run, record.config)  # else its data is not read, and there are no candles
-    store.add_run(RunRecord(run, record.kind, number, record.data_hash, begun, config, "finished", ended))
+    store.add_run(RunRecord(run, record.kind, number, record.data_hash, begun, record.config, "finished", ended))
     for stored in store.backtests(of):
         store.add_backtest(replace(stored, run=run))
     decisions = read_decisions(store, of)[-DECISIONS // RUNS :]

@@ -19,7 +19,7 @@ from typing import Any
 
 from backend.api import demo
 from backend.config.load import load_config
-from backend.models.manifest import TeamManifest, read_manifest, write_manifest
+from backend.models.manifest import read_manifest, write_manifest
 from simulator.documents import read_document
 from simulator.errors import UserError
 
@@ -40,28 +40,28 @@ def copy_team(source: Path, target: Path) -> int:
     manifest = read_manifest(source)
     if manifest.adapters is None or not (source / manifest.base).is_dir():
         raise UserError(f"{source} holds no adapters over a base of its own: give the folder of a finished demo")
-    stated, preset = manifest.stated.to_dict(), load_config(ROOT / SETTINGS).to_dict()
+    report = read_document(source / _REPORT, _MOST_REPORT)
+    stated, preset = report["config"], load_config(ROOT / SETTINGS).to_dict()
     other = [section for section in MADE_OF if stated[section] != preset[section]]
     if other:
         raise UserError(f"{source} was not made with {SETTINGS}: different are {', '.join(other)}")
     shutil.copytree(source / manifest.base, target / "nano")
     shutil.copytree(source / manifest.adapters, target / "adapters")
-    places = {"base": "nano", "adapters": "adapters", "start": None, "signature": ""}
-    write_manifest(target, TeamManifest.model_validate({**manifest.model_dump(by_alias=True), **places}))
-    document = provenance(read_document(source / _REPORT, _MOST_REPORT), manifest, hashes_below(target))
+    write_manifest(target, manifest.model_copy(update={"base": "nano", "adapters": "adapters", "start": None}))
+    document = provenance(report, hashes_below(target))
     (target / PROVENANCE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     for path in target.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
 
 
-def provenance(report: Mapping[str, Any], manifest: TeamManifest, files: Mapping[str, str]) -> dict[str, Any]:
+def provenance(report: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
     """Where the team comes from: settings and seeds, the run, the hash of its market, what it was made with, its result
     on the held-out windows, and the SHA-256 of each file."""
-    held_out, config = report["held_out"], manifest.stated
+    held_out, config = report["held_out"], report["config"]
     return {
         "settings": SETTINGS,
-        "seeds": {"market": config.market.seed, "nano": config.nano.seed, "training": config.training.seed},
+        "seeds": {section: config[section]["seed"] for section in ("market", "nano", "training")},
         "run": report["run"],
         "best_step": report["training"]["best_step"],
         "data_hash": report["data_hash"],

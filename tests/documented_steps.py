@@ -196,7 +196,6 @@ PARTS: dict[str, tuple[Step, ...]] = {
     "store": (
         Step("cryptosentinel runs delete RUN", {"RUN": "{train}"}, more="--yes"),
         Step("cryptosentinel runs delete --kind backtest --older-than 30d", more="--yes"),
-        Step("cryptosentinel runs adopt RUN", {"RUN": "{backtest}"}),
         Step("cryptosentinel store check"),
         Step("cryptosentinel store backup FOLDER", {"FOLDER": "backup"}),
         Step("cryptosentinel store backup /backups/2026-11-27", {"/backups/": "backup-of-"}),
@@ -249,6 +248,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b --record tape.jsonl",
         "cryptosentinel backtest --team tape.jsonl",
     ),
+    "needs weights from somebody else": ("cryptosentinel train --set training.start_from=theirs/team",),
     "needs weights from the model hub": (
         "cryptosentinel models pull Qwen/Qwen3-0.6B",
         "cryptosentinel models check models/Qwen--Qwen3-0.6B",
@@ -260,7 +260,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "needs vLLM or GPUs": (
         "cryptosentinel backtest --team runs/demo -s engine.kind=vllm -s engine.python=.venv-vllm/bin/python",
         "cryptosentinel evaluate theirs/team --data data/mine --set engine.kind=vllm",
-        "cryptosentinel train --resume RUN --data data/mine --set engine.kind=vllm",
         "CUDA_VISIBLE_DEVICES=0 cryptosentinel train --config qwen3_4b --set engine.gpu_share=0 --set "
         "engine.url=http://localhost:8000/v1",
         "CUDA_VISIBLE_DEVICES=1 vllm serve models/Qwen--Qwen3-4B --served-model-name base --enable-lora --max-loras 4 "

@@ -12,8 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from backend.config.artefacts import USER_ONLY
-from backend.config.load import describe
 from backend.config.schema import Config
 from backend.models.manifest import MANIFEST
 
@@ -72,45 +70,28 @@ def canary(folder: Path) -> Iterator[Canary]:
         thread.join()
 
 
-def dangerous_keys() -> list[str]:
-    """Every setting that only the user may say, one by one."""
-    return [one.key for one in describe() if any(f"{one.key}.".startswith(f"{key}.") for key in USER_ONLY)]
+# Settings that run, contact or read, each with a value that a canary notices, and what else makes them valid.
+DANGEROUS: dict[str, dict[str, Any]] = {
+    "engine.python": {"kind": "vllm", "python": "{outside}/helper"},
+    "engine.url": {"kind": "openai_api", "url": "{url}", "model": "theirs", "key_variable": KEY_VARIABLE},
+    "plugins.roles": {"roles": ["canary_module:ROLE"]},
+    "training.start_from": {"start_from": "{outside}"},
+}
 
 
 def hostile_config(key: str, outside: str = "/etc", url: str = "http://127.0.0.1:9/v1") -> dict[str, Any]:
-    """A configuration, as an artefact holds it, whose setting `key` is not its default; the settings that it needs to
-    be valid are set as well."""
+    """A configuration, as an artefact holds it, with one of the settings above."""
     document = Config().to_dict()
-    engine = document["engine"]
-    if key.startswith("engine.") and key != "engine.kind":
-        engine["kind"] = {"engine.provider": "openai_api", "engine.plugin": "own"}.get(key, "vllm")
-    section, name = key.rsplit(".", 1)
-    table = document
-    for part in section.split("."):
-        table = table[part]
-    values: dict[str, Any] = {
-        "engine.kind": "openai_api", "engine.url": url, "engine.python": f"{outside}/helper", "engine.gpu_share": 0.5,
-        "engine.timeout": 7.0, "engine.concurrency": 512,
-        "engine.key_variable": KEY_VARIABLE, "engine.model": outside,
-        "engine.provider": "ollama", "engine.extra_body": {"theirs": 1},
-        "budget.prices": {"theirs": [1.0, 1.0, 1.0]}, "budget.decision": {"calls": 9}, "budget.day": {"tokens": 9},
-        "budget.run": {"seconds": 9.0},
-        "paper.broker": "sandbox", "gate.better_than": ["hold"], "gate.decisions": 20, "budget.max_cost": 0.0,
-        "plugins.roles": ["theirs:ROLE"], "team.tools": ["manager=theirs:TOOL"],
-        "training.scores": ["trader=theirs:score"],
-        "training.reward": "theirs:reward", "training.recipe": "theirs:Recipe", "training.credit": "theirs:Credit",
-        "engine.plugin": "theirs:engine", "market.source": "theirs:load",
-    }  # fmt: skip
-    default = table[name]
-    table[name] = values.get(key, outside if isinstance(default, str) else 5 if isinstance(default, int) else 5.0)
-    if key == "training.wandb_project":
-        table[name] = "theirs"
+    values = {
+        name: value.format(outside=outside, url=url) if isinstance(value, str) else value
+        for name, value in DANGEROUS[key].items()
+    }
+    document[key.partition(".")[0]] |= values
     return document
 
 
-def write_team(folder: Path, config: dict[str, Any], base: str = "nano", **more: Any) -> Path:
+def write_team(folder: Path, base: str = "nano", **more: Any) -> Path:
     """A team's manifest as somebody else writes it, without the help of this program."""
     folder.mkdir(parents=True, exist_ok=True)
-    document = {"base": base, "adapters": None, "start": None, "config": config, **more}
-    (folder / MANIFEST).write_text(json.dumps(document))
+    (folder / MANIFEST).write_text(json.dumps({"base": base, "adapters": None, "start": None, **more}))
     return folder

@@ -201,5 +201,5 @@ def team_in(folder: Path, nano: Path, **training: Any) -> Path:
     config = small_config(**training)
     policies, _ = role_policies(folder / "nano", config.training, roles=roles_of(config.team.roles))
     save_versions(disturb(policies), folder / "adapters" / "step-000007", folder.name, 7)
-    write_manifest(folder, TeamManifest(base="nano", adapters="adapters/step-000007", config=config))
+    write_manifest(folder, TeamManifest.of(config, base="nano", adapters="adapters/step-000007"))
     return folder

@@ -12,7 +12,6 @@ import time
 from functools import cache
 from typing import Any
 
-from backend.config.ownership import signed
 from backend.decisions.backtest_document import BacktestDocument, write_backtest
 from backend.decisions.document import EXAMPLE_DECISION, DecisionDocument, StoredDecision, write_decisions
 from backend.decisions.recording import episode_decisions
@@ -66,7 +65,7 @@ def add_backtest_run(store: Store, run_id: str, data: str = "data/synthetic") ->
         "versions": {"cryptosentinel": "1.0.0"},
         "teams": ["scripted"],
     }
-    store.add_run(RunRecord(run_id, "backtest", 1, market.content_hash, _now(), signed(run_id, config)))
+    store.add_run(RunRecord(run_id, "backtest", 1, market.content_hash, _now(), config))
     write_backtest(store, run_id, "scripted", episode().result)
     for strategy in (Hold(), Flat()):
         write_backtest(store, run_id, strategy.name, run_backtest(market, strategy, WINDOW))
@@ -109,7 +108,7 @@ def decision_of(**written: Any) -> DecisionDocument:
     lists: dict[str, Any] = {name: [] for name in ("symbols", "conversations", "rulings", "clamps", "orders", "events")}
     said = [{**_SAID, **one} for one in written.pop("conversations", [])]
     ruled = [{"verdict": "reduce", "ordinal": 0, "verdicts": 1, **one} for one in written.pop("rulings", [])]
-    document = {"version": 1, **lists, **written, "conversations": said, "rulings": ruled}
+    document = {**lists, **written, "conversations": said, "rulings": ruled}
     return DecisionDocument.from_json(document, "test")
 
 

@@ -12,7 +12,8 @@ from backend.builders.market import load_market
 from backend.builders.teams import load_team
 from backend.config.load import load_config
 from backend.config.schema import TeamConfig
-from backend.models.manifest import SAMPLE_TEAM, read_manifest, sample_team, team_folder, team_name
+from backend.evaluation.in_sample import trained_span
+from backend.models.manifest import SAMPLE_TEAM, TeamManifest, read_manifest, sample_team, team_folder, team_name
 from backend.runs.requests import EvaluateRequest
 from backend.store.store import Store
 from scripts import sample_team as script
@@ -42,12 +43,16 @@ BEFORE = ["training.shards=1", "training.validation_every=4", "training.validati
 
 
 def test_it_is_of_its_settings_and_their_market() -> None:
-    stated, preset = read_manifest(SHIPPED).stated, load_config(ROOT / PROVENANCE["settings"], BEFORE)
+    manifest, preset = read_manifest(SHIPPED), load_config(ROOT / PROVENANCE["settings"], BEFORE)
     seeds = {"market": preset.market.seed, "nano": preset.nano.seed, "training": preset.training.seed}
     assert PROVENANCE["seeds"] == seeds
-    assert all(stated.to_dict()[section] == preset.to_dict()[section] for section in script.MADE_OF)
+    places = {"base": manifest.base, "adapters": manifest.adapters, "trained_on": manifest.trained_on}
+    assert manifest == TeamManifest.of(preset, **places)
     # Its hash is of the bars as a processor rounded them, and another one's differ in last bits; its prices do not.
-    market = load_market(stated.market, stated.costs)
+    market = load_market(preset.market, preset.costs)
+    [span] = manifest.trained_on
+    own_hash = {"data_hash": PROVENANCE["data_hash"]}
+    assert span == trained_span(preset, market).model_copy(update=own_hash)
     assert market.close[-1] == pytest.approx([215.177321, 79.5908817, 240.574475, 5.25978629], rel=1e-6)
 
 

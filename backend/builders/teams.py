@@ -138,22 +138,19 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         return replace(loaded, team=team), base.resolve().name, Price()
     from cryptosentinel.llm.vllm.engine import VllmEngine  # of the extra `llm`
 
-    trained_with = manifest.config
-    asked = config.engine.model_copy(update={"empty_think": trained_with.engine.empty_think})
-    served = served_engine(
-        asked, base, largest_rank(trained_with.training), think=trained_with.team.thinking_tokens > 0
-    )
+    asked = config.engine.model_copy(update={"empty_think": manifest.model.empty_think})
+    served = served_engine(asked, base, largest_rank(manifest.training), think=manifest.team.thinking_tokens > 0)
     assert isinstance(served.engine, VllmEngine)
     weights = manifest.weights(trained=trained)
     if weights is not None:
-        policies, _ = role_policies(base, trained_with.training, roles=roles_of(trained_with.team.roles))
+        policies, _ = role_policies(base, manifest.training, roles=roles_of(manifest.team.roles))
         load_versions(policies, folder / weights)
         exported = temporary_folder("adapters")
         for role in policies.roles:
             adapter = export_adapter(policies, role, exported / policies.version(role))
             served.engine.publish(role, adapter.version, adapter.folder)
-    working = trained_with.team.model_copy(update={"memory": config.team.memory, "tools": config.team.tools})
-    return team_over(_label(folder, trained), served, working, trained_with.training.temperature), served.model, Price()
+    working = manifest.team.model_copy(update={"memory": config.team.memory, "tools": config.team.tools})
+    return team_over(_label(folder, trained), served, working, manifest.model.temperature), served.model, Price()
 
 
 def _label(folder: Path, trained: bool) -> str:
@@ -175,20 +172,19 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str 
 
     folder = team_folder(name)
     manifest = read_manifest(folder)
-    trained_with = manifest.config
-    load_plugins(trained_with)
+    load_plugins(Config(team=manifest.team))
     policies_base = base_of_team(folder, manifest, base)
     policies, codec = role_policies(
         policies_base,
-        trained_with.training,
-        empty_think=trained_with.engine.empty_think,
-        think=trained_with.team.thinking_tokens > 0,
-        roles=roles_of(trained_with.team.roles),
+        manifest.training,
+        empty_think=manifest.model.empty_think,
+        think=manifest.team.thinking_tokens > 0,
+        roles=roles_of(manifest.team.roles),
     )
     weights = manifest.weights(trained=trained)
     if weights is not None:
         load_versions(policies, folder / weights)
     given = {"memory": config.memory, "tools": config.tools}
-    settings = with_prompts_for(trained_with.team.model_copy(update=given), policies_base)
-    temperature = trained_with.training.temperature
-    return model_team(_label(folder, trained), policies, codec, settings, temperature, trained_with.engine)
+    settings = with_prompts_for(manifest.team.model_copy(update=given), policies_base)
+    temperature = manifest.model.temperature
+    return model_team(_label(folder, trained), policies, codec, settings, temperature, manifest.engine)

@@ -144,14 +144,13 @@ def export(
         raise UserError(f"--as {form} is not known{suggestion(form, FORMS)}: use {', '.join(FORMS)}")
     from backend.builders.plugins import load_plugins
     from backend.config.load import load_config
+    from backend.config.schema import Config
     from backend.models.export.team import export_team
-    from backend.models.manifest import read_manifest, team_folder, team_notice
+    from backend.models.manifest import read_manifest, team_folder
 
     folder = team_folder(team)
     manifest = read_manifest(folder)
-    load_plugins(load_config(manifest.config, set_ or ()))  # roles of the user's own
-    notice = team_notice(folder, manifest)
-    print_notes([notice] if notice else [])
+    load_plugins(load_config(Config(team=manifest.team), set_ or ()))  # roles of the user's own
     for exported in export_team(team, to, cast("Form", form), base):
         console.print(f"{exported.version}: {exported.path}", soft_wrap=True)
 

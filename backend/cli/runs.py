@@ -3,7 +3,6 @@ them."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -233,40 +232,6 @@ def runs_import(
         run, count = import_run(opened, file, check_document)
     line = f"wrote {count} records of run {run} to {where}" if count else f"{where} has this very run {run} already"
     console.print(line, soft_wrap=True)
-
-
-@runs_app.command("adopt")
-def runs_adopt(
-    context: typer.Context,
-    run: Annotated[str, typer.Argument(help="A run, as `cryptosentinel runs` lists it.")],
-    store: StoreOption = "",
-) -> None:
-    """Take a run over as your own: from then on, what its record says is run, contacted and read when it goes on.
-
-    Your own runs need it where they were made by a version that signed none, or came back out of an export.
-    """
-    from dataclasses import replace
-
-    from backend.config.ownership import is_own, signed
-    from backend.paper.records.stored import PROMOTED, loaded_from_elsewhere, promoted_teams
-    from backend.store.run_record import stored_config
-    from backend.store.store import Store
-
-    with Store.open(_where(context, store)) as opened:
-        record = opened.run(run)
-        _, withheld = stored_config(record)
-        promoted = promoted_teams(opened, record)
-        document = signed(run, {**record.config, **({PROMOTED: list(promoted)} if promoted else {})})
-        if not is_own(run, document):
-            raise UserError("your key cannot be kept: make ~/.local/state writable, or name a folder in XDG_STATE_HOME")
-        opened.set_document(replace(record, config=document))
-    for one in withheld:
-        console.print(f"{one.key} = {json.dumps(one.value)}")
-    for team in loaded_from_elsewhere(record):
-        console.print(f"the team '{team}' is loaded when the run is done again or goes on")
-    for digest, team in promoted.items():
-        console.print(f"the team '{team}' (files {digest[:12]}) took the place of its team, and trades when it goes on")
-    console.print(f"run {run} is your own now; {len(withheld)} settings that only you may say are taken from it")
 
 
 @runs_app.command("compare")

@@ -13,8 +13,8 @@
 | source | `cryptosentinel.sources` | `market.source` |
 
 A name with a colon is looked up as a module, any other as an entry point. Both run code, so each of these settings is
-the user's alone: nothing that a team's folder, a stored run of somebody else or a recording names is looked up here
-(`backend/config/artefacts.py`), but for the roles and strategies that the user has installed.
+the user's alone: nothing that a team's folder, an imported run or a recording names is looked up here, but
+for the roles and strategies that the user has installed.
 """
 
 from __future__ import annotations

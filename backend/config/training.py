@@ -265,11 +265,6 @@ class TrainingConfig(Section):
 
     def _model_problems(self) -> Iterator[str]:
         """What contradicts the base, the adapters or the device."""
-        if self.start_from and self.base_model:
-            yield (
-                f"start_from = {self.start_from} has a base of its own and base_model = {self.base_model} names one: "
-                "leave one of them out"
-            )
         if self.optimizer == "adamw8bit" and self.device == "cpu":
             yield "optimizer = 'adamw8bit' needs a GPU, and device = 'cpu': use optimizer = 'adamw', or drop device"
         if self.quantization != "none":

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from operator import lt
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import (
@@ -26,9 +26,8 @@ from pydantic import (
 )
 
 from backend.decisions.packed_numbers import PackedRows, packed, unpacked
-from backend.store.records import BacktestRecord
+from backend.store.records import BacktestRecord, StoredDocument
 from backend.store.store import Store
-from backend.store.versioned import VersionedDocument
 from cryptosentinel.conversation.budget import Ledger
 from cryptosentinel.scheduler import Throughput
 from simulator.backtest.refusals import REFUSED, OrderRefusal, refusal_text
@@ -121,14 +120,12 @@ class VerdictDocument(BaseModel):
         return self.status in ("clean", "skipped")
 
 
-class BacktestDocument(VersionedDocument):
+class BacktestDocument(StoredDocument):
     """The result of one strategy or team over one window, as `BacktestResult` describes it.
 
     `inference` is None for what has no model. `lookahead` is there for a user's own
     strategy.
     """
-
-    VERSION: ClassVar[int] = 1
 
     symbols: tuple[str, ...]
     start: int
@@ -209,12 +206,12 @@ class BacktestDocument(VersionedDocument):
         return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """See `VersionedDocument`. The curves of a long window are `packed`."""
+        """See `StoredDocument`. The curves of a long window are `packed`."""
         if len(self.times) < _LONG:
             return super().to_json()
         curves = {"times": packed(self.times, "i8"), "equity": packed(self.equity, "f8"),
                   "exposure": packed(self.exposure, "f8")}  # fmt: skip
-        return {"version": self.VERSION, **self.model_dump(exclude=set(curves)), **curves}
+        return {**self.model_dump(exclude=set(curves)), **curves}
 
     @property
     def total_return(self) -> float:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, InstanceOf, JsonValue, PlainSerializer
 
-from backend.store.records import DecisionRecord
+from backend.store.records import DecisionRecord, StoredDocument
 from backend.store.store import Store
-from backend.store.versioned import VersionedDocument
 from simulator.exchange.orders import Order
 
 # What a model said may hold any character that Python can, half a surrogate pair too.
@@ -120,7 +119,7 @@ class LaterClamp(GuardClamp):
     time: int
 
 
-class DecisionDocument(VersionedDocument):
+class DecisionDocument(StoredDocument):
     """A decision. `conversations[0]` is the manager's, the others stand in the order of the calls.
 
     `symbols` are the coins that it was about, in the order of the manager's brief. `net_return` is the
@@ -128,8 +127,6 @@ class DecisionDocument(VersionedDocument):
     decision took time. The last four are None where they are not known.
     `later` is what the guard did until the next decision.
     """
-
-    VERSION: ClassVar[int] = 1
 
     symbols: tuple[str, ...]
     conversations: tuple[ConversationDocument, ...]

@@ -102,7 +102,6 @@ def _trajectories(conversations: list[TrajectoryRecord]) -> tuple[Trajectory, ..
             starts=one.starts or (0,),
             thought_tokens=one.thought_tokens or 0,
             thoughts_cut=one.thoughts_cut or 0,
-            versions=one.versions or (),
         )
         for one in sorted(conversations, key=lambda one: one.ordinal)
     )

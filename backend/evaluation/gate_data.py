@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from backend.config.schema import Config
 from backend.evaluation.gate import GateRule
-from backend.evaluation.in_sample import STRANGER, UnknownTraining, comparable_spans, is_strange
+from backend.evaluation.in_sample import comparable_spans
 from backend.evaluation.memorisation import cutoff_note
 from backend.models.manifest import TeamManifest
 from simulator.backtest.run import Window
@@ -14,13 +14,23 @@ from simulator.market.market import Market
 from simulator.market.timeframes import format_time
 
 _NAME = "held out"
+_NOT_TRAINED_HERE = (
+    "no run in this store trained the team, so what it was trained on cannot be verified: train it yourself, also from "
+    "its weights with --set training.start_from=FOLDER"
+)
 
 
-def held_out_rules(manifest: TeamManifest, config: Config, market: Market, windows: Sequence[Window]) -> list[GateRule]:
-    """Whether the `windows` of `market` lie apart from all that the team of `manifest` was trained and chosen on, and
-    after what its model may have read."""
-    rules = [_apart_from_training(manifest, market, windows, config)]
-    cutoff = config.team.knowledge_cutoff or manifest.config.team.knowledge_cutoff
+def held_out_rules(
+    manifest: TeamManifest, config: Config, market: Market, windows: Sequence[Window], *, trained_here: bool
+) -> list[GateRule]:
+    """Whether the `windows` of `market` lie apart from all that the team of `manifest` was trained and selected on, and
+    after what its model may have read. On recorded bars the manifest counts only for a team that was `trained_here`:
+    anybody may have written any other."""
+    if config.market.data and not trained_here:
+        rules = [GateRule(_NAME, False, _NOT_TRAINED_HERE)]
+    else:
+        rules = [_apart_from_training(manifest, market, windows, config)]
+    cutoff = config.team.knowledge_cutoff or manifest.team.knowledge_cutoff
     if config.market.data and cutoff:
         first, last = _time(market, windows[0].start), _time(market, windows[-1].stop)
         note = cutoff_note("its model", cutoff, first, last)
@@ -33,12 +43,7 @@ def held_out_rules(manifest: TeamManifest, config: Config, market: Market, windo
 def _apart_from_training(manifest: TeamManifest, market: Market, windows: Sequence[Window], config: Config) -> GateRule:
     """By bars on the same market, by time on another recorded one; a generated market has nothing in common with a
     recorded one, nor with one of another law or seed."""
-    try:
-        spans = comparable_spans(manifest, config, market)
-    except UnknownTraining as error:
-        return GateRule(_NAME, False, str(error))
-    if is_strange(manifest):
-        return GateRule(_NAME, False, STRANGER)
+    spans = comparable_spans(manifest, config, market)
     if not spans:
         return GateRule(_NAME, True, "measured on another market than it was trained on, which has no bar of that one")
     first, until = _time(market, windows[0].start), max(one.until for one in spans)

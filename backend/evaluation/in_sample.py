@@ -1,7 +1,7 @@
 """Whether a window overlaps what a team was trained or chosen on: then what it earns there is no evidence.
 
-A team's manifest says which bars these were. Of a team of a former version, which does not, its market is loaded again.
-Two recorded markets are compared by time, since coins move together; a generated one only with its like.
+A team's manifest lists these bars. Two recorded markets are compared by time, since coins move together; a generated
+one only with its like.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from backend.builders.market import is_historical, load_market, split
+from backend.builders.market import is_historical, split
 from backend.config.market import MarketConfig
 from backend.config.schema import Config
 from backend.models.manifest import MANIFEST, TeamManifest, TrainedSpan, read_manifest, team_folder
@@ -21,17 +21,9 @@ from simulator.market.market import Market
 from simulator.market.timeframes import format_time
 
 IN_SAMPLE = "in_sample"  # of a run's record: a sentence for each team that was tested on what it was trained on
-STRANGER = (
-    "the manifest bears a stranger's signature, so nobody vouches for what the team was trained on: train it yourself, "
-    "or go on training it with --set training.start_from=FOLDER"
-)
 _RECORDED = "recorded"
 # What makes two generated markets the same one, but for their length.
 _GENERATED = ("seed", "kind", "edge", "drift_ratio", "news_accuracy", "timeframe", "coins", "symbols")
-
-
-class UnknownTraining(UserError):
-    """Nobody vouches for what a team was trained on, or it cannot be read."""
 
 
 def trained_span(config: Config, market: Market) -> TrainedSpan:
@@ -40,7 +32,8 @@ def trained_span(config: Config, market: Market) -> TrainedSpan:
     held_out, _ = split(market, config.market, config.team.horizon_bars).held_out
     return TrainedSpan(
         data_hash=market.content_hash, first=int(market.open_time[0]), until=_close(market, held_out),
-        origin=origin_of(config.market),
+        origin=origin_of(config.market), shares=(config.market.train_share, config.market.validation_share),
+        costs=config.costs,
     )  # fmt: skip
 
 
@@ -64,45 +57,28 @@ def origin_of(market: MarketConfig) -> str:
 
 
 def comparable_spans(manifest: TeamManifest, config: Config, market: Market) -> tuple[TrainedSpan, ...]:
-    """The bars that the team of `manifest` learnt from and that have anything in common with `market`, which is that of
-    `config`. Raises `UnknownTraining`."""
-    spans = manifest.trained_on or _reloaded(manifest, config)
+    """The bars that the team of `manifest` learned from and that have anything in common with `market`, which is that
+    of `config`."""
     origin = origin_of(config.market)
-    alike = tuple(one for one in spans if one.data_hash == market.content_hash or one.origin == origin)
-    if is_strange(manifest) and not alike:
-        raise UnknownTraining(STRANGER)
-    return alike
-
-
-def is_strange(manifest: TeamManifest) -> bool:
-    """Whether a manifest says of recorded bars that a team was trained on what nobody vouches for."""
-    return bool(manifest.stated.market.data) and not manifest.own
+    return tuple(one for one in manifest.trained_on if one.data_hash == market.content_hash or one.origin == origin)
 
 
 def overlaps(
     teams: Sequence[str], config: Config, market: Market, first: int, last: int, *, allowed: bool
-) -> tuple[dict[str, str], list[str]]:
-    """By name a sentence on each team whose training overlaps the window from the close `first` to `last` (ms); and a
-    note on each team of which that is not known. `teams` are as the user names them; only folders of teams count.
+) -> dict[str, str]:
+    """By name a sentence on each team whose training overlaps the window from the close `first` to `last` (ms), by
+    its manifest. `teams` are as the user names them; only folders of teams count.
 
     Raises `UserError` for an overlap unless it is `allowed`.
     """
     marked: dict[str, str] = {}
-    unknown: list[str] = []
     for name in teams:
         folder = team_folder(name)
         if not (folder / MANIFEST).is_file():
             continue
-        manifest = read_manifest(folder)
-        try:
-            spans = comparable_spans(manifest, config, market)
-        except UnknownTraining as error:
-            unknown.append(f"whether {name} was trained on this window is not known: {error}")
-            continue
+        spans = comparable_spans(read_manifest(folder), config, market)
         until = max((one.until for one in spans if first < one.until and one.first < last), default=None)
         if until is None:
-            if spans and is_strange(manifest):
-                unknown.append(f"whether {name} was trained on this window is not known: {STRANGER}")
             continue
         if not allowed:
             raise UserError(
@@ -114,7 +90,7 @@ def overlaps(
             f"IN SAMPLE: {name} was trained or chosen on bars of this window, until {format_time(until)} UTC, so what "
             "it earned here is no evidence"
         )
-    return marked, unknown
+    return marked
 
 
 def marks_of(record: Mapping[str, object]) -> list[str]:
@@ -128,19 +104,6 @@ def is_marked(record: Mapping[str, object], subject: str) -> bool:
     marked, sources = record.get(IN_SAMPLE), record.get("sources")
     source = sources.get(subject) if isinstance(sources, dict) else None
     return isinstance(marked, dict) and isinstance(source, dict) and source.get("team") in marked
-
-
-def _reloaded(manifest: TeamManifest, config: Config) -> tuple[TrainedSpan, ...]:
-    """The span of a team whose manifest does not say it. Nothing is loaded where it cannot be compared anyway."""
-    stated = manifest.stated
-    if is_strange(manifest) or bool(stated.market.data) != bool(config.market.data):
-        return ()
-    if not stated.market.data and origin_of(stated.market) != origin_of(config.market):
-        return ()
-    try:
-        return (trained_span(stated, load_market(stated.market, stated.costs)),)
-    except UserError as error:
-        raise UnknownTraining(f"what the team was trained on cannot be read ({error}): put it back there") from error
 
 
 def _close(market: Market, bar: int) -> int:

@@ -190,7 +190,7 @@ def _marked(
     """A sentence where the arm is a team that was trained on the windows; see `overlaps`."""
     bars = (min(one.start for one in windows), max(one.stop for one in windows))
     first, last = (int(market.open_time[bar]) + market.interval for bar in bars)
-    return overlaps([arm.subject], config, market, first, last, allowed=experiment.plan.in_sample)[0]
+    return overlaps([arm.subject], config, market, first, last, allowed=experiment.plan.in_sample)
 
 
 def _on_fold(experiment: ExperimentFile, cell: Cell) -> tuple[Config, Fold, Market]:
@@ -247,7 +247,7 @@ def train_here(
         recorded_run(store, run, "train", config.training.seed, market.content_hash, config, resumes=True),
     ):
         state = run_rl(config, market, store, run, folder, report, stepped).state
-    team = load_team(str(folder), config.team).renamed(name)
+    team = load_team(str(folder), config.team, base=config.training.base_model).renamed(name)
     shutil.rmtree(records, ignore_errors=True)  # the metrics stay in the folder, and the weights
     return team, {"steps": state.step, "best_step": state.best_step, "tokens": state.tokens}
 
@@ -264,8 +264,8 @@ def _warm_start(config: Config, market: Market, folder: Path, base: Path | None)
 
     named = str(base.resolve()) if base is not None else config.training.base_model
     trained_on = spans_trained_on(config, market)
-    write_manifest(folder, TeamManifest(base=named, adapters=None, config=config, trained_on=trained_on).signed())
-    return load_team(str(folder), config.team).renamed(UNTRAINED)
+    write_manifest(folder, TeamManifest.of(config, base=named, adapters=None, trained_on=trained_on))
+    return load_team(str(folder), config.team, base=named).renamed(UNTRAINED)
 
 
 def _matched(style: dict[str, Any], cell: Cell) -> NamedStrategy:

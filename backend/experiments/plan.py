@@ -9,18 +9,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from backend.builders.strategies import named_strategies
-from backend.config.artefacts import Effect, effect_of, given_keys
 from backend.config.base import Names, Section, suggestion
-from backend.config.load import load_config, parse_toml, presets
-from backend.config.plugins import STRATEGY, installed
+from backend.config.load import load_config, parse_toml
 from backend.config.schema import Config
 from backend.experiments.controls import CONTROLS, TEACHER, TRAINED_HERE, UNTRAINED, ControlArm
 from backend.experiments.held_out import problem_with
@@ -239,13 +235,9 @@ class ExperimentFile:
         return changed
 
 
-def read_experiment(path: Path, seeds: str = "", name: str = "", allowed: Collection[str] = ()) -> ExperimentFile:
+def read_experiment(path: Path, seeds: str = "", name: str = "") -> ExperimentFile:
     """The experiment in a file; `seeds` replaces those of the file. Raises `UserError` for what cannot be run, before
-    anything is.
-
-    A file may have come from somebody else: what it would have run, contacted or spent must be `allowed`, each by its
-    key, as `engine.kind`; `team` stands for code of an arm, `config` for another file of settings.
-    """
+    anything is. Like a file for --config it counts as the user's own: what it names is run, contacted and read."""
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; give the TOML file of an experiment, as experiments/NAME.toml")
     try:
@@ -260,7 +252,6 @@ def read_experiment(path: Path, seeds: str = "", name: str = "", allowed: Collec
     called = name or path.stem
     if not _NAME.fullmatch(called):
         raise UserError(f"'{called}' is no name of an experiment: write lower-case letters, digits, _ + . -")
-    _check_allowed(path, plan, allowed)
     config = load_config(plan.config, [with_environment(one, str(path)) for one in plan.set])
     experiment = ExperimentFile(called, text, plan, config, _seeds(path, config, plan, seeds or plan.seeds))
     _check(path, experiment)
@@ -315,35 +306,6 @@ def with_environment(text: str, where: str) -> str:
         return found
 
     return re.sub(r"\$([A-Z_][A-Z0-9_]*)", value, text)
-
-
-def _check_allowed(path: Path, plan: ExperimentPlan, allowed: Collection[str]) -> None:
-    needed = dict(_wants(plan))
-    missing = [key for key in needed if key not in allowed]
-    if missing:
-        doing = {"runs": "run code or programs", "contacts": "contact somebody", "spends": "spend", "removes": "remove"}
-        does = dict.fromkeys(doing.get(needed[key], needed[key]) for key in missing)
-        raise UserError(
-            f"{path} sets {', '.join(missing)}, with which it may {' and '.join(does)}. Read the file, and if you want "
-            f"it so, say it: {' '.join(f'--allow {key}' for key in missing)}"
-        )
-
-
-def _wants(plan: ExperimentPlan) -> Iterator[tuple[str, Effect]]:
-    """What only the user may say and the file says, and what it would do. To read data is not among it: an experiment
-    is about some."""
-    if plan.config not in presets() and Path(plan.config).exists():
-        yield "config", "runs"
-    for text in (*plan.set, *(one for arm in plan.arms for one in arm.set)):
-        [key] = given_keys([text])
-        effect = effect_of(key, text.partition("=")[2].strip())
-        if effect is not None and effect != "reads":
-            yield key, effect
-    for arm in plan.arms:
-        name, _, arguments = arm.team.partition(":")
-        takes = name in named_strategies() or ("=" in arguments and installed(STRATEGY.group, name))
-        if arguments and not takes:
-            yield "team", "runs"
 
 
 def _check(path: Path, experiment: ExperimentFile) -> None:

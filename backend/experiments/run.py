@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from backend.evaluation.trials import TrialCount, add_trial
 from backend.experiments.analysis import ExperimentResult, analyse
@@ -13,8 +16,7 @@ from backend.experiments.cells import Cell, base_name, cell_market, check_arms, 
 from backend.experiments.folder import PAGE, RESULTS, ExperimentFolder, open_folder
 from backend.experiments.page import write_pictures
 from backend.experiments.plan import ExperimentFile, read_experiment
-from backend.experiments.workers import side_by_side_in_processes
-from backend.processes import cores, silent
+from backend.processes import Helper, Work, WorkReport, cores, silent, started
 from backend.runs.requests import RUNS, SILENT, STORE, Observer
 from backend.store.records import EvaluationRecord
 from backend.store.run_record import recorded_run, store_at
@@ -22,21 +24,22 @@ from backend.store.store import Store
 from simulator.errors import UserError
 from simulator.files import write_whole
 
+_Made = TypeVar("_Made")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRequest:
     """The experiment in `file`. `seeds` replaces those of the file, `name` its name; `workers` 0: as many processes as
-    there are cores. `allowed` are keys that run, contact or spend and that the file may set."""
+    there are cores."""
 
     file: Path
     seeds: str = ""
     name: str = ""
     workers: int = 0
-    allowed: tuple[str, ...] = ()
 
     def read(self) -> ExperimentFile:
         """The experiment. Raises `UserError` for what cannot be run."""
-        return read_experiment(self.file, self.seeds, self.name, self.allowed)
+        return read_experiment(self.file, self.seeds, self.name)
 
 
 @dataclass(frozen=True)
@@ -110,20 +113,38 @@ def _run_cells(
         if name is not None:
             bases.setdefault(name, cell)
     making = [_Task(experiment, cell, _base_folder(folder, name), None) for name, cell in bases.items()]
-    for number, _ in enumerate(side_by_side_in_processes(_make_base, making, workers), 1):
-        observer.progress("warm starts", number, len(making))
+    made = itertools.count(1)
+    _side_by_side(_make_base, making, workers, lambda *_: observer.progress("warm starts", next(made), len(making)))
     observer.progress("cells", done, len(every))
+    finished = itertools.count(done + 1)
+
+    def keep(task: _Task, document: dict[str, Any]) -> None:
+        folder.keep_cell(task.cell.name, document)
+        observer.progress("cells", next(finished), len(every))
+
     for like in (False, True):
         wave = [cell for cell in left if bool(experiment.plan.arm(cell.arm).like) == like]
         tasks = [_task(experiment, folder, cell) for cell in wave]
-        for task, document in side_by_side_in_processes(_run, tasks, workers):
-            folder.keep_cell(task.cell.name, document)
-            done += 1
-            observer.progress("cells", done, len(every))
+        _side_by_side(_run, tasks, workers, keep)
     counted = TrialCount(0, 0)
     for cell in every:
         counted = _count(store, folder, cell, every[0], counted)
     return counted
+
+
+def _side_by_side(
+    work: Work[_Task, _Made], tasks: Sequence[_Task], workers: int, keep: Callable[[_Task, _Made], None]
+) -> None:
+    """Do `work` for each task, in as many processes, and `keep` each result as soon as it is there."""
+    one_at_a_time = threading.Lock()
+
+    def do(helper: Helper | None, task: _Task) -> None:
+        made = helper.do(work, task, silent) if helper else work(task, silent)
+        with one_at_a_time:
+            keep(task, made)
+
+    with started(min(workers, len(tasks)), import_torch=False) as pool:
+        pool.share(do, tasks)
 
 
 def _count(store: Store, folder: ExperimentFolder, cell: Cell, first: Cell, so_far: TrialCount) -> TrialCount:
@@ -162,9 +183,9 @@ def _base_folder(folder: ExperimentFolder, name: str) -> Path:
     return folder.path / "bases" / name
 
 
-def _make_base(task: _Task) -> None:
-    make_base(task.experiment, task.cell, task.folder, silent)
+def _make_base(task: _Task, report: WorkReport) -> None:
+    make_base(task.experiment, task.cell, task.folder, report)
 
 
-def _run(task: _Task) -> dict[str, Any]:
-    return run_cell(task.experiment, task.cell, task.folder, task.base, task.like, silent)
+def _run(task: _Task, report: WorkReport) -> dict[str, Any]:
+    return run_cell(task.experiment, task.cell, task.folder, task.base, task.like, report)

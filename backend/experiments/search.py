@@ -34,8 +34,7 @@ from backend.experiments.tuning.proposals import (
     proposals_of,
     sampler_version,
 )
-from backend.experiments.workers import Processes, processes
-from backend.processes import cores
+from backend.processes import Workers, WorkReport, cores, started
 from backend.runs.backtest import market_settings
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, WindowRequest
 from backend.runs.window import requested_window
@@ -291,7 +290,8 @@ def _tried(
     columns: list[FloatArray] = []
     size = _ROUND[request.sampler]
     observer.progress("parameter sets", 0, request.trials)
-    with processes(1 if _at_once(request.strategy, setting) else request.workers or cores()) as pool:
+    number = 1 if _at_once(request.strategy, setting) else request.workers or cores()
+    with started(number, import_torch=False) as pool:
         for number in itertools.count():
             drawn = drawing.next_round(min(size, request.trials - len(sets)))
             if not drawn:
@@ -311,7 +311,7 @@ def _tried(
 
 
 def _round_returns(
-    name: str, drawn: Sequence[DrawnSet[NamedStrategy]], setting: _Setting, folder: SearchFolder | None, pool: Processes
+    name: str, drawn: Sequence[DrawnSet[NamedStrategy]], setting: _Setting, folder: SearchFolder | None, pool: Workers
 ) -> list[FloatArray]:
     """Returns of each set of a round: as they were kept, or played now and kept. Raises `UserError` where other sets
     were kept than are drawn now."""
@@ -331,7 +331,7 @@ def _at_once(strategy: str, setting: _Setting) -> bool:
     return isinstance(made, LongFlat) and _signal_returns(made, setting) is not None
 
 
-def _all_returns(sets: Sequence[NamedStrategy], setting: _Setting, pool: Processes) -> list[FloatArray]:
+def _all_returns(sets: Sequence[NamedStrategy], setting: _Setting, pool: Workers) -> list[FloatArray]:
     """Returns of each set: of signals of whole arrays in this process, of all others bar by bar, several side by
     side."""
     first = sets[0].make()
@@ -346,9 +346,9 @@ def _all_returns(sets: Sequence[NamedStrategy], setting: _Setting, pool: Process
         return columns
     # By their names: what makes a strategy does not travel between processes.
     names = tuple(one.name for one in sets)
-    shares = [names[place :: pool.workers] for place in range(pool.workers) if names[place :: pool.workers]]
+    shares = [names[place :: pool.number] for place in range(pool.number) if names[place :: pool.number]]
     played: dict[str, FloatArray] = {}
-    for share, returns_of_share in pool.each(partial(_played, setting=setting), shares):
+    for share, returns_of_share in zip(shares, pool.each(partial(_played, setting=setting), shares), strict=True):
         played |= zip(share, returns_of_share, strict=True)
     return [played[name] for name in names]
 
@@ -367,7 +367,7 @@ def _signal_returns(strategy: LongFlat, setting: _Setting) -> FloatArray | None:
     return metrics.returns_of(equity)
 
 
-def _played(names: tuple[str, ...], setting: _Setting) -> list[FloatArray]:
+def _played(names: tuple[str, ...], report: WorkReport, setting: _Setting) -> list[FloatArray]:
     market, window, terms = setting.market, setting.window, setting.account.terms
     return [
         metrics.returns_of(run_backtest(market, named_strategy(name).make(), window, **terms).equity) for name in names

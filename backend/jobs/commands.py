@@ -1,12 +1,14 @@
-"""Which commands a job may be, a backtest as a command, and how a job goes on where it stopped."""
+"""Which commands a job may be, a request as a command line, and how a job resumes."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from backend.jobs.files import Job
-from backend.runs.requests import BacktestRequest, MarketRequest, TrainRequest, WindowRequest
+from backend.runs.requests import MarketRequest
 from simulator.errors import UserError
 
 # Those that work for a while and end by themselves.
@@ -14,135 +16,71 @@ JOB_COMMANDS = (
     "backtest", "train", "sft", "evaluate", "demo", "experiment", "search", "check", "data", "models", "paper",
 )  # fmt: skip
 _PAPER_JOBS = (("run",), ("resume",), ("demo",))
-_GOES_ON = ("train", "sft", "demo", "experiment")  # they keep what they have done until they are stopped
+_RESUMABLE = ("train", "sft", "demo", "experiment")  # the same command continues where it stopped
 _KEPT = ("--store", "--runs", "--launch", "--workers", "--ray-address")  # of a training that is resumed
+_REPEATED = {"teams": "team", "variants": "variant", "overrides": "set"}  # fields whose option is given once a value
 
 
 def check_command(command: Sequence[str]) -> None:
-    """Raise `UserError` for what is no command that can be a job."""
+    """Raise `UserError` for what is not a command that can be a job."""
     if not command:
         raise UserError("no command is given: for example `cryptosentinel jobs run -- backtest --team ema_cross`")
     if command[0] not in JOB_COMMANDS:
         raise UserError(f"'{command[0][:50]}' cannot be a job: one of these can: {', '.join(JOB_COMMANDS)}")
     if command[0] == "paper" and command[1:2] not in _PAPER_JOBS:
         raise UserError("of a paper session only `paper run`, `paper resume` and `paper demo` can be a job")
-    for argument in command:
-        if "\0" in argument:
-            raise UserError("an argument holds a character of code 0: type it anew")
+    if any("\0" in argument for argument in command):
+        raise UserError("an argument holds a character of code 0: type it again")
 
 
-def backtest_command(request: BacktestRequest, store: str, runs: str) -> tuple[str, ...]:
-    """The command line of a backtest whose configuration is a preset or a file. What is as the command has it anyway
-    is left out."""
-    assert isinstance(request.config, str)
-    given: list[tuple[str, object]] = [
-        *_market_options(request),
-        *(("--team", team) for team in request.teams),
-        ("--start", request.start),
-        ("--end", request.end),
-        ("--decide-every", request.decide_every or None),
-        ("--finer", request.finer),
-        ("--rules", request.rules),
-        ("--record", request.record),
-        ("--like", request.like),
-        *(("--variant", variant) for variant in request.variants),
-        ("--seed", request.seed if request.seed != BacktestRequest.seed else None),
-        ("--store", store),
-        ("--runs", runs),
-        *(("--set", override) for override in request.overrides),
-    ]
-    if request.baselines is not None:
-        given.append(("--baselines", ",".join(request.baselines) or "none"))
-    command = _words(given)
-    command += ["--unmasked"] if request.unmasked else []
-    command += [] if request.check_lookahead else ["--no-check-lookahead"]
-    return ("backtest", *command)
+def command_words(command: Sequence[str]) -> str:
+    """A command as one types it in a shell."""
+    return shlex.join(("cryptosentinel", *command))
 
 
-def training_command(request: TrainRequest, store: str, runs: str) -> tuple[str, ...]:
-    """The command line of a training whose configuration is a preset or a file, or of going on with one."""
-    assert isinstance(request.config, str)
-    records: list[tuple[str, object]] = [("--store", store), ("--runs", runs)]
-    if request.resume:
-        return ("train", *_words([("--resume", request.resume), *records]))
-    changed = [("--set", override) for override in request.overrides]
-    return ("train", *_words([*_market_options(request), *records, *changed]))
+def request_command(words: Sequence[str], request: MarketRequest, **more: str) -> tuple[str, ...]:
+    """The command line `words` of a request whose configuration is a preset or a file. `more` are other options.
+
+    A value follows "=", so that it may begin with a dash; a field that has its default is left out.
+    """
+    command = [*words]
+    for one in fields(request):
+        value, option = getattr(request, one.name), f"--{one.name.replace('_', '-')}"
+        if one.name in _REPEATED:
+            command += [f"--{_REPEATED[one.name]}={item}" for item in value]
+        elif one.name == "origin" or value == one.default:
+            continue
+        elif isinstance(value, bool):
+            command.append(option if value else f"--no-{option[2:]}")
+        else:
+            command.append(f"{option}={','.join(value) or 'none' if isinstance(value, tuple) else value}")
+    return (*command, *(f"--{name}={value}" for name, value in more.items()))
 
 
-def session_command(request: WindowRequest, team: str, store: str, runs: str) -> tuple[str, ...]:
-    """The command line of a paper session of a team on recorded bars."""
-    assert isinstance(request.config, str)
-    given: list[tuple[str, object]] = [
-        *_market_options(request),
-        ("--start", request.start),
-        ("--end", request.end),
-        ("--decide-every", request.decide_every or None),
-        ("--team", team),
-        ("--store", store),
-        ("--runs", runs),
-        *(("--set", override) for override in request.overrides),
-    ]
-    return ("paper", "run", *_words(given))
-
-
-def resume_command(session: str, store: str, runs: str, *, release: bool) -> tuple[str, ...]:
+def session_resume_command(session: str, store: str, runs: str, *, release: bool) -> tuple[str, ...]:
     """The command line that resumes a paper session; `release` takes its kill switch back."""
-    released = ["--release"] if release else []
-    return ("paper", "resume", *_words([("--store", store), ("--runs", runs)]), *released, "--", session)
+    return ("paper", "resume", f"--store={store}", f"--runs={runs}", *(["--release"] if release else []), "--", session)
 
 
 def download_command(
     exchange: str, market: str, symbols: str, timeframes: str, start: str, out: Path
 ) -> tuple[str, ...]:
-    """The command line of a download into the folder `out`, which goes on where it stopped."""
-    given: list[tuple[str, object]] = [
-        ("--exchange", exchange), ("--market", market), ("--symbols", symbols), ("--timeframe", timeframes),
-        ("--start", start), ("--out", out),
-    ]  # fmt: skip
-    return ("data", "download", *_words(given))
+    """The command line of a download into the folder `out`, which continues where it stopped."""
+    given = {"exchange": exchange, "market": market, "symbols": symbols, "timeframe": timeframes, "start": start}
+    return ("data", "download", *(f"--{name}={value}" for name, value in given.items() if value), f"--out={out}")
 
 
-def resumed_command(job: Job) -> tuple[str, ...]:
-    """The command that goes on with a job that has stopped. Raises `UserError` where nothing can go on."""
+def resumed_command(job: Job) -> tuple[str, ...] | None:
+    """The command that continues a job that has stopped; None where nothing can continue."""
     command = job.request.command
-    if job.status == "done":
-        raise UserError(f"job {job.name} is done: there is nothing to go on with")
+    if job.active or job.status == "done":
+        return None
     if command[0] == "train" and job.run:
         return ("train", "--resume", job.run, *_kept(command))
-    if command[:2] == ("paper", "run") and job.run:
-        return ("paper", "resume", job.run, *_kept(command))
-    if can_go_on(job):
-        return command
-    raise UserError(
-        f"job {job.name} is a '{command[0]}', which keeps nothing to go on with: start it anew with `cryptosentinel "
-        f"jobs run -- {command[0]} ...`"
-    )
-
-
-def can_go_on(job: Job) -> bool:
-    """Whether it has stopped and keeps what a second one begins with."""
-    command = job.request.command
-    recorded = any(one == "--record" or one.startswith("--record=") for one in command)
-    session = command[:2] in (("paper", "run"), ("paper", "resume")) and bool(job.run)
-    return not job.active and job.status != "done" and (recorded or session or command[0] in _GOES_ON)
-
-
-def _market_options(request: MarketRequest) -> list[tuple[str, object]]:
-    """What every command on a market takes."""
-    return [
-        ("--config", request.config),
-        ("--data", request.data),
-        ("--symbols", ",".join(request.symbols)),
-        ("--timeframe", request.timeframe),
-        ("--resample", request.resample),
-        ("--funding", request.funding),
-        ("--news", request.news),
-    ]
-
-
-def _words(given: Sequence[tuple[str, object]]) -> list[str]:
-    """Options as arguments, without those that are empty; with "=", so that a value may begin with a dash."""
-    return [f"{option}={value}" for option, value in given if value is not None and value != ""]
+    if command[:2] in (("paper", "run"), ("paper", "resume")) and job.run:
+        return ("paper", "resume", job.run, *_kept(command)) if command[1] == "run" else command
+    recorded = any(one.partition("=")[0] == "--record" for one in command)
+    return command if recorded or command[0] in _RESUMABLE else None
 
 
 def _kept(command: Sequence[str]) -> list[str]:

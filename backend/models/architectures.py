@@ -93,7 +93,7 @@ def architecture_of(training: TrainingConfig, nano: NanoConfig) -> PreTrainedCon
     is none of them."""
     if training.start_from:
         team = team_folder(training.start_from)
-        return read_config(base_of_team(team, read_manifest(team)))
+        return read_config(base_of_team(team, read_manifest(team), training.base_model))
     if not training.base_model:
         return nano_config(
             nano.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers, intermediate_size=nano.intermediate_size

@@ -188,7 +188,7 @@ def check_run(folder: Path, named: Path | None = None) -> Findings:
     if manifest is not None and manifest.weights() is None:
         findings.note("adapters", "no version passed the gate of validation: the team is the base itself")
     elif manifest is not None:
-        missing = sorted(set(roles_of(manifest.config.team.roles)) - {one.role for one in kept if one.in_team})
+        missing = sorted(set(roles_of(manifest.team.roles)) - {one.role for one in kept if one.in_team})
         if missing:
             kept_in = folder / (manifest.weights() or "")
             detail = f"{kept_in} holds nothing of {', '.join(missing)}: copy it from the run anew"
@@ -404,12 +404,8 @@ def _version(path: Path, given: str | None, base: Path | None) -> tuple[bool, st
 
 def _base_in(folder: Path, manifest: TeamManifest, findings: Findings, named: Path | None) -> Path | None:
     """The base of a team; None, with a finding, where it cannot be had."""
-    from backend.models.manifest import team_notice
     from backend.models.registry import base_of_team
 
-    said = team_notice(folder, manifest)
-    if said:
-        findings.note("team", said)
     try:
         return base_of_team(folder, manifest, str(named or ""))
     except UserError as error:

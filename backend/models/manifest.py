@@ -1,22 +1,23 @@
-"""The manifest of a team's folder: base model, adapters and the configuration that they were trained with.
+"""The manifest of a team's folder: base model, adapters, and how the team is built from them.
 
-A team's folder may come from anybody. `read_manifest` takes from its manifest what `backend.config.artefacts` allows;
-base and weights lie in the folder, or the base is one that the user names or has pulled himself.
+A team's folder may come from anybody. Its manifest has no field for what is run, contacted, read elsewhere or spent:
+those settings come from the user. Base and weights lie in the folder, or the base is one that the user names or has
+pulled.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from backend.config.artefacts import Withheld, notice, places_in, taken_from
-from backend.config.base import Section
-from backend.config.ownership import is_signed, sign
-from backend.config.schema import Config
+from backend.config.base import LoraRank, Section
+from backend.config.engine import EngineConfig
+from backend.config.market import CostsConfig
+from backend.config.schema import Config, TeamConfig
+from backend.config.training import TrainingConfig
 from simulator.documents import read_document
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -30,58 +31,84 @@ _MOST_BYTES = 4 * 2**20
 
 
 class TrainedSpan(Section):
-    """Bars that a team learnt from, or that a version of it was chosen by: of the market with the hash `data_hash`,
-    from `first` to the close `until` (ms). `origin` says which other markets have the same bars."""
+    """Bars that a team was trained on or selected by: of the market with the hash `data_hash`, from `first` to the
+    close `until` (ms). `origin` tells which other markets have the same bars, `shares` are those of training and
+    validation, and `costs` those at which it traded them."""
 
     data_hash: str
     first: int
     until: int
     origin: str
+    shares: tuple[float, float]
+    costs: CostsConfig
+
+
+class TeamLora(Section):
+    """What was trained: adapters of a rank, or whole copies of the base."""
+
+    weights: Literal["lora", "full"] = "lora"
+    rank: LoraRank = 16
+
+
+class TeamModel(Section):
+    """How the model is sampled and computed."""
+
+    temperature: float = Field(1.0, gt=0.0, le=5.0)
+    empty_think: bool = False
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
 
 class TeamManifest(Section):
-    """What `team.json` says: where base model and adapters are, relative to it, and the configuration of the run.
-
-    `adapters` is None where no version was kept, `start` where the run began with the base alone. `stated` is the
-    configuration as it stands there, which is only compared and shown; `config` is what may be used of it. `signature`
-    is that of the user who trained the team, of where base and data lie and of `trained_on`, the bars that it learnt
-    from: what he wrote himself is no stranger's. Teams of former versions do not say `trained_on`.
-    """
+    """The content of `team.json`. Paths are relative to it; `adapters` is None where no version was kept, `start` where
+    the run began with the base alone. `trained_on` are the bars that the team learned from."""
 
     base: str
     adapters: str | None
     start: str | None = None
-    stated: Config = Field(alias="config")
+    team: TeamConfig = TeamConfig()
+    lora: TeamLora = TeamLora()
+    model: TeamModel = TeamModel()
     trained_on: tuple[TrainedSpan, ...] = ()
-    signature: str = ""
+
+    @field_validator("team")
+    @classmethod
+    def _no_code(cls, team: TeamConfig) -> TeamConfig:
+        if team.tools:
+            raise ValueError("a team's folder cannot name tools: set team.tools yourself, with --set or --config")
+        return team
+
+    @classmethod
+    def of(cls, config: Config, **places: Any) -> Self:
+        """The manifest of a team that was trained with `config`; `places` are the other fields."""
+        training, engine = config.training, config.engine
+        return cls(
+            team=config.team.model_copy(update={"tools": ()}),
+            lora=TeamLora(weights=training.weights, rank=training.lora_rank),
+            model=TeamModel(
+                temperature=training.temperature, empty_think=engine.empty_think, precision=engine.precision
+            ),
+            **places,
+        )
 
     @property
-    def config(self) -> Config:
-        """The settings of the training that a team's folder may say."""
-        return taken_from(self.stated, own_places=self.own)[0]
+    def training(self) -> TrainingConfig:
+        """The settings from which the policies are built again, the defaults in place of all others."""
+        lora = {"weights": self.lora.weights, "lora_rank": self.lora.rank, "temperature": self.model.temperature}
+        return TrainingConfig().model_copy(update=lora)
 
     @property
-    def own(self) -> bool:
-        """Whether this user has written where base and data of the team lie."""
-        return is_signed(self._places(), self.signature)
+    def engine(self) -> EngineConfig:
+        """The settings of the decoder, the defaults in place of all others."""
+        return EngineConfig(empty_think=self.model.empty_think, precision=self.model.precision)
 
-    def signed(self) -> Self:
-        """The manifest with this user's signature of where its base and data lie."""
-        return self.model_copy(update={"signature": sign(self._places())})
-
-    def withheld(self, given: Collection[str] = ()) -> tuple[Withheld, ...]:
-        """The settings that a team's folder may not say, but for those that the user sets himself (`given`)."""
-        return taken_from(self.stated, given, own_places=self.own)[1]
+    @property
+    def costs(self) -> CostsConfig | None:
+        """The costs of its last training; None where that is not listed."""
+        return self.trained_on[-1].costs if self.trained_on else None
 
     def weights(self, *, trained: bool = True) -> str | None:
         """The weights that the team answers with, or with `trained` False did when its run began; None: the base's."""
         return self.adapters or self.start if trained else self.start
-
-    def _places(self) -> dict[str, Any]:
-        places = {"base": self.base, **places_in(self.stated)}
-        if self.trained_on:  # the signatures of former versions hold
-            places["trained_on"] = [one.model_dump() for one in self.trained_on]
-        return places
 
 
 def sample_team() -> Path:
@@ -103,7 +130,7 @@ def team_name(folder: Path) -> str:
 
 def write_manifest(folder: Path, manifest: TeamManifest) -> None:
     """Make `folder` one that `load_team` reads."""
-    document = manifest.model_dump(mode="json", by_alias=True)
+    document = manifest.model_dump(mode="json")
     write_whole(folder / MANIFEST, json.dumps(document, indent=2) + "\n")
 
 
@@ -124,8 +151,3 @@ def read_manifest(folder: Path) -> TeamManifest:
         if name is not None:
             check_links(path_inside(folder, name, str(path)), folder)
     return manifest
-
-
-def team_notice(folder: Path, manifest: TeamManifest, given: Collection[str] = ()) -> str:
-    """One sentence on what was not taken from a team's folder; empty where nothing was withheld."""
-    return notice(str(folder / MANIFEST), manifest.withheld(given))

@@ -99,8 +99,8 @@ def resolve_base(name: str, models: Path = MODELS) -> Path:
 
 
 def base_of_team(folder: Path, manifest: TeamManifest, named: str = "") -> Path:
-    """The folder of a team's base model: in its own folder, or else the one that the user `named`, has trained it on
-    himself, or has pulled by that name. The team that a run began with lies in the run's folder, and so may its base.
+    """The folder of a team's base model: in its own folder, or else the one that the user `named` or
+    has pulled by that name. The team that a run began with lies in the run's folder, and so may its base.
 
     Raises `UserError` for a base that is in none of these places.
     """
@@ -118,8 +118,6 @@ def base_of_team(folder: Path, manifest: TeamManifest, named: str = "") -> Path:
         return own
     if named:
         return resolve_base(named)
-    if manifest.own and own.is_dir():
-        return own
     pulled = MODELS / Path(manifest.base).name
     if Path(manifest.base).name and "\0" not in manifest.base and pulled.is_dir():
         return pulled

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from backend.errors import INTERRUPTED
-from backend.jobs.processes import start_detached
+from backend.jobs.queue import start_detached
 from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.files import write_whole
 

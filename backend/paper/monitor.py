@@ -215,7 +215,7 @@ def paper_problem(record: RunRecord, folder: Path, now: float) -> str:
         return ""
     if record.status != "running":
         return f"it does not run: {record.status}{f' ({record.message})' if record.message else ''}"
-    config, _ = stored_config(record)
+    config = stored_config(record)
     silence = most_silence(config, interval_of(config.market.resample or config.market.timeframe))
     try:
         passed = now - (folder / LOG).stat().st_mtime

@@ -17,9 +17,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
-from backend.config.ownership import key_file
 from backend.config.schema import SANDBOX, Config
 from backend.paper.journal import EntryKind
 from backend.store.records import JournalRecord
@@ -234,7 +234,8 @@ def sandbox_of(config: Config, symbols: tuple[str, ...]) -> Iterator[SandboxAcco
 @contextmanager
 def sole_use(keys: SandboxKeys) -> Iterator[None]:
     """Hold the account of `keys` for a block. Raises `UserError` where another session of this machine has it."""
-    folder = key_file().parent / "accounts"
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    folder = Path(state) / "cryptosentinel" / "accounts"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(folder / f"{keys.account}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:

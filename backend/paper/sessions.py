@@ -16,7 +16,6 @@ from typing import Any
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account, limits_of
 from backend.config.load import load_config
-from backend.config.ownership import is_own, signed
 from backend.config.schema import RECORDED, SANDBOX, Config
 from backend.decisions.backtest_document import write_backtest
 from backend.paper.alerts import AlertKind
@@ -37,8 +36,6 @@ from backend.paper.promotion.check import Promotable, promotable
 from backend.paper.promotion.promoter import Promoter
 from backend.paper.promotion.request import PROMOTE_FILE, PromotionRequest
 from backend.paper.records.stored import (
-    PROMOTED,
-    admit_team,
     digest_of_named,
     newest_entries,
     promotions_in,
@@ -183,7 +180,7 @@ def run_paper(
             }
             now = int(time.time() * 1000)
             data_hash = begin.source.content_hash
-            record = RunRecord(run, PAPER, request.seed, data_hash, now, signed(run, document))
+            record = RunRecord(run, PAPER, request.seed, data_hash, now, document)
             with _recorded(opened, record) as outcomes:
                 journal = Journal(opened, run)
                 journal.write("start", begin.feed.clock.now(), start)
@@ -383,9 +380,7 @@ def play_session(
         proof = promotable(parts.store, parts.store.run(run), config)
         if (proof.team, proof.digest) != (request.team, request.digest):
             raise UserError(f"{request.team or PROMOTE_FILE} is not what `paper promote` has checked: ask for it again")
-        loaded = team_of_digest(proof.team, proof.digest, config)
-        admit_team(parts.store, run, proof.digest)  # before the journal says so: a session goes on with no other
-        return proof, loaded
+        return proof, team_of_digest(proof.team, proof.digest, config)
 
     def refuse(why: str) -> None:
         parts.journal.write("notice", bars.now(), {"kind": "promotion", "detail": f"refused: {why}"})
@@ -464,9 +459,7 @@ def _with_shadow(store: Store, record: RunRecord, team: str) -> RunRecord:
         number += 1
         if any(one.run == former and one.status != "finished" for one in store.runs()):
             store.finish_run(former, "finished", f"{team} is the shadow now")
-    theirs = () if is_own(record.run, record.config) else (PROMOTED,)  # is not signed unseen
-    document = {key: value for key, value in record.config.items() if key not in theirs}
-    return replace(record, config=signed(record.run, {**document, "shadow": team, "shadows": number}))
+    return replace(record, config={**record.config, "shadow": team, "shadows": number})
 
 
 def _shadow_of(parts: SessionParts, start: dict[str, Any], released: bool) -> ShadowRun | None:
@@ -474,9 +467,9 @@ def _shadow_of(parts: SessionParts, start: dict[str, Any], released: bool) -> Sh
     store, main, run = parts.store, parts.record, shadow_name(parts.record)
     known = {one.run for one in store.runs()}
     name = str(main.config["shadow"])
-    document = {key: value for key, value in main.config.items() if key not in ("shadow", "shadows", PROMOTED)}
+    document = {key: value for key, value in main.config.items() if key not in ("shadow", "shadows")}
     document |= {"team": name, "team_digest": digest_of_named(name, parts.config), "shadow_of": main.run}
-    record = store.run(run) if run in known else replace(main, run=run, config=signed(run, document))
+    record = store.run(run) if run in known else replace(main, run=run, config=document)
     if record.status == "failed" and record.message == _OTHER_FILES:
         return None
     if record.config.get("team_digest", "") != document["team_digest"]:

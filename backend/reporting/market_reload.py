@@ -10,7 +10,7 @@ import numpy as np
 
 from backend.builders.market import load_market
 from backend.store.records import RunRecord
-from backend.store.run_record import how_to_trust, stored_config
+from backend.store.run_record import own_config
 from simulator.backtest.regimes import Regimes, usual_regimes
 from simulator.errors import DataError, UserError
 from simulator.market.market import Bars, Market
@@ -36,11 +36,8 @@ class MarketReload:
 
 def market_of(run: RunRecord) -> Market:
     """The market of `run`, from the data that it was made with. Raises `UserError` where that is gone or has changed
-    since."""
-    config, withheld = stored_config(run)
-    needed = [one for one in withheld if one.measured]
-    if needed:
-        raise UserError(how_to_trust(run, needed))
+    since, and for an imported run."""
+    config = own_config(run)
     market = load_market(config.market, config.costs)
     if market.content_hash != run.data_hash:
         raise DataError(

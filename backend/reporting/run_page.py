@@ -34,12 +34,15 @@ from backend.reporting.run_summary import RunSummary, WindowResult, how_it_was_r
 from backend.reporting.trade_sections import candles_block
 from backend.reporting.training.curves import CurveMark, Curves, learning_curves, optimizer_curves, reward_curves
 from backend.store.records import RunRecord
-from backend.store.run_record import how_to_trust, stored_config
+from backend.store.run_record import stored_config
 from backend.store.store import Store
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
 
 _EVALUATIONS = (("held_out", "Held-out windows"), ("no_edge", "No-edge twin"))
+_READ_FIRST = (
+    "This run was imported. With --config its settings count as your own: first read what they run, contact and open."
+)
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,9 @@ class RunPage:
         return self.summary.settings
 
     def settings_file(self) -> tuple[str, str]:
-        """The settings as a TOML file for --config, and what it leaves out, in words; empty where that is nothing.
-
-        A file that the user names is his own configuration: of a run that he did not make it holds only what an
-        artefact may say. Raises `ConfigError` for settings that cannot be read.
-        """
-        config, withheld = stored_config(self.run)
-        return as_toml(config.to_dict()), how_to_trust(self.run, withheld) if withheld else ""
+        """The settings as a TOML file for --config, and a warning for those of an imported run; else empty. Raises
+        `ConfigError` for settings that cannot be read."""
+        return as_toml(stored_config(self.run).to_dict()), _READ_FIRST if self.run.imported else ""
 
     @cached_property
     def windows(self) -> list[WindowPage]:

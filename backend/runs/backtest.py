@@ -23,7 +23,6 @@ from backend.builders.plugins import load_plugins
 from backend.builders.strategies import NamedStrategy, made_ready, named_strategies, named_strategy
 from backend.builders.variants import ALTERED_FUTURE, Variant
 from backend.config.load import load_config, merged_settings
-from backend.config.ownership import signed
 from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import SCRIPTED, Config, model_named
 from backend.decisions.backtest_document import InferenceCost, inference_cost, write_backtest
@@ -33,7 +32,7 @@ from backend.evaluation.compare import baselines
 from backend.evaluation.in_sample import IN_SAMPLE, overlaps
 from backend.evaluation.memorisation import cutoff_note, headlines_note, masking_note
 from backend.evaluation.trials import record_trial
-from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
+from backend.models.manifest import MANIFEST, read_manifest, team_folder
 from backend.reporting.report import write_report
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import BacktestOutcome
@@ -132,7 +131,7 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
     chosen_window = choose_window(market, request, max(warm_ups))
     window = chosen_window.window
     first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
-    marked, unknown = overlaps(request.teams, config, market, first, last, allowed=request.in_sample)
+    marked = overlaps(request.teams, config, market, first, last, allowed=request.in_sample)
     subjects = [strategies[name][0] if name in strategies else subject_of(name, config) for name in request.teams]
     if len({subject.name for subject in subjects}) < len(subjects):
         raise UserError("the same team is named twice: give each --team once")
@@ -151,7 +150,6 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
         *marked.values(),
         *chosen_window.notes,
         *chosen,
-        *unknown,
         *notes_on(request.teams, config, market, window),
         *notes_on_headlines(subjects, market, window),
     ]
@@ -256,12 +254,10 @@ def notes_on(names: Sequence[str], config: Config, market: Market, window: Windo
         folder = team_folder(name)
         if name != SCRIPTED and (folder / MANIFEST).is_file():
             manifest = read_manifest(folder)
-            own, said = manifest.config, team_notice(folder, manifest)
-            notes += [said] if said else []
-            other = other_costs(own.costs, config.costs)
+            other = other_costs(manifest.costs or config.costs, config.costs)
             if other:
                 notes.append(f"{name} was trained with other costs than it is tested with: {', '.join(other)}")
-            cutoff = config.team.knowledge_cutoff or own.team.knowledge_cutoff
+            cutoff = config.team.knowledge_cutoff or manifest.team.knowledge_cutoff
             warning = cutoff_note(name, cutoff, first, last)
             notes += [] if warning is None else [warning]
     return notes
@@ -318,7 +314,6 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
             if isinstance(subject, NamedStrategy):
                 played = play_strategy(subject, plan.market_of(subject.name), window, plan.account.terms)
                 result = played.result
-                observer.equity(subject.name, result.times.tolist(), result.equity.tolist())
                 advanced(bars)
                 lookahead = lookahead_verdict(
                     played,
@@ -330,12 +325,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
                     later.append(f"{subject.name}: {lookahead.sentence()}")
             else:
                 throughput = Throughput()
-
-                def decided(done: int, moment: int, equity: float, name: str = subject.name) -> None:
-                    observer.equity(name, [moment], [equity])
-                    advanced(done)
-
-                episode, notes_on_engine = _episode(subject, plan, throughput, decided, store, run)
+                episode, notes_on_engine = _episode(subject, plan, throughput, advanced, store, run)
                 result = episode.result
                 cost = inference_cost(episode.ledger, throughput, subject.replayed)
                 later += remarks(subject.name, episode, plan.market_of(subject.name))
@@ -357,8 +347,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
                 later.append(masking_note(name, results[name], results[name + UNMASKED], plan.seed))
         record = store.run(run)
         notes = [*refused, *plan.notes, *dict.fromkeys(later)]
-        document = {**record.config, "notes": notes, "trials": trials}
-        store.set_document(replace(record, config=signed(run, document)))
+        store.set_document(replace(record, config={**record.config, "notes": notes, "trials": trials}))
     return write_report(store, run, folder)
 
 
@@ -366,14 +355,12 @@ def _episode(
     subject: LoadedTeam,
     plan: BacktestPlan,
     throughput: Throughput,
-    on_decision: Callable[[int, int, float], None],
+    on_decision: Callable[[int], None],
     store: Store,
     run: str,
 ) -> tuple[EpisodeResult, tuple[str, ...]]:
     """The team's episode with its decisions stored, and the notes of its engine. If it ends early, its decisions so far
-    are stored too.
-
-    `on_decision` gets the bars that are done, the close (ms) at which the account stands, and its equity there."""
+    are stored too. `on_decision` gets the bars that are done."""
     market = plan.market_of(subject.name)
     game: BacktestRun
     if subject.name in plan.sources and plan.sources[subject.name].variant == ALTERED_FUTURE:
@@ -386,13 +373,9 @@ def _episode(
 
         team, recorder = recording(subject, plan.recording)
     decisions: list[tuple[int, TeamDecision]] = []
-
-    def advanced(done: int) -> None:
-        on_decision(done, int(market.open_time[game.index]) + market.interval, game.account().equity)
-
     task = play(
         team.team, game, limits_of(plan.config.guard), plan.seed,
-        on_decision=advanced, budget=team.budget, decisions=decisions,
+        on_decision=on_decision, budget=team.budget, decisions=decisions,
         thinking_time=thinking_time_of(plan.config),
     )  # fmt: skip
     try:

@@ -10,7 +10,6 @@ from backend.builders.market import account_of, limits_of, load_market
 from backend.builders.plugins import load_plugins
 from backend.builders.strategies import NamedStrategy, made_ready, named_strategy
 from backend.config.schema import SCRIPTED, Config
-from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
 from backend.runs.backtest import market_settings
 from backend.runs.requests import CheckRequest
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
@@ -62,7 +61,7 @@ def check_case(request: CheckRequest) -> CheckCase:
     """Load the strategy or the team of the request, its market and its account. Raises `UserError`."""
     if bool(request.strategy) == bool(request.team):
         raise UserError("say what to check: either --strategy NAME (or module:Class) or --team scripted (or a folder)")
-    config, strategy, said, warm_up = market_settings(request), None, "", WARM_UP_BARS
+    config, strategy, warm_up = market_settings(request), None, WARM_UP_BARS
     load_plugins(config)
     if request.strategy:
         strategy, warm_up = made_ready(named_strategy(request.strategy))
@@ -70,13 +69,10 @@ def check_case(request: CheckRequest) -> CheckCase:
     else:
         loaded = _checked_team(request.team, config)
         loaded = loaded.at_temperature(0.0) if request.greedy else loaded
-        folder = team_folder(request.team)
-        if (folder / MANIFEST).is_file():
-            said = team_notice(folder, read_manifest(folder))
         name, drive = loaded.name, team_drive(loaded, limits_of(config.guard), request.seed)
     market = load_market(config.market, config.costs)
     chosen = choose_window(market, request, warm_up)
-    account, notes = account_of(config, market), [*chosen.notes, *([said] if said else [])]
+    account, notes = account_of(config, market), list(chosen.notes)
     if account.venue.mark is not None:
         # Mark prices belong to the bars of the whole market; the altered markets have fewer bars.
         notes.append("mark prices are left out here; accounts are valued at the trade price")

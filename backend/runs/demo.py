@@ -78,7 +78,15 @@ def run_demo(
         observer.started(RunStart(run, folder, config, market, account))
         hardware = describe_hardware(config.training)
         with recorded_run(
-            opened, run, "demo", config.training.seed, market.content_hash, config, resumes=True, hardware=hardware
+            opened,
+            run,
+            "demo",
+            config.training.seed,
+            market.content_hash,
+            config,
+            resumes=True,
+            hardware=hardware,
+            folder=str(folder.resolve()),
         ):
             try:
                 with started(min(workers or most, most)) as processes:

@@ -9,9 +9,7 @@ from typing import Any
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import account_of, load_market, other_costs, venue_record
 from backend.builders.teams import configured_team
-from backend.config.artefacts import notice
-from backend.config.ownership import signed
-from backend.config.schema import Config, ConfigError
+from backend.config.schema import Config
 from backend.evaluation.evaluate import (
     TRAINED,
     WARM_STARTED,
@@ -24,15 +22,15 @@ from backend.evaluation.evaluate import (
 from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict, judged
 from backend.evaluation.gate_data import held_out_rules
 from backend.evaluation.in_sample import IN_SAMPLE, overlaps
-from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
+from backend.models.manifest import MANIFEST, read_manifest, team_folder
 from backend.models.team_digest import team_digest
 from backend.reporting.comparison.decision_value import HELD_OUT_VALUE
 from backend.reporting.report import write_report
 from backend.runs.backtest import notes_on_headlines
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, EvaluateRequest, Observer, RunStart
-from backend.store.records import EvaluationRecord
-from backend.store.run_record import new_run_id, recorded_run, store_at
+from backend.store.records import EvaluationRecord, RunRecord
+from backend.store.run_record import new_run_id, recorded_run, store_at, stored_config
 from backend.store.store import Store
 from backend.training.rollout.held_out_value import (
     greedy_teams,
@@ -41,6 +39,8 @@ from backend.training.rollout.held_out_value import (
 )
 from simulator.backtest.run import Window
 from simulator.market.market import Market
+
+_TRAININGS = ("train", "sft", "demo")  # kinds of runs that make a team
 
 
 def evaluate_team(
@@ -53,7 +53,9 @@ def evaluate_team(
 
     Raises `UserError` for a request that cannot be met; then nothing is recorded.
     """
-    config, notes = _settings(request)
+    with store_at(store) as opened:
+        trained = training_of(opened, team_folder(request.folder))
+    config, notes = _settings(request, trained)
     market = load_market(config.market, config.costs)
     name = str(request.folder)
     digest = team_digest(team_folder(request.folder), config.training.base_model) if request.gate else ""
@@ -65,8 +67,8 @@ def evaluate_team(
     windows = held_out_windows(config, market)
     whole = Window(min(one.start for one in windows), max(one.stop for one in windows), 1)
     first, last = (int(market.open_time[bar]) + market.interval for bar in (whole.start, whole.stop))
-    marked, unknown = overlaps([name], config, market, first, last, allowed=request.in_sample)
-    notes += (*marked.values(), *unknown)
+    marked = overlaps([name], config, market, first, last, allowed=request.in_sample)
+    notes += tuple(marked.values())
     marks: dict[str, Any] = {IN_SAMPLE: marked} if marked else {}
     notes += tuple(notes_on_headlines(teams[:1], market, whole))
     account = account_of(config, market)
@@ -86,19 +88,19 @@ def evaluate_team(
                 no_edge = measure(config, twin, teams[:2], "no_edge", opened, run, observer.progress).result
             folder_of_team = team_folder(request.folder)
             has_manifest = (folder_of_team / MANIFEST).is_file()
-            trained_on = read_manifest(folder_of_team).config if has_manifest else config
+            trained_at = read_manifest(folder_of_team).costs if has_manifest else None
             value = value_of(config, market, teams[0], teams[1], opened, run, observer)
             sentence = verdict(
                 held_out,
                 no_edge,
-                other_costs(trained_on.costs, config.costs),
+                other_costs(trained_at or config.costs, config.costs),
                 "" if value is None else value_sentence(value),
             )
             if marked:
                 sentence = f"{'. '.join(marked.values())}. {sentence}"
-            gate = _gate(request, config, market, measured, no_edge, digest) if request.gate else None
+            gate = _gate(request, config, market, measured, no_edge, digest, trained) if request.gate else None
             if gate is not None:
-                opened.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, signed(run, gate.to_json(), GATE_RECORD)))
+                opened.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, gate.to_json()))
             opened.add_evaluation(summary_record(run, sentence, time.monotonic() - started))
         report = write_report(opened, run, folder)
     return EvaluationOutcome(run, folder, report, config, sentence, held_out, no_edge, gate=gate, value=value)
@@ -134,32 +136,32 @@ def _gate(
     measured: Measurement,
     no_edge: dict[str, Any] | None,
     digest: str,
+    trained: RunRecord | None,
 ) -> GateVerdict:
     """The verdict on the team whose files had the digest `digest` when it was measured."""
     folder = team_folder(request.folder)
     rules = judged(config.gate, config.evaluation, measured.result, no_edge, measured.decisions)
-    rules += held_out_rules(read_manifest(folder), config, market, held_out_windows(config, market))
+    windows = held_out_windows(config, market)
+    rules += held_out_rules(read_manifest(folder), config, market, windows, trained_here=trained is not None)
     if team_digest(folder, config.training.base_model) != digest:
         rules.append(GateRule("files", False, f"the files in {folder} changed while the team was measured"))
     return GateVerdict(str(folder), digest, market.content_hash, tuple(rules))
 
 
-def _settings(request: EvaluateRequest) -> tuple[Config, tuple[str, ...]]:
+def training_of(store: Store, folder: Path) -> RunRecord | None:
+    """The run of this store that trained the team in `folder`; None for a team of any other origin."""
+    where = folder.resolve()
+    trainings = (one for one in store.runs() if one.kind in _TRAININGS and not one.imported)
+    return next((one for one in trainings if one.run == where.name or one.config.get("folder") == str(where)), None)
+
+
+def _settings(request: EvaluateRequest, trained: RunRecord | None) -> tuple[Config, tuple[str, ...]]:
     """The configuration of the request, or that of the team's training with the request's overrides; and what a reader
-    must know of it. Raises `ConfigError` where the team's folder says what only the user may say, and the measurement
-    would be another one without it."""
-    folder, given = team_folder(request.folder), request.given()
+    must know of it."""
+    if not request.config and trained is not None:
+        return request.on(stored_config(trained)), ()
+    config = request.settings()
     if request.config:
-        config = request.settings()
-        manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
-        said = "" if manifest is None else team_notice(folder, manifest)
-        return config, (said,) if said else ()
-    manifest = read_manifest(folder)
-    needed = [one for one in manifest.withheld(given) if one.measured]
-    if needed:
-        raise ConfigError(
-            f"{notice(str(folder / MANIFEST), needed)}. Without it another market would be measured; or name a "
-            "configuration of your own with --config"
-        )
-    said = team_notice(folder, manifest, given)
-    return request.on(manifest.config), (said,) if said else ()
+        return config, ()
+    measured_on = config.market.data or "the market of the preset demo"
+    return config, (f"no run in this store trained {request.folder}: it is measured on {measured_on} (see --config)",)

@@ -5,12 +5,11 @@ A field of a request that is left out changes nothing: then the configuration de
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backend.config.artefacts import given_keys
 from backend.config.base import suggestion
 from backend.config.load import load_config
 from backend.config.places import RUNS
@@ -92,10 +91,6 @@ class MarketRequest(RunRequest):
         """As for every request, with the fields of the market. An empty `config` is the preset `demo`, or
         `recorded_training` where `data` is a folder of bars."""
         return self.on(self.config or (RECORDED_TRAINING if self.data else GENERATED))
-
-    def given(self) -> frozenset[str]:
-        """The keys of settings that the user sets in this request himself, outside of `config`."""
-        return given_keys(self.overrides, data=self.data, funding=self.funding, news=self.news)
 
     def options(self) -> dict[str, Any]:
         """As for every request, with the fields of the market."""
@@ -207,7 +202,8 @@ class TrainRequest(MarketRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(MarketRequest):
-    """The trained team in `folder` on held-out windows. An empty `config` is the configuration of its training. With
+    """The trained team in `folder` on held-out windows. An empty `config` is the configuration of its training, where
+    the store has that. With
     `gate`, the verdict on whether it may take the place of a team that trades is made and recorded. With `in_sample`,
     windows that overlap its training are measured too, and the result is marked for ever."""
 
@@ -280,9 +276,6 @@ class Observer:
 
     def progress(self, what: str, done: int, total: int) -> None:
         """`done` of `total` parts of `what` are finished."""
-
-    def equity(self, name: str, times: Sequence[int], values: Sequence[float]) -> None:
-        """The account of the team or strategy `name` at closes (ms) that were not told of before."""
 
     def trained(self, progress: Progress) -> None:
         """A step of training is finished."""

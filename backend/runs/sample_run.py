@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
-from backend.config.ownership import signed
 from backend.decisions.checked_documents import check_document
 from backend.runs.backtest import plan_backtest, play_backtest
 from backend.runs.requests import BacktestRequest
@@ -36,10 +34,7 @@ def add_sample_run(store: Store) -> str:
     path = sample_data() / _FILE
     if not path.is_file():
         raise UserError(f"{path} is not there: install the program again, or start a backtest of your own")
-    run, _ = import_run(store, path, check_document)
-    record = store.run(run)
-    store.set_document(replace(record, config=signed(run, record.config)))
-    return run
+    return import_run(store, path, check_document, own=True)[0]
 
 
 def make_sample_run(work: Path) -> tuple[Path, int]:

@@ -12,13 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from backend.builders.strategies import named_strategies
 from backend.config.load import load_config
-from backend.config.ownership import is_own
 from backend.config.schema import SCRIPTED, Config
 from backend.decisions.backtest_document import BacktestDocument, read_backtests
 from backend.models.manifest import MANIFEST
 from backend.runs.requests import RUNS, SILENT, BacktestRequest, Observer
 from backend.store.records import RunRecord
-from backend.store.run_record import how_to_trust, stored_config
+from backend.store.run_record import own_config
 from backend.store.store import Store
 from simulator.backtest.run import Window
 from simulator.errors import UserError
@@ -44,7 +43,6 @@ class StoredSetup:
     window: Window
     times: tuple[int, int]
     sources: Mapping[str, TeamSource]
-    withheld: str = ""  # what its record says and is not taken from it, in words
 
     @property
     def teams(self) -> tuple[str, ...]:
@@ -68,8 +66,6 @@ def like_stored(store: Store, request: BacktestRequest, observer: Observer = SIL
     if given:
         raise UserError(f"the window is that of run {request.like}: leave out {', '.join(given)}, or leave out --like")
     setup = stored_setup(store, request.like)
-    if setup.withheld:
-        observer.message(setup.withheld)
     first, last = setup.window_words
     return replace(
         request,
@@ -85,18 +81,15 @@ def like_stored(store: Store, request: BacktestRequest, observer: Observer = SIL
 
 
 def stored_setup(store: Store, run_id: str) -> StoredSetup:
-    """How a stored backtest was made. Raises `UserError` for another kind of run, one without a result, and one of
-    somebody else's whose settings may not be used."""
+    """How a stored backtest was made. Raises `UserError` for another kind of run, one without a result, and an
+    imported one."""
     run = store.run(run_id)
     results = {one.name: one.document for one in read_backtests(store, run_id)}
     stated = run.config.get("teams")
     tested = [str(name) for name in stated if name in results] if isinstance(stated, list) else []
     if run.kind != "backtest" or not tested:
         raise UserError(f"run {run_id} is no backtest with a result ({run.kind}, {run.status}): choose a backtest")
-    config, withheld = stored_config(run)
-    needed = [one for one in withheld if one.measured]
-    if needed:
-        raise UserError(how_to_trust(run, needed))
+    config = own_config(run)
     document = results[tested[0]]
     start = document.start
     every = _decide_every(run, store, document)
@@ -107,7 +100,6 @@ def stored_setup(store: Store, run_id: str) -> StoredSetup:
         window,
         (document.times[0], document.times[-1]),
         {name: source for name in tested if (source := named_source(run, name)) is not None},
-        how_to_trust(run, withheld) if withheld else "",
     )
 
 
@@ -127,7 +119,7 @@ def source_of(setup: StoredSetup, name: str, team: str = "") -> TeamSource:
 def named_source(run: RunRecord, name: str) -> TeamSource | None:
     """How the subject `name` of a run was named, as its record says; None where that is not known.
 
-    A run that this user did not make may name nothing that is loaded but what the program has itself.
+    An imported run may name nothing that is loaded but what the program has itself.
     """
     document = run.config.get(_SOURCES)
     if isinstance(document, dict) and name in document:
@@ -136,7 +128,7 @@ def named_source(run: RunRecord, name: str) -> TeamSource | None:
         except ValidationError:
             return None
         inside = source.team == SCRIPTED or source.team in named_strategies()
-        return source if inside or is_own(run.run, run.config) else None
+        return source if inside or not run.imported else None
     if name == SCRIPTED or name in named_strategies():
         return TeamSource(name)
     folder = RUNS / name

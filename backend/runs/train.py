@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from backend.builders.market import account_of, load_market, split, unknown_to_training
 from backend.builders.parts import part_notes
-from backend.config.artefacts import effect_of
-from backend.config.ownership import is_own
 from backend.config.schema import Config
-from backend.models.manifest import MANIFEST, read_manifest, team_folder, team_notice
 from backend.policies.hardware import describe_hardware, hardware_change
 from backend.processes import started
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import SftOutcome, TrainOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, SftRequest, TrainRequest
 from backend.store.records import EvaluationRecord
-from backend.store.run_record import how_to_trust, new_run_id, recorded_run, store_at, stored_config
+from backend.store.run_record import new_run_id, own_config, recorded_run, store_at
 from backend.store.store import Store
 from backend.training import rl_job
 from backend.training.checkpoints import TrainingState
@@ -180,10 +177,6 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT, store: Sto
     require_start(config.training)
     market = load_market(config.market, config.costs)
     try:
-        for name in request.sources:
-            team = team_folder(name)
-            if (team / MANIFEST).is_file() and (said := team_notice(team, read_manifest(team))):
-                observer.message(f"note: {said}")
         with store_at(store) as opened:
             about: dict[str, Any] = {"learned_from": list(request.sources), "folder": str(folder.resolve())}
             run, finished = _sft_run(opened, {"config": config.to_dict(), **about}, folder)
@@ -215,24 +208,15 @@ def _sft_run(store: Store, document: Mapping[str, Any], folder: Path) -> tuple[s
 
 
 def _resumed(store: Store, request: TrainRequest, folder: Path, process: TrainingProcess, observer: Observer) -> Config:
-    """The configuration of a run that goes on. Makes sure that no other program trains it.
-
-    Of a run that this user did not make, what its record may not say comes from the request. Raises `UserError`, also
-    where the request does not say it.
-    """
+    """The configuration of a run that goes on. Makes sure that no other program trains it. Raises `UserError`,
+    also for an imported run."""
     run = request.resume
     record = store.run(run)
     if record.kind != "train":
         raise UserError(f"run {run} is no training run: `cryptosentinel runs` lists those that are")
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder, so nothing to go on from: give --runs as before")
-    given = request.given()
-    config, withheld = stored_config(record, given)
-    if withheld:
-        raise UserError(how_to_trust(record, withheld))
-    if not is_own(run, record.config):
-        own = tuple(text for text in request.overrides if effect_of(text.partition("=")[0].strip()))
-        config = replace(request, overrides=own).on(config) if given else config
+    config = own_config(record)
     check_links(folder)
     process.check_resumed(folder)
     process.check(config)

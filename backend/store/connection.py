@@ -23,11 +23,11 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from surrealdb import BlockingWsSurrealConnection
+from surrealdb.data import cbor
 from surrealdb.errors import SurrealError, TransportError, UnexpectedResponseError
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from backend.store import local_server
-from backend.store.cbor import decoded, query_request
 from backend.store.engine import DATABASE, DISK_TROUBLE, NAMESPACE, DatabaseEngine
 from backend.store.errors import StoreDiskError, StoreError
 from backend.store.holding import COPY, QUERY, FolderHolding, hold, hold_copy
@@ -76,7 +76,8 @@ class _Local:
 
     def query_raw(self, text: str, parameters: dict[str, Any], /) -> dict[str, Any]:
         """See `StoreChannel`."""
-        answer: dict[str, Any] = decoded(self.ask(QUERY + query_request(text, parameters)))
+        request = cbor.encode({"id": "store", "method": "query", "params": [text, parameters]})
+        answer: dict[str, Any] = cbor.decode(self.ask(QUERY + request))
         return answer
 
     def close(self) -> None:
@@ -256,7 +257,7 @@ class Connection:
         except FolderHeld as held:
             if self._exclusive:
                 raise StoreError(f"store {folder} is in use by {held.holder}: end that one first") from held
-            if (address := local_server.find(folder, held.holder.launch)) is None:
+            if (address := local_server.find(folder)) is None:
                 raise
         except OSError as error:
             raise self._cannot_open(error) from error

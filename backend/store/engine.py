@@ -13,9 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from surrealdb.data import cbor
 from surrealdb_embedded import SyncEmbeddedDB
-
-from backend.store.cbor import encoded
 
 NAMESPACE, DATABASE = "cryptosentinel", "main"
 DISK_TROUBLE = "IO error"  # part of the engine's message when the disk fails it
@@ -79,7 +78,7 @@ class DatabaseEngine:
     def _opened(self) -> SyncEmbeddedDB:
         database = SyncEmbeddedDB(self._url)
         database.connect()
-        database.execute(encoded({"id": "store", "method": "use", "params": [NAMESPACE, DATABASE]}))
+        database.execute(cbor.encode({"id": "store", "method": "use", "params": [NAMESPACE, DATABASE]}))
         return database
 
     def _large_tables(self) -> set[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from backend.store.engine import DatabaseEngine
 from backend.store.errors import StoreDiskError, StoreError
 from backend.store.local_server import LocalServer, withdraw
-from backend.store.lock import FolderLock, refuse_links
+from backend.store.lock import FolderLock
 from backend.store.manifest import CLOSED_FILE, DATABASE_FOLDER, Known, needs_settling, take_manifest, write_digests
 from backend.store.schema import check_version, make_database_folder
 
@@ -128,7 +128,6 @@ def hold(folder: Path, prepare: Callable[[FolderHolding], None], exclusive: bool
             held.join()
             return held
         url = folder_url(folder)
-        refuse_links(folder)
         check_version(folder)
         lock = FolderLock(folder)
         holding: FolderHolding | None = None
@@ -137,7 +136,7 @@ def hold(folder: Path, prepare: Callable[[FolderHolding], None], exclusive: bool
             holding = FolderHolding(folder, lock, engine, known)
             prepare(holding)
             if not exclusive:
-                holding.server = _serve(folder, lock.launch, holding)
+                holding.server = _serve(folder, holding)
         except BaseException:
             if holding is not None:
                 holding.leave()
@@ -179,9 +178,9 @@ def _finish_compaction(folder: Path) -> None:
         shutil.rmtree(new)
 
 
-def _serve(folder: Path, launch: str, holding: FolderHolding) -> LocalServer | None:
+def _serve(folder: Path, holding: FolderHolding) -> LocalServer | None:
     try:
-        return LocalServer(folder, launch, holding.answer)
+        return LocalServer(folder, holding.answer)
     except OSError as error:
         _log.info("store %s is not served to other programs (%s)", folder, error)
         return None
@@ -203,7 +202,6 @@ def hold_copy(folder: Path, prepare: Callable[[FolderHolding], None]) -> tuple[F
     lock = FolderLock(folder, writable=False)
     copy = Path(tempfile.mkdtemp(prefix="cs-copy-"))
     try:
-        refuse_links(folder)
         shutil.copytree(folder / DATABASE_FOLDER, copy / DATABASE_FOLDER)
         return hold(copy, prepare, exclusive=True), copy
     except OSError as error:

@@ -49,9 +49,8 @@ class HolderFailed(Exception):
 
 @dataclass(frozen=True)
 class Address:
-    """Where the holder of the launch `launch` listens, and the key that both sides must know."""
+    """Where the holder listens, and the key that both sides must know."""
 
-    launch: str
     path: str
     key: bytes = field(repr=False)
 
@@ -59,7 +58,7 @@ class Address:
 class LocalServer:
     """Serves `answer`, which takes a request and may raise StoreError, RuntimeError or ValueError, until `stop`."""
 
-    def __init__(self, folder: Path, launch: str, answer: _Answer) -> None:
+    def __init__(self, folder: Path, answer: _Answer) -> None:
         """Raises `OSError` where there is no place for a socket or its address."""
         self._folder, self._answer = folder, answer
         self._place = _private_folder()
@@ -70,7 +69,7 @@ class LocalServer:
         with ExitStack() as undo:
             undo.callback(shutil.rmtree, self._place, ignore_errors=True)
             self._listener = undo.enter_context(Listener(str(self._place / _SOCKET), "AF_UNIX", backlog=64))
-            _publish(folder, Address(launch, str(self._place / _SOCKET), self._key))
+            _publish(folder, Address(str(self._place / _SOCKET), self._key))
             undo.pop_all()
         self._thread = threading.Thread(target=self._accept, name="store server", daemon=True)
         self._thread.start()
@@ -168,10 +167,10 @@ class LocalClient:
             raise TimeoutError(f"no answer for {seconds:.0f} seconds")
 
 
-def find(folder: Path, launch: str) -> Address | None:
-    """The address of a launch; None where that one has published none.
-
-    Raises `StoreError` for a file that this user did not write or that others can read.
+def find(folder: Path) -> Address | None:
+    """The address that is published in a folder; None where there is none. That of a holder that was killed leads
+    nowhere, until the next holder replaces it. Raises `StoreError` for a file that this user did not write or that
+    others can read.
     """
     path = folder / _FOLDER / _FILE
     try:
@@ -186,25 +185,19 @@ def find(folder: Path, launch: str) -> Address | None:
             raise _foreign(path, "not a file that only this user can read")
         try:
             found = json.loads(file.read(4096))
-            address = Address(str(found["launch"]), str(found["path"]), bytes.fromhex(found["key"]))
+            return Address(str(found["path"]), bytes.fromhex(found["key"]))
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
-    return address if address.launch == launch else None
 
 
 def withdraw(folder: Path) -> None:
     """Remove the address in a folder, and the socket of a holder that was killed. Raises `StoreError` as `find`."""
-    path = folder / _FOLDER / _FILE
-    try:
-        launch = str(json.loads(path.read_bytes()[:4096])["launch"])
-        address = find(folder, launch)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        address = None
+    address = find(folder)
     if address is not None and (place := Path(address.path).parent).name.startswith(_PREFIX):
         for remove, name in ((os.unlink, Path(address.path)), (os.rmdir, place)):
             with suppress(OSError):
                 remove(name)
-    path.unlink(missing_ok=True)
+    (folder / _FOLDER / _FILE).unlink(missing_ok=True)
 
 
 def _publish(folder: Path, address: Address) -> None:
@@ -214,7 +207,7 @@ def _publish(folder: Path, address: Address) -> None:
     os.chmod(private, 0o700)
     unfinished = private / f"{_FILE}.tmp"
     unfinished.unlink(missing_ok=True)
-    document = {"launch": address.launch, "path": address.path, "key": address.key.hex()}
+    document = {"path": address.path, "key": address.key.hex()}
     with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         json.dump(document, file)
     os.replace(unfinished, private / _FILE)

@@ -11,8 +11,6 @@ import fcntl
 import json
 import os
 import pwd
-import secrets
-import stat
 import time
 import weakref
 from contextlib import suppress
@@ -28,14 +26,11 @@ _USERS = "users"  # folder of the lock files of those who have the store open
 
 @dataclass(frozen=True)
 class Holder:
-    """The holder of a folder according to the lock file: process, time (s), and the name of this launch.
-
-    `process` is 0 where the note could not be read: the holder is just starting.
-    """
+    """The holder of a folder according to the lock file: process and time (s). `process` is 0 where the note could not
+    be read: the holder is just starting."""
 
     process: int = 0
     since: float = 0.0
-    launch: str = ""
 
     def __str__(self) -> str:
         if not self.process:
@@ -93,7 +88,7 @@ os.register_at_fork(after_in_child=_give_up_inherited)
 
 
 class FolderLock:
-    """Holds `folder/lock` from construction until `release`. `launch` is the name of this holding, empty until `sign`.
+    """Holds `folder/lock` from construction until `release`.
 
     Raises `FolderHeld` if another user of the folder holds it, in this process too, and `StoreError` if the folder
     cannot be used. With `writable=False` the folder is one that this process cannot write.
@@ -101,7 +96,6 @@ class FolderLock:
 
     def __init__(self, folder: Path, *, writable: bool = True) -> None:
         self._folder, path = folder, folder / LOCK_FILE
-        self.launch = ""
         try:
             if writable:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -117,8 +111,7 @@ class FolderLock:
 
     def sign(self) -> None:
         """Write into the file who holds the folder. Raises `StoreError`."""
-        self.launch = secrets.token_hex(8)
-        note = json.dumps({"pid": os.getpid(), "since": int(time.time()), "launch": self.launch}).encode()
+        note = json.dumps({"pid": os.getpid(), "since": int(time.time())}).encode()
         assert self._lock.descriptor is not None
         try:
             os.ftruncate(self._lock.descriptor, 0)
@@ -166,26 +159,11 @@ def user_alive(folder: Path, name: str) -> bool:
     return False
 
 
-def refuse_links(folder: Path) -> None:
-    """Raise `StoreError` for a link, pipe or device in the folder of a store, at any depth. In a store that someone
-    else made, a link could have files of this user written or emptied, and a pipe could be read for ever."""
-    for parent, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            try:
-                mode = os.lstat(path := Path(parent, name)).st_mode
-            except FileNotFoundError:  # it has gone since it was listed
-                continue
-            if stat.S_ISLNK(mode):
-                raise _cannot_lock(folder, path, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise StoreError(f"{path} is neither a file nor a folder: find out who put it there, remove it")
-
-
 def _holder(path: Path) -> Holder:
     """Who wrote the lock file. The note may be absent when the holder is just starting."""
     try:
         note = json.loads(path.read_bytes()[:500])
-        return Holder(int(note["pid"]), float(note["since"]), str(note["launch"]))
+        return Holder(int(note["pid"]), float(note["since"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Holder()
 

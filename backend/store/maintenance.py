@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from surrealdb import RecordID
+from surrealdb.data import cbor
 from surrealdb.data.types.range import BoundExcluded, Range
 
-from backend.store.cbor import encoded
 from backend.store.connection import Connection
 from backend.store.errors import StoreError
 from backend.store.holding import NEW, READY
@@ -105,7 +105,7 @@ def _copy_records(source: Connection, work: Path, on_done: OnDone) -> int:
             what = f"RELATION INTO {kind.table}" if kind is Delegation else f"INTO {kind.table}"
             for rows in _pages(source, kind.table):
                 new.connection.query(f"INSERT {what} $rows RETURN NONE", {"rows": rows})
-                digests.append(hashlib.sha256(encoded(rows)).digest())
+                digests.append(hashlib.sha256(cbor.encode(rows)).digest())
                 written += len(rows)
                 on_done("copied", written, total)
         (own,) = source.query("SELECT * FROM store:schema")
@@ -113,7 +113,7 @@ def _copy_records(source: Connection, work: Path, on_done: OnDone) -> int:
         new.connection.remember(own["identity"])
     with Store.open(work, exclusive=True) as new:
         pages = (rows for kind in ALL_KINDS for rows in _pages(new.connection, kind.table))
-        if [hashlib.sha256(encoded(rows)).digest() for rows in pages] != digests:
+        if [hashlib.sha256(cbor.encode(rows)).digest() for rows in pages] != digests:
             raise StoreError(f"the copy in {work} does not hold what was written to it: is the disk damaged?")
     return written
 

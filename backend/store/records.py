@@ -8,12 +8,13 @@ not. It also drops fields that it does not know, so every field must be in schem
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from backend.store.encoding import FLOAT32, INT32, JSON, MASK, PAIRS, TEXT, Codec, database_value, is_plain
+from backend.store.encoding import FLOAT32, INT32, JSON, MASK, TEXT, Codec, database_value
 from backend.store.errors import StoreError
 
 RunStatus = Literal["running", "finished", "failed", "interrupted", "deleting"]
@@ -48,15 +49,12 @@ class Record:
         """The record as the database takes it. Raises `StoreError`, naming the field, for a value it cannot hold."""
         valid_run_id(self.run)
         row: dict[str, Any] = {}
-        who = ""
         for name, codec in _codecs(type(self)):
             value = getattr(self, name)
-            if codec is None and is_plain(value, self.allow_nan):
-                row[name] = value
-                continue
-            who = who or str(self)
-            where = f"{who}: {name}"
-            row[name] = database_value(value, where, self.allow_nan) if codec is None else codec.encode(value, where)
+            try:
+                row[name] = database_value(value, self.allow_nan) if codec is None else codec.encode(value)
+            except ValueError as error:
+                raise StoreError(f"{self}: {name}{error}") from error
         return row
 
     def __str__(self) -> str:
@@ -130,6 +128,7 @@ class RunRecord(Record):
     status: RunStatus = "running"
     finished_at: int | None = None
     message: str | None = field(default=None, metadata=TEXT)  # why it failed, or a word on the result
+    imported: bool = False  # it came out of a file: it is read, and never resumed
 
 
 @dataclass(frozen=True)
@@ -199,8 +198,6 @@ class TrajectoryRecord(Record):
     the team's outcome that this call is credited with, None for the manager, whose outcome is the rollout's. `starts`
     are those of its branches, as `algorithm.trajectory.Trajectory` has them; None for a single one.
     `thought_tokens` were thoughts, of which `thoughts_cut` were closed because their budget was spent; None for none.
-    `versions` say from which token on which weights sampled, where newer ones came in the middle; None where they were
-    `policy_version` throughout.
     """
 
     table = "trajectory"
@@ -225,7 +222,6 @@ class TrajectoryRecord(Record):
     starts: tuple[int, ...] | None = None
     thought_tokens: int | None = None
     thoughts_cut: int | None = None
-    versions: tuple[tuple[int, str], ...] | None = field(default=None, metadata=PAIRS)
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.mask) == len(self.sampled_logps):
@@ -404,3 +400,26 @@ KINDS: tuple[type[Record], ...] = (
 # What goes when a run is deleted; and every kind there is, each after those that it refers to.
 OF_A_RUN: tuple[type[Record], ...] = (*KINDS, CallCountRecord)
 ALL_KINDS: tuple[type[Record], ...] = (*OF_A_RUN, TrialRecord)
+
+
+class StoredDocument(BaseModel):
+    """Base of the documents inside records: a record holds one as JSON and knows nothing of its fields."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    def to_json(self) -> dict[str, Any]:
+        """The document as JSON types; `from_json` brings back an equal one."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], where: str) -> Self:
+        """The document in a record; `where` names the run and the record. Raises `StoreError` for a damaged one."""
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            reason = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+            raise StoreError(
+                f"{where} cannot be read ({reason}): its document is damaged; import the run again from its export, or "
+                "repeat the run"
+            ) from error

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from backend import PROGRAM_FOLDER, TOP_PACKAGES
-from backend.config.artefacts import Withheld, notice, taken_from
 from backend.config.load import config_from_dict
-from backend.config.ownership import digest_of, is_own, signed
 from backend.config.plugins import records_of
 from backend.config.schema import Config, ConfigError
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from simulator.errors import Interrupted
+from simulator.errors import Interrupted, UserError
 
 PROGRAM = "cryptosentinel"
 PACKAGES = (PROGRAM, "torch", "transformers", "peft", "numpy", "numba", "surrealdb")
@@ -63,28 +61,23 @@ def new_run_id(kind: str) -> str:
     return f"{kind}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(5)}"
 
 
-def stored_config(
-    record: RunRecord, given: Collection[str] = (), *, approved: str = ""
-) -> tuple[Config, tuple[Withheld, ...]]:
-    """The configuration of a stored run, and what was withheld of it: nothing of a run that this user made.
-
-    The record of any other run is data: it may not say what is run, contacted or read. `given` are keys that the user
-    sets himself; `approved` is the digest of a configuration that whoever started this process answers for. Raises
-    `ConfigError` for a configuration that cannot be read.
-    """
+def stored_config(record: RunRecord) -> Config:
+    """The configuration of a stored run, to be shown or compared. Raises `ConfigError` for one that cannot be read."""
     document, where = record.config.get("config", {}), f"the configuration of run {record.run}"
     if not isinstance(document, dict):
-        raise ConfigError(f"{where} is no table: the record is damaged; make the run anew")
-    stated = config_from_dict(document, where)
-    if is_own(record.run, record.config) or (approved and approved == digest_of(document)):
-        return stated, ()
-    return taken_from(stated, given)
+        raise ConfigError(f"{where} is not a table: the record is damaged; make the run again")
+    return config_from_dict(document, where)
 
 
-def how_to_trust(record: RunRecord, withheld: Collection[Withheld]) -> str:
-    """What was withheld of a run's configuration, and the two ways to have it."""
-    said = notice(f"the record of run {record.run}, which does not bear this user's signature,", withheld)
-    return f"{said}; or, if this run is your own, take it over as it is: cryptosentinel runs adopt {record.run}"
+def own_config(record: RunRecord) -> Config:
+    """The configuration of a run, to be used again. Raises `UserError` for an imported run: what its record names would
+    be run, contacted and read."""
+    if record.imported:
+        raise UserError(
+            f"run {record.run} was imported, so it is only read: it is not resumed, played again or loaded with its "
+            "market. Make a run of your own, for a training with --set training.start_from=FOLDER of its team"
+        )
+    return stored_config(record)
 
 
 def _plugin_names(config: Config, sources: Mapping[str, Mapping[str, str]]) -> set[str]:
@@ -121,7 +114,7 @@ def recorded_run(
     added = records_of(_plugin_names(config, more.get("sources", {})))
     if added:
         document["plugins"] = added
-    record = RunRecord(run, kind, seed, data_hash, int(time.time() * 1000), signed(run, document))
+    record = RunRecord(run, kind, seed, data_hash, int(time.time() * 1000), document)
     (store.resume_run if resumes else store.add_run)(record)
     try:
         yield

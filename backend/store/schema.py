@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from backend.store.errors import StoreError
 from backend.store.manifest import DATABASE_FOLDER, SCHEMA_FILE
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 1
 
 _SCHEMA = Path(__file__).parent / "schema.surql"
 _STORE = "UPSERT store:schema SET version = $version, identity = <string>rand::uuid::v4() RETURN NONE"

@@ -133,10 +133,15 @@ class Store:
         """Take over the run of this id with a new record, or add it where there is none.
 
         Raises `StoreError` if another program is at work on it, which may take up to a minute to find out, or if its
-        deletion has begun.
+        deletion has begun or it was imported.
         """
-        if self._status(record.run) == "deleting":
+        found = self._connection.query("SELECT status, imported FROM $id", {"id": RecordID("run", [record.run])})
+        if found and found[0]["status"] == "deleting":
             raise half_deleted(self._name, record.run)
+        if found and found[0]["imported"]:
+            raise StoreError(
+                f"run {record.run} was imported, so it is only read: give the new run another id or folder"
+            )
         self._leases.begin(record, database_row(record), former=self._free_owner(record.run))
 
     def set_document(self, record: RunRecord) -> None:

@@ -225,7 +225,6 @@ class TrainingRecorder:
             starts=call.starts if len(call.starts) > 1 else None,
             thought_tokens=call.thought_tokens or None,
             thoughts_cut=call.thoughts_cut or None,
-            versions=call.versions or None,
         )
 
     def _reward(self, step: int, item: TrajectoryCredit) -> RewardRecord:

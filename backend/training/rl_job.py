@@ -121,8 +121,8 @@ def write_team(config: Config, folder: Path, base: Path, trainer: Trainer, marke
     base_name = NANO if base == folder / NANO else os.path.abspath(base)
     start = START if config.training.start_from else None
     trained_on = spans_trained_on(config, market, None if start is None else folder / start)
-    manifest = TeamManifest(base=base_name, adapters=adapters, start=start, config=config, trained_on=trained_on)
-    write_manifest(folder, manifest.signed())
+    places = {"base": base_name, "adapters": adapters, "start": start}
+    write_manifest(folder, TeamManifest.of(config, **places, trained_on=trained_on))
 
 
 def processes_for(config: Config) -> int:

@@ -133,9 +133,7 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     save_versions(policies, folder / ADAPTERS, folder.resolve().name, config.sft.steps)
     base_name = NANO if base == folder / NANO else os.path.relpath(base.resolve(), folder.resolve())
     trained_on = spans_trained_on(config, market)
-    write_manifest(
-        folder, TeamManifest(base=base_name, adapters=ADAPTERS, config=config, trained_on=trained_on).signed()
-    )
+    write_manifest(folder, TeamManifest.of(config, base=base_name, adapters=ADAPTERS, trained_on=trained_on))
     scores = _scores(config, market, base, folder, policies, codec, report)
     _write(
         folder / SCORES,

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from backend.builders.loaded_team import scripted_team, team_settings
 from backend.builders.market import split
-from backend.config.market import MarketConfig
 from backend.config.schema import Config, ConfigError
 from backend.config.training import TrainingConfig
 from backend.evaluation.compare import ReportProgress
@@ -39,7 +38,7 @@ def require_start(training: TrainingConfig) -> None:
     """Raise `UserError` where the base model or the team to begin with cannot be had: before anything is created."""
     if training.start_from:
         team = _team_to_start_from(training)
-        base_of_team(team, read_manifest(team))
+        base_of_team(team, read_manifest(team), training.base_model)
     elif training.base_model:
         resolve_base(training.base_model)
 
@@ -48,7 +47,7 @@ def begin(config: Config, market: Market, folder: Path, report: ReportProgress, 
     """The base model of the run in `folder`, made or copied there unless it is there already or lies elsewhere; with
     `training.start_from` the weights to begin with as well. Raises `UserError` where either cannot be had."""
     if config.training.start_from:
-        _take_over(config, folder)
+        _take_over(config, market, folder)
     base = base_of(config.training, folder)
     if base == folder / NANO and not base.is_dir():
         _make(config, market, base, report, workers)
@@ -73,7 +72,7 @@ def start_of(training: TrainingConfig, folder: Path) -> Path | None:
     return folder / START if training.start_from else None
 
 
-def _take_over(config: Config, folder: Path) -> None:
+def _take_over(config: Config, market: Market, folder: Path) -> None:
     """Copy weights, and a base of its own, from the team that the run starts from. The copy is a team as well."""
     kept = folder / START
     if kept.is_dir():  # whole, since it was renamed
@@ -81,15 +80,14 @@ def _take_over(config: Config, folder: Path) -> None:
     team = _team_to_start_from(config.training)
     manifest = read_manifest(team)
     weights = _weights_of(team, manifest)
-    _check_parts(config.market, manifest.stated.market, team)
-    base = base_of_team(team, manifest)
+    _check_parts(config, market, manifest, team)
+    base = base_of_team(team, manifest, config.training.base_model)
     own_base = base.resolve().is_relative_to(team.resolve())
     if own_base:
         _copy(base, folder / NANO)
     named = Path("..", "..", NANO) if own_base else Path(os.path.abspath(base))
-    begun = TeamManifest(base=str(named), adapters=".", config=manifest.stated, trained_on=manifest.trained_on)
     with whole_folder(kept) as unfinished:
-        write_manifest(unfinished, begun.signed() if manifest.own else begun)
+        write_manifest(unfinished, manifest.model_copy(update={"base": str(named), "adapters": ".", "start": None}))
         for role in roles_of(config.team.roles):
             exported, whole = weights / role, weights / f"{role}.safetensors"
             if exported.is_dir():
@@ -123,12 +121,12 @@ def _weights_of(team: Path, manifest: TeamManifest) -> Path:
     return team / weights
 
 
-def _check_parts(market: MarketConfig, former: MarketConfig, team: Path) -> None:
-    """Raise `ConfigError` where the team has learnt from bars that this run validates on or holds out."""
-    shares = {"train_share", "validation_share"}
-    parts, own = former.model_dump(include=shares), market.model_dump(include=shares)
-    if parts != own and former.model_dump(exclude=shares) == market.model_dump(exclude=shares):
-        named = ", ".join(f"market.{key} = {value:g}" for key, value in parts.items())
+def _check_parts(config: Config, market: Market, manifest: TeamManifest, team: Path) -> None:
+    """Raise `ConfigError` where the team has learned from bars that this run validates on or holds out."""
+    own = (config.market.train_share, config.market.validation_share)
+    alike = (one.shares for one in manifest.trained_on if one.data_hash == market.content_hash)
+    for train, validation in (shares for shares in alike if shares != own):
+        named = f"market.train_share = {train:g}, market.validation_share = {validation:g}"
         raise ConfigError(
             f"training.start_from = {team} was trained on this market in other parts, so it may have learnt from what "
             f"is held out here: set {named} as there"

@@ -24,7 +24,7 @@ from backend.builders.recorded_team import recording, replayed_team
 from backend.config.load import load_config
 from backend.config.schema import TeamConfig
 from backend.decisions.checked_documents import check_document
-from backend.models.manifest import MANIFEST, read_manifest
+from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, write_manifest
 from backend.models.registry import adapters_of, base_of_team, describe_base
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.reporting.report import write_report
@@ -40,7 +40,6 @@ from simulator.data.catalog import Catalog
 from simulator.data.venue import RULES_FILE, read_rules, write_rules
 from simulator.errors import UserError
 from simulator.exchange.rules import SymbolRules
-from tests.hostile import write_team
 from tests.small_world import small_config, small_market
 from tests.stored_runs import add_backtest_run
 
@@ -120,12 +119,12 @@ def _recording(folder: Path) -> Path:
 def _team(folder: Path) -> Path:
     (folder / "team" / "nano").mkdir(parents=True)
     (folder / "team" / "nano" / "config.json").write_text("{}")
-    return write_team(folder / "team", small_config().to_dict()) / MANIFEST
+    write_manifest(folder / "team", TeamManifest.of(small_config(), base="nano", adapters=None))
+    return folder / "team" / MANIFEST
 
 
 def _read_team(folder: Path) -> None:
     manifest = read_manifest(folder / "team")
-    manifest.withheld()
     base_of_team(folder / "team", manifest)
 
 

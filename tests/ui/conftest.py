@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +11,13 @@ from playwright.sync_api import Browser, sync_playwright
 
 from backend.jobs import files as job_files
 from backend.jobs import queue as jobs_queue
+from backend.jobs.files import STATE
 from backend.jobs.queue import JobQueue
 from simulator.data.archive import write_market
 from tests.stored_runs import small_market
 from tests.ui.browsing import CHROMIUM
 
-ALIVE = "alive"  # how a process that a test gives to a job began
+LIVES = 7  # number of a process that a test gives to a job
 
 
 @pytest.fixture(scope="module")
@@ -47,5 +49,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def queue(here: Path, monkeypatch: pytest.MonkeyPatch) -> JobQueue:
     """The jobs of the page; no process is started for them."""
     monkeypatch.setattr(jobs_queue, "start_detached", lambda *given: None)
-    monkeypatch.setattr(job_files, "own_process", lambda path, request, process: process.started == ALIVE or None)
+    monkeypatch.setattr(
+        job_files,
+        "is_alive",
+        lambda path: (path / STATE).exists() and json.loads((path / STATE).read_text())["pid"] == LIVES,
+    )
     return JobQueue(here / "runs")

@@ -17,7 +17,7 @@ from hypothesis import given, strategies
 from streamlit.testing.v1 import AppTest, local_script_runner
 
 from backend.experiments.folder import RESULTS
-from backend.jobs.files import JobOutcome, JobProgress, write_part
+from backend.jobs.files import STATE, JobState, write_part
 from backend.jobs.queue import JobQueue
 from backend.reporting.comparison.run_labels import RunLabels, write_labels
 from backend.store.store import Store
@@ -101,10 +101,10 @@ def test_a_run_of_somebody_else_hides_nothing(here: Path, queue: JobQueue, sent:
 def test_jobs_and_folders_hide_nothing(here: Path, queue: JobQueue, sent: list[Any]) -> None:
     write_market(small_market(), here / "data" / f"x{TURNED.replace(chr(0x1B), '')}")
     job = queue.submit(("data", "list", TURNED)).job
-    write_part(job.path / "progress.json", JobProgress(RUN, TURNED, 1, 2, TURNED))
+    write_part(job.path / STATE, JobState(0, 0, RUN, TURNED, 1, 2, TURNED))
     (job.path / "log").write_text(TURNED)
     look(open_page("views/jobs.py"), sent)
-    write_part(job.path / "outcome.json", JobOutcome(1, 5))
+    write_part(job.path / STATE, JobState(0, 0, RUN, TURNED, 1, 2, TURNED, 1, 5))
     for page in ("jobs", "data", "new_backtest", "training", "paper"):
         look(open_page(f"views/{page}.py", job=job.name), sent)
         look(open_page(f"views/{page}.py", job=TURNED, folder=TURNED, session=TURNED, run=TURNED), sent)

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from backend.config.ownership import is_own
 from backend.jobs import queue as jobs_queue
-from backend.jobs.files import JobOutcome, JobProcess, JobProgress, write_part
+from backend.jobs.files import STATE, JobState, write_part
 from backend.jobs.queue import JobQueue
 from backend.reporting import labels
 from backend.runs import sample_run
@@ -67,9 +66,7 @@ def test_variants_are_handed_over_and_their_result_is_shown(queue: JobQueue, pla
     field(second.checkbox, "Unmasked").check()
     field(second.button, "Run").click().run()
     assert "waits or runs already" in words(second) and len(queue.jobs()) == 1
-    write_part(job.path / "process.json", JobProcess(1, "an earlier life", 5))
-    write_part(job.path / "progress.json", JobProgress(played[1], "backtest", 60, 60))
-    write_part(job.path / "outcome.json", JobOutcome(0, 9))
+    write_part(job.path / STATE, JobState(1, 5, played[1], "backtest", 60, 60, "", 0, 9))
     app.run()
     assert not app.exception and not app.error
     [table] = [one.value for one in app.dataframe if "Over the first" in one.value]
@@ -183,7 +180,7 @@ def test_an_empty_store_offers_the_run_that_comes_with_the_program(
     assert "Scripted team made" in words(app)
     with Store.open(tmp_path / "empty", reads_only=True) as store:
         run = store.run(SAMPLE_RUN)
-        assert run.status == "finished" and is_own(run.run, run.config)
+        assert run.status == "finished" and not run.imported
         assert stored_setup(store, SAMPLE_RUN).teams == ("scripted", "ema_cross")
     assert (ROOT / "data" / "synthetic" / "sample-run.jsonl.gz").stat().st_size < 1_000_000
 

@@ -9,12 +9,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from backend.config.load import load_config
-from backend.jobs.files import JobOutcome, JobProcess, JobProgress, write_part
+from backend.jobs.files import STATE, JobState, write_part
 from backend.jobs.queue import JobQueue
 from backend.store.records import AdapterRecord, QueryRecord, RewardRecord, RolloutRecord, RunRecord
 from backend.store.store import Store
 from tests.stored_runs import add_demo_run
-from tests.ui.conftest import ALIVE
+from tests.ui.conftest import LIVES
 from tests.ui.page_client import address, field, look_at, open_page, words
 
 _PAGE = "views/training.py"
@@ -118,16 +118,15 @@ def test_one_is_stopped_and_gone_on_with(here: Path, queue: JobQueue) -> None:
     app = open_page(_PAGE)
     field(app.button, "Start").click().run()
     [job] = queue.jobs()
-    write_part(job.path / "process.json", JobProcess(1, ALIVE, 5))
     with Store.open(here / "store") as store:
         add_training(store, "train-1")
-        write_part(job.path / "progress.json", JobProgress("train-1", "M-GRPO", 1, 4))
+        write_part(job.path / STATE, JobState(LIVES, 5, "train-1", "M-GRPO", 1, 4))
         app = open_page(_PAGE, job=job.name)
         assert "Step 1 is done" in words(app) and "**train-1** runs" in words(app)
         assert job.name not in words(app).replace("\\", ""), "one id for the reader, and not two that look alike"
         assert app.expander[0].label == "Start a training", "above all that is stored"
         store.finish_run("train-1", "interrupted")
-    write_part(job.path / "outcome.json", JobOutcome(130, 9))
+    write_part(job.path / STATE, JobState(LIVES, 5, "train-1", "M-GRPO", 1, 4, "", 130, 9))
     app.run()
     assert not app.exception and "was cancelled" in words(app) and "This run is interrupted" in words(app)
     field(app.button, "Go on").click().run()

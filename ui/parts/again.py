@@ -9,7 +9,7 @@ import streamlit as st
 from backend.builders.strategies import named_strategies
 from backend.builders.variants import ABLATIONS, Variant
 from backend.config.schema import SCRIPTED
-from backend.jobs.commands import backtest_command
+from backend.jobs.commands import request_command
 from backend.jobs.queue import Submission
 from backend.models.manifest import MANIFEST, SAMPLE_TEAM
 from backend.runs.requests import RUNS, BacktestRequest
@@ -74,7 +74,9 @@ def offer_again(run: RunRecord, team: str) -> None:
                 request = BacktestRequest(like=run.run, teams=(source.team,), variants=(variant,))
                 request.check()
                 queue = job_queue()
-                submission = queue.submit(backtest_command(request, store_name(), str(RUNS)), once=True)
+                submission = queue.submit(
+                    request_command(("backtest",), request, store=store_name(), runs=str(RUNS)), once=True
+                )
                 note_job(submission)
                 st.switch_page("views/laboratory.py", query_params={"run": run.run, "job": submission.job.name})
         st.page_link(
@@ -114,7 +116,7 @@ def known_teams(*, strategies: bool = True) -> Sequence[str]:
 def hand_over(request: BacktestRequest) -> None:
     """Let the queue play it, and show its job. Raises `UserError` for what can be refused at once."""
     request.check()
-    open_job(job_queue().submit(backtest_command(request, store_name(), str(RUNS)), once=True))
+    open_job(job_queue().submit(request_command(("backtest",), request, store=store_name(), runs=str(RUNS)), once=True))
 
 
 def show_again(key: str, part: str) -> bool:

@@ -1,21 +1,18 @@
-"""A job on the page: what it is doing now, its account as it grows, its log, and how to end it or go on with it."""
+"""A job on the page: what it is doing now, its log, and how to end it or go on with it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import streamlit as st
 
-from backend.jobs.commands import can_go_on
+from backend.jobs.commands import command_words, resumed_command
 from backend.jobs.files import Job
-from backend.jobs.queue import Submission, command_words
-from backend.reporting.charts import CONFIG, accounts_chart
+from backend.jobs.queue import Submission
 from cryptosentinel.protocol.untrusted import visible
 from simulator.market.timeframes import format_time
 from ui.access import escape_markdown, job_queue, mistakes_explained, set_address
-from ui.parts.drawing import in_theme
 
 _LOOK_SECONDS = 1.0
 _LOG_BYTES = 20_000
@@ -26,7 +23,6 @@ _SAID = {
     "failed": "failed",
     "cancelled": "was cancelled",
     "died": "ended unexpectedly",
-    "foreign": "is not yours",
 }
 
 
@@ -92,22 +88,18 @@ def _draw(job: Job) -> None:
     words.markdown(f"**{escape_markdown(job.run or job.name)}** {_SAID[job.status]}{_since(job)}")
     if job.message:
         (st.error if job.status in ("failed", "died") else st.info)(escape_markdown(job.message))
-    if job.active and job.cancelled_at is None:
+    if job.active and not job.cancelled:
         if button.button("Cancel", key=f"cancel {job.name}", icon=":material/stop_circle:"):
             _cancel(job)
-    elif can_go_on(job) and button.button("Go on", key=f"resume {job.name}", icon=":material/resume:"):
+    elif resumed_command(job) is not None and button.button(
+        "Go on", key=f"resume {job.name}", icon=":material/resume:"
+    ):
         with mistakes_explained():
             open_job(job_queue().resume(job.name))
     if job.active:
-        progress = job.progress
-        counted = f"{progress.what} {progress.done} of {progress.total} {progress.note}" if progress.total else ""
-        left = job.seconds_left(time.time()) if job.status == "running" else None
-        remaining = "" if left is None else f", about {_clock(left)} left"
-        st.progress(job.share or 0.0, text=escape_markdown(f"{counted or 'It has not begun to count yet'}{remaining}"))
-        curves = job.equity()
-        if curves:
-            figure = in_theme(accounts_chart(curves))
-            st.plotly_chart(figure, theme=None, config=CONFIG, alt="Equity so far", key=f"equity of {job.name}")
+        state = job.state
+        counted = f"{state.what} {state.done} of {state.total} {state.note}" if state.total else ""
+        st.progress(job.share or 0.0, text=escape_markdown(counted or "It has not begun to count yet"))
 
 
 def _cancel(job: Job) -> None:
@@ -126,9 +118,9 @@ def _draw_log(job: Job) -> None:
 
 def _since(job: Job) -> str:
     """For how long, or when."""
-    if job.finished_at is not None:
-        return f" ({format_time(job.finished_at)} UTC)"
-    moment = job.started_at if job.started_at is not None else job.request.submitted_at
+    if job.state.finished_at is not None:
+        return f" ({format_time(job.state.finished_at)} UTC)"
+    moment = job.state.started_at or job.request.submitted_at
     seconds = max(0, int(datetime.now(tz=UTC).timestamp() - moment / 1000))
     return f" for {_clock(seconds)}"
 

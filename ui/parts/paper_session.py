@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from backend.decisions.tree import decision_tree
-from backend.jobs.commands import resume_command
+from backend.jobs.commands import session_resume_command
 from backend.paper.background import process_of
 from backend.paper.overview.session_overview import SessionOverview, is_killed
 from backend.paper.switch import set_kill, set_stop
@@ -74,7 +74,9 @@ def _offer_to_resume(session: str) -> None:
     else:
         words.caption("It can be resumed with the same account.")
     if place.button("Resume", key=f"resume {session}", icon=":material/resume:", disabled=killed and not release):
-        open_job(job_queue().submit(resume_command(session, store_name(), str(RUNS), release=release), once=True))
+        open_job(
+            job_queue().submit(session_resume_command(session, store_name(), str(RUNS), release=release), once=True)
+        )
 
 
 def draw_session(found: SessionOverview) -> None:

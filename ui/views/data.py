@@ -10,8 +10,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from backend.jobs.commands import download_command
-from backend.jobs.queue import command_words
+from backend.jobs.commands import command_words, download_command
 from backend.reporting.data.coverage import coverage_of, coverage_picture, coverage_table, data_folders
 from cryptosentinel.protocol.untrusted import visible
 from simulator.data.catalog import Catalog

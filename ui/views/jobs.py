@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
+from backend.jobs.commands import command_words
 from backend.jobs.files import Job
-from backend.jobs.queue import command_words
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import address_follows, asked_for, job_queue, mistakes_explained, read_run
 from ui.parts.drawing import MOMENT, show_table
@@ -76,8 +76,8 @@ def _table(jobs: Sequence[Job]) -> pd.DataFrame:
             "state": [job.status for job in jobs],
             "done": [job.share for job in jobs],
             "asked for (UTC)": pd.to_datetime([job.request.submitted_at for job in jobs], unit="ms"),
-            "began (UTC)": pd.to_datetime(pd.Series([job.started_at for job in jobs]), unit="ms"),
-            "ended (UTC)": pd.to_datetime(pd.Series([job.finished_at for job in jobs]), unit="ms"),
+            "began (UTC)": pd.to_datetime(pd.Series([job.state.started_at or None for job in jobs]), unit="ms"),
+            "ended (UTC)": pd.to_datetime(pd.Series([job.state.finished_at for job in jobs]), unit="ms"),
             "command": [command_words(job.request.command) for job in jobs],
         }
     )

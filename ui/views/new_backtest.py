@@ -9,7 +9,7 @@ import streamlit as st
 
 from backend.builders.market import is_historical
 from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config
-from backend.jobs.commands import backtest_command
+from backend.jobs.commands import request_command
 from backend.jobs.queue import Submission
 from backend.reporting.labels import title_of
 from backend.runs.backtest import settings_for
@@ -144,7 +144,7 @@ def _form(choices: BacktestChoices, timeframe: str, resample: str) -> None:
         raise UserError("no team is chosen: choose at least one, such as the scripted team")
     engine.check(teams)
     request.check()
-    open_job(job_queue().submit(backtest_command(request, store_name(), str(RUNS)), once=True))
+    open_job(job_queue().submit(request_command(("backtest",), request, store=store_name(), runs=str(RUNS)), once=True))
 
 
 def _settings(choices: BacktestChoices, traded: str, preset: Config) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
-from backend.jobs.commands import session_command
+from backend.jobs.commands import request_command
 from backend.jobs.queue import Submission
 from backend.paper.background import process_of
 from backend.paper.overview.session_overview import SessionOverview, is_killed, overview, session_folders
@@ -102,7 +102,12 @@ def _ask() -> None:
             end=end.isoformat(), decide_every=int(every), overrides=(f"paper.speed={speed:g}",),
         )  # fmt: skip
         request.check()
-        open_job(job_queue().submit(session_command(request, str(team), store_name(), str(RUNS)), once=True))
+        open_job(
+            job_queue().submit(
+                request_command(("paper", "run"), request, team=str(team), store=store_name(), runs=str(RUNS)),
+                once=True,
+            )
+        )
     st.caption("Or a week of the sample on a mock exchange with a bad network, in two minutes:")
     if st.button("Play the demonstration", icon=":material/play_arrow:"):
         command = ("paper", "demo", f"--store={store_name()}", f"--runs={RUNS}")

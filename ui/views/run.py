@@ -50,9 +50,9 @@ def show_run(page: RunPage) -> None:
             st.text(visible(f"{label}: {value}"))
         if page.settings:
             with mistakes_explained():
-                text, left_out = page.settings_file()
-                if left_out:
-                    st.caption(escape_markdown(f"Left out of the file: {left_out}"))
+                text, warning = page.settings_file()
+                if warning:
+                    st.caption(escape_markdown(warning))
                 st.download_button(
                     "Save as TOML", text, f"{page.run.run}.toml", "application/toml", help="A file for --config.",
                     on_click="ignore",

@@ -8,9 +8,9 @@ import streamlit as st
 
 from backend.config.load import load_config, presets
 from backend.config.schema import Config
-from backend.jobs.commands import training_command
+from backend.jobs.commands import command_words, request_command
 from backend.jobs.files import Job
-from backend.jobs.queue import JobQueue, command_words
+from backend.jobs.queue import JobQueue
 from backend.runs.requests import RUNS, TrainRequest
 from backend.store.records import RunRecord
 from cryptosentinel.protocol.untrusted import visible
@@ -115,9 +115,13 @@ def _go_on(run: RunRecord, job: Job | None) -> None:
     """Offer to go on with a training that stopped. One whose job stopped has a button there already."""
     if run.kind != "train" or run.status not in ("interrupted", "failed") or (job is not None and not job.active):
         return
-    command = training_command(TrainRequest(resume=run.run), store_name(), str(RUNS))
+    command = _command(TrainRequest(resume=run.run))
     if st.button("Go on where it stopped", key=f"go on {run.run}", icon=":material/resume:"):
         open_job(job_queue().submit(command, once=True))
+
+
+def _command(request: TrainRequest) -> tuple[str, ...]:
+    return request_command(("train",), request, store=store_name(), runs=str(RUNS))
 
 
 def _ask() -> None:
@@ -154,7 +158,7 @@ def _ask() -> None:
         changed.append(f"training.start_from={start}")
     changed += [line.strip() for line in others.splitlines() if line.strip()]
     request = TrainRequest(config=preset, overrides=tuple(changed), data=data if data != config.market.data else None)
-    command = training_command(request, store_name(), str(RUNS))
+    command = _command(request)
     st.caption("The same as a command:")
     st.code(visible(command_words(command)), language=None, wrap_lines=True)
     if st.button("Start", type="primary", icon=":material/play_arrow:", key="start training"):

@@ -37,15 +37,11 @@ def experiment_run(
     workers: Annotated[
         int, typer.Option("--workers", min=0, max=256, help="Processes at a time; 0: as many as there are cores.")
     ] = 0,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option("--allow", help="A key that runs, contacts or spends and that the file may set. Repeatable."),
-    ] = None,
 ) -> None:
     """Run an experiment. After Ctrl-C or a kill the same command goes on with the cells that are not finished."""
     from backend.experiments.run import ExperimentRequest, run_experiment
 
-    request = ExperimentRequest(file=file, seeds=seeds, name=name, workers=workers, allowed=tuple(allow or ()))
+    request = ExperimentRequest(file=file, seeds=seeds, name=name, workers=workers)
     with bars() as shown:
         outcome = run_experiment(request, recorded.store, recorded.runs, shown)
     _show(outcome.result.to_dict())

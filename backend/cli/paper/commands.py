@@ -126,8 +126,8 @@ def promote_shadow(
     `evaluate --gate` with the same files, and have decided often enough as the shadow (`gate.decisions`)."""
     from backend.paper.promotion.check import promotable
     from backend.paper.promotion.request import request_promotion
-    from backend.paper.records.stored import newest_entries, own_config, session_record
-    from backend.store.run_record import store_at
+    from backend.paper.records.stored import newest_entries, session_record
+    from backend.store.run_record import own_config, store_at
 
     with store_at(store) as opened:
         record = session_record(opened, session)

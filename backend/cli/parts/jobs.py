@@ -8,8 +8,9 @@ import typer
 
 from backend.cli.console import console, narrow_table
 from backend.cli.parts.places import RunsOption
+from backend.jobs.commands import command_words
 from backend.jobs.files import Job
-from backend.jobs.queue import JobQueue, command_words
+from backend.jobs.queue import JobQueue
 from backend.runs.requests import RUNS
 from simulator.market.timeframes import format_time
 
@@ -104,10 +105,10 @@ def _facts(job: Job) -> list[tuple[str, str]]:
     facts.append(("state", f"{job.status}: {job.message}" if job.message else job.status))
     if job.request.resumes:
         facts.append(("goes on with", job.request.resumes))
-    moments = {"asked for": job.request.submitted_at, "began": job.started_at, "ended": job.finished_at}
-    facts += [(label, f"{format_time(moment)} UTC") for label, moment in moments.items() if moment is not None]
-    if job.how_far:
-        facts.append(("how far", job.how_far))
+    moments = {"asked for": job.request.submitted_at, "began": job.state.started_at, "ended": job.state.finished_at}
+    facts += [(label, f"{format_time(moment)} UTC") for label, moment in moments.items() if moment]
+    if job.state.total:
+        facts.append(("how far", f"{job.state.what} {job.state.done}/{job.state.total}"))
     if job.run:
         facts.append(("run", job.run))
     return facts

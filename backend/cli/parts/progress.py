@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from backend.cli.console import console
-from backend.jobs.progress import JobReport, job_report
+from backend.jobs.files import JobReport, job_report
 from backend.runs.requests import Observer, RunStart
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
@@ -117,10 +117,6 @@ class JobLines(ProgressLines):
         """Show the run that begins, and name it to the job."""
         self._report.started(start.run)
         super().started(start)
-
-    def equity(self, name: str, times: Sequence[int], values: Sequence[float]) -> None:
-        """Report an account as it grows."""
-        self._report.equity(name, times, values)
 
     def show(self, what: str, done: int, total: int, note: str) -> None:
         """Report it, and print a line where it is time for one."""

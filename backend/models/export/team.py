@@ -59,8 +59,7 @@ def export_team(folder: Path, to: Path, form: Form, base: str = "") -> Iterator[
     base_folder = base_of_team(team, manifest, base)
     if form in ("gguf", "ollama"):
         refuse_gguf(base_folder)
-    trained_with = manifest.config
-    policies, codec = role_policies(base_folder, trained_with.training, roles=roles_of(trained_with.team.roles))
+    policies, codec = role_policies(base_folder, manifest.training, roles=roles_of(manifest.team.roles))
     load_versions(policies, team / weights)
     for role in policies.roles:
         if form == "peft":
@@ -110,11 +109,10 @@ def _write_gguf(policies: RolePolicies, role: str, base: Path, file: Path) -> No
 def _settings_of(manifest: TeamManifest, codec: ChatFormat, base: Path) -> dict[str, float | int | bool]:
     """What a Modelfile says beside the template: the temperature that the team was trained at, the room of its
     conversations, and whether its prompts list the tools."""
-    stated = manifest.config
     shape = json.loads((base / "config.json").read_text(encoding="utf-8"))
-    full = stated.team.prompts == "full" or (stated.team.prompts == "auto" and not is_nano(base))
+    full = manifest.team.prompts == "full" or (manifest.team.prompts == "auto" and not is_nano(base))
     return {
-        "temperature": stated.training.temperature,
+        "temperature": manifest.model.temperature,
         "num_ctx": min(int(shape.get("max_position_embeddings", 4096)), 32_768),
         "lists_tools": full,
     }

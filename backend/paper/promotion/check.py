@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.config.ownership import is_own
 from backend.config.schema import Config
 from backend.evaluation.gate import GATE_RECORD
 from backend.models.manifest import MANIFEST, team_folder
@@ -54,7 +53,7 @@ def promotable(store: Store, record: RunRecord, config: Config, name: str = "") 
     digest = team_digest(team_folder(team), config.training.base_model)
     shadow = shadow_name(record)
     known = store.run(shadow) if any(one.run == shadow for one in store.runs()) else None
-    if known is None or not is_own(shadow, known.config) or known.config.get("team_digest") != digest:
+    if known is None or known.imported or known.config.get("team_digest") != digest:
         raise UserError(f"the files of {team} are not those that have been the shadow of session {session}: {where}")
     gate = _gate_run(store, team, digest)
     entries = entries_of(store, shadow)
@@ -75,15 +74,15 @@ def promotable(store: Store, record: RunRecord, config: Config, name: str = "") 
 
 
 def _gate_run(store: Store, team: str, digest: str) -> str:
-    """The run whose verdict on these files is the newest of those that bear this user's signature. Raises `UserError`
-    where it is none, or not passed."""
+    """The run whose verdict on these files is the newest of those made in this store. Raises `UserError` where it is
+    none, or not passed."""
     how = f"`cryptosentinel evaluate {team} --gate`"
     for record in store.runs():  # the newest first
-        if record.kind != "evaluate" or record.status != "finished" or not is_own(record.run, record.config):
+        if record.kind != "evaluate" or record.status != "finished" or record.imported:
             continue
         verdicts = [one.result for one in store.evaluations(record.run) if one.name == GATE_RECORD]
         verdict: Mapping[str, Any] = verdicts[0] if verdicts else {}
-        if verdict.get("team_digest") != digest or not is_own(record.run, verdict, GATE_RECORD):
+        if verdict.get("team_digest") != digest:
             continue
         if not verdict.get("passed"):
             broken = ", ".join(str(rule["name"]) for rule in verdict["rules"] if not rule["passed"])

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import thinking_time_of
-from backend.builders.strategies import named_strategies
 from backend.config.base import suggestion
-from backend.config.ownership import is_own, signed
-from backend.config.schema import RECORDED, SCRIPTED, Config
-from backend.models.manifest import MANIFEST, SAMPLE_TEAM, team_folder
+from backend.config.schema import RECORDED, Config
+from backend.models.manifest import MANIFEST, team_folder
 from backend.models.team_digest import team_digest
 from backend.paper.journal import entries_in_portions
 from backend.paper.snapshots import Snapshot, newest_snapshot
 from backend.runs.backtest import names_strategy, subject_of
 from backend.store.records import PAPER, JournalRecord, RunRecord
-from backend.store.run_record import stored_config
+from backend.store.run_record import own_config
 from backend.store.store import Store
 from cryptosentinel.episode import ThinkingTime
 from simulator.errors import UserError
-
-PROMOTED = "promoted"  # in the document of a session: SHA-256 of the files of teams that it may trade with besides
 
 
 def session_record(store: Store, run: str) -> RunRecord:
@@ -41,25 +36,9 @@ def session_record(store: Store, run: str) -> RunRecord:
 
 def stored_session(store: Store, run: str) -> tuple[RunRecord, Config, dict[str, Any]]:
     """A stored session, with what it needs: its configuration, and the first entry of its journal. Raises `UserError`
-    for a session that is not this user's own."""
+    for an imported one."""
     record = session_record(store, run)
     return record, own_config(record), session_start(store, run)
-
-
-def own_config(record: RunRecord) -> Config:
-    """The configuration of a session. Raises `UserError` for one that is not this user's own and names what only the
-    user may: a setting, or a team that is loaded from elsewhere."""
-    config, withheld = stored_config(record)
-    named = [one.key for one in withheld]
-    if not is_own(record.run, record.config):
-        teams = {role: str(record.config.get(role) or SCRIPTED) for role in ("team", "shadow")}
-        named += [f"the {role} '{team}'" for role, team in teams.items() if team not in (SCRIPTED, SAMPLE_TEAM)]
-    if named:
-        raise UserError(
-            f"session {record.run} was not begun by this user, and its record names {', '.join(named)}: adopt it "
-            f"with `cryptosentinel runs adopt {record.run}` if it is your own"
-        )
-    return config
 
 
 def session_start(store: Store, run: str) -> dict[str, Any]:
@@ -109,46 +88,10 @@ def promotions_in(snapshot: Snapshot | None, entries: Sequence[JournalRecord]) -
 
 
 def team_in_place(record: RunRecord, config: Config, promotions: Sequence[Mapping[str, Any]]) -> LoadedTeam:
-    """The team that trades after the `promotions`. Raises `UserError` where its files are not those that traded, and
-    where the session's record, which this user has signed, does not say that it may."""
+    """The team that trades after the `promotions`. Raises `UserError` where its files are not those that traded."""
     if not promotions:
         return team_of_digest(str(record.config["team"]), record.config.get("team_digest", ""), config)
-    team, digest = str(promotions[-1]["team"]), str(promotions[-1]["digest"])
-    if not is_own(record.run, record.config) or digest not in record.config.get(PROMOTED, ()):
-        raise UserError(
-            f"the journal of session {record.run} says that {team} took the place of its team, and no record that "
-            f"bears this user's signature does: look at it, and adopt it with `cryptosentinel runs adopt {record.run}` "
-            "if it is your own"
-        )
-    return team_of_digest(team, digest, config)
-
-
-def admit_team(store: Store, run: str, digest: str) -> None:
-    """Say in the record of the session `run` that it may trade with the team whose files have that SHA-256."""
-    record = store.run(run)
-    admitted = record.config.get(PROMOTED, [])
-    if digest not in admitted:
-        document = signed(run, {**record.config, PROMOTED: [*admitted, digest]})
-        store.set_document(replace(record, config=document))
-
-
-def loaded_from_elsewhere(record: RunRecord) -> list[str]:
-    """The teams that the record of a run names and that the program does not have itself: a folder, or a class."""
-    sources = record.config.get("sources")
-    stated = [one.get("team") for one in sources.values() if isinstance(one, dict)] if isinstance(sources, dict) else []
-    stated += [record.config.get(role) for role in ("team", "shadow")]
-    ours = {SCRIPTED, SAMPLE_TEAM, *named_strategies()}
-    return [team for team in dict.fromkeys(str(one) for one in stated if one) if team not in ours]
-
-
-def promoted_teams(store: Store, record: RunRecord) -> dict[str, str]:
-    """The teams that took the place of another one by the journal of a run: names by the SHA-256 of their files. Empty
-    for a run that is no session, and for one without a journal."""
-    if record.kind != PAPER:
-        return {}
-    promotions = promotions_in(*newest_entries(store, record.run))
-    promotions += [one.document for one in entries_in_portions(store, record.run) if one.kind == "promotion"]
-    return {str(one["digest"]): str(one["team"]) for one in promotions}
+    return team_of_digest(str(promotions[-1]["team"]), str(promotions[-1]["digest"]), config)
 
 
 def team_of_digest(name: str, digest: str, config: Config) -> LoadedTeam:

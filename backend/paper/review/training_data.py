@@ -77,7 +77,7 @@ def train_request_of(session: str, request: TrainRequest, store: Store, runs: Pa
             f"session {session} still runs, so that its record grows: stop it first with `cryptosentinel paper stop "
             f"{session}`, or wait for its end"
         )
-    traded, _ = stored_config(record)
+    traded = stored_config(record)
     data = session_data(session, entries_of(store, session))
     stated = request.on(request.config or RECORDED_TRAINING)
     folder = runs / session / FOLDER / data.market.content_hash[:_DIGITS]

@@ -79,11 +79,12 @@ class DemoParts:
 
     @cached_property
     def _trained(self) -> LoadedTeam:
-        return load_team(str(self.place.folder), self.config.team)
+        return load_team(str(self.place.folder), self.config.team, base=self.config.training.base_model)
 
     @cached_property
     def _warm_started(self) -> LoadedTeam:
-        return load_team(str(self.place.folder), self.config.team, trained=False)
+        base = self.config.training.base_model
+        return load_team(str(self.place.folder), self.config.team, trained=False, base=base)
 
 
 _OPENED: list[DemoParts] = []  # in this process, of the demo that it measures

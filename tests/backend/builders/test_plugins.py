@@ -1,6 +1,5 @@
 """Plug-ins: what an installed package names by entry points is found, and nobody but the user makes code run."""
 
-import contextlib
 import hashlib
 import json
 import sys
@@ -17,7 +16,6 @@ from backend.builders.recorded_team import recording, replayed_team
 from backend.builders.sources import bars_of_source
 from backend.builders.strategies import named_strategy
 from backend.builders.teams import load_team
-from backend.config.artefacts import effect_of
 from backend.config.load import load_config
 from backend.config.plugins import PLUGIN_KINDS, PluginKind, plugin, records_of
 from backend.config.schema import Config, TeamConfig
@@ -290,13 +288,10 @@ NAMED = {
 
 @pytest.mark.parametrize("key", NAMED)
 def test_a_teams_folder_makes_no_module_run(tmp_path: Path, trap: Path, key: str) -> None:
-    assert effect_of(key) == "runs"
     document = json.loads((sample_team() / MANIFEST).read_text())
     section, name = key.split(".")
-    document["config"].setdefault(section, {})[name] = NAMED[key]
-    if key == "engine.plugin":
-        document["config"]["engine"]["kind"] = "own"
-    document["config"]["team"]["roles"] += ["theirs"] if key == "plugins.roles" else []
+    document.setdefault(section, {})[name] = NAMED[key]
+    document["team"]["roles"] += ["theirs"] if key == "plugins.roles" else []
     (tmp_path / "team").mkdir()
     manifest = {**document, "base": str(sample_team() / "nano"), "adapters": None}
     (tmp_path / "team" / MANIFEST).write_text(json.dumps(manifest))
@@ -306,7 +301,7 @@ def test_a_teams_folder_makes_no_module_run(tmp_path: Path, trap: Path, key: str
         lambda: EvaluateRequest(folder=tmp_path / "team").check(),
         lambda: evaluate_team(EvaluateRequest(folder=tmp_path / "team"), "mem://", tmp_path / "runs"),
     ):
-        with contextlib.suppress(UserError):
+        with pytest.raises(UserError):
             load()
     assert not trap.exists() and "trap" not in sys.modules and known == registry.SUB_AGENTS
 

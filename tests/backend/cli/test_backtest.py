@@ -15,7 +15,7 @@ from backend.cli import main as cli
 from backend.cli.parts.lazy import commands_below
 from backend.config.load import load_config
 from backend.config.schema import Config
-from backend.models.manifest import TeamManifest, write_manifest
+from backend.models.manifest import TeamManifest, TrainedSpan, write_manifest
 from backend.runs.backtest import backtest_teams, notes_on, settings_for, subject_of
 from backend.runs.requests import BacktestRequest
 from backend.store.store import Store
@@ -137,12 +137,11 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "store check": ("--store", "--runs"),
     "store backup": ("TARGET", "--store"),
     "store compact": ("--store",),
-    "runs": ("show", "replay", "compare", "trials", "export", "import", "delete", "adopt", "--store"),
+    "runs": ("show", "replay", "compare", "trials", "export", "import", "delete", "--store"),
     "runs replay": ("RUN", "--decision", "--answer", "--observe", "--backtest", "--team", "--rules", "--store"),
     "runs compare": ("RUN", "--team", "--store"),
     "runs trials": ("--export", "--import", "--store"),
     "runs delete": ("RUN", "--older-than", "--kind", "--yes", "--store", "--runs"),
-    "runs adopt": ("RUN", "--store"),
     "runs export": ("RUN", "FILE", "--parquet", "--store"),
     "runs tag": ("RUN", "TAG", "--remove", "--store"),
     "runs note": ("RUN", "TEXT", "--store"),
@@ -180,7 +179,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         *KEPT,
     ),
     "experiment": ("run", "show", "list"),
-    "experiment run": ("FILE", *KEPT, "--seeds", "--name", "--workers", "--allow"),
+    "experiment run": ("FILE", *KEPT, "--seeds", "--name", "--workers"),
     "experiment show": ("NAME", "--runs"),
     "experiment list": ("--runs",),
     "config": CONFIG,
@@ -380,7 +379,10 @@ def test_a_preset_fits_the_data_unless_one_is_named(command: Run) -> None:
 
 def test_a_team_tested_at_other_costs_than_it_was_trained_at_is_noted(command: Run, tmp_path: Path) -> None:
     (tmp_path / "team").mkdir()
-    write_manifest(tmp_path / "team", TeamManifest(base="nano", adapters=None, config=load_config("demo")))
+    trained = load_config("demo")
+    span = TrainedSpan(data_hash="", first=0, until=1, origin="", shares=(0.6, 0.2), costs=trained.costs)
+    manifest = TeamManifest.of(trained, base="nano", adapters=None, trained_on=(span,))
+    write_manifest(tmp_path / "team", manifest)
     names = ["scripted", "hold", "team"]
     window = Window(10, 20)
     assert notes_on(names, load_config("demo"), FINE, window) == []

@@ -38,7 +38,7 @@ def team(nano: Path, tmp_path: Path) -> Path:
     shutil.copytree(nano, folder / "nano")
     policies, _ = role_policies(folder / "nano", small_config().training)
     policies.save(folder / "adapters")
-    write_manifest(folder, TeamManifest(base="nano", adapters="adapters", config=small_config()))
+    write_manifest(folder, TeamManifest.of(small_config(), base="nano", adapters="adapters"))
     return folder
 
 
@@ -107,7 +107,7 @@ def test_adapters_are_exported_and_peft_loads_them(run: Run, team: Path, nano: P
 
 
 def test_a_team_that_is_its_base_has_nothing_to_export(run: Run, team: Path) -> None:
-    write_manifest(team, TeamManifest(base="nano", adapters=None, config=small_config()))
+    write_manifest(team, TeamManifest.of(small_config(), base="nano", adapters=None))
     result = run("export", "runs/sft", "--to", "adapters")
     assert result.code == 2 and "no adapter to export" in result.err
 

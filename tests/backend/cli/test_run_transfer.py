@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_a_run_goes_from_one_store_to_another(tmp_path: Path, monkeypatch: pytes
     assert "wrote 2 records of run train-1 to runs/store" in invoke(app, "import", "f.gz")
     for name in ("b", "runs/store"):
         with Store.open(name) as store:
-            assert store.runs() == [RUN]
+            assert store.runs() == [replace(RUN, imported=True)]
     with pytest.raises(StoreError, match="no run 'q'"):
         invoke(app, "--store", "a", "export", "q", "g.gz")
     assert not Path("g.gz").exists()

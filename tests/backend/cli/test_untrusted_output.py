@@ -22,7 +22,7 @@ from backend.reporting.report import write_report
 from backend.store.store import Store
 from backend.store.transfer import export_run
 from cryptosentinel.protocol.untrusted import visible
-from tests.hostile import hostile_config, write_team
+from tests.hostile import write_team
 from tests.hostile_runs import HOSTILE, RUN, dangerous, hostile_store
 
 
@@ -53,7 +53,6 @@ def said(
         ("runs", "show", RUN),
         ("runs", "show", RUN, "--decision", "0"),
         ("runs", "show", RUN, "--decision", "7"),
-        ("runs", "adopt", RUN),
         ("runs", "export", RUN, "out.jsonl.gz"),
         ("doctor", RUN),
         ("train", "--resume", RUN),
@@ -82,19 +81,20 @@ def test_an_imported_hostile_run_is_printed_as_text(said: Callable[..., tuple[in
 
 def test_hostile_folders_are_printed_as_text(said: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     name = HOSTILE.replace("/", "|")[:200]
-    config = hostile_config("engine.python", outside=HOSTILE)
-    (write_team(tmp_path / "runs" / name, config) / "adapters" / "step-000001").mkdir(parents=True)
+    (write_team(tmp_path / "runs" / name, **{HOSTILE: HOSTILE}) / "adapters" / "step-000001").mkdir(parents=True)
     (tmp_path / "runs" / name / "adapters" / "step-000001" / "trader.safetensors").write_bytes(b"x")
     (tmp_path / "models" / name).mkdir(parents=True)
     (tmp_path / "models" / name / "config.json").write_text(json.dumps({"model_type": HOSTILE}))
-    write_team(tmp_path / "team", config, base=HOSTILE)
+    write_team(tmp_path / "team", base=HOSTILE)
+    write_team(tmp_path / "other", team={HOSTILE: HOSTILE})
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / f"{name}.parquet").write_bytes(b"x")
     (tmp_path / "data" / "rules.json").write_text(json.dumps({HOSTILE: {HOSTILE: HOSTILE}}))
     (tmp_path / "my.toml").write_text(f"[{json.dumps(HOSTILE)}]\n")
     for command in (
-        ("models", "list"), ("models", "check", "team"), ("evaluate", "team"), ("data", "list", "data"),
-        ("data", "check", "data"), ("config", "--config", "my.toml"), ("backtest", "--team", "team"),
+        ("models", "list"), ("models", "check", "team"), ("models", "check", "other"), ("evaluate", "team"),
+        ("data", "list", "data"), ("data", "check", "data"), ("config", "--config", "my.toml"),
+        ("backtest", "--team", "team"),
     ):  # fmt: skip
         code, printed = said(*command)
         assert code in (0, 2) and "Traceback" not in printed, (command, printed)

@@ -85,15 +85,6 @@ def test_a_job_has_the_refusal_of_who_asked_for_it(
     assert evil.exists() is allowed and (allowed or REFUSAL in capsys.readouterr().err)
 
 
-def test_a_request_that_lies_about_it_is_not_own(evil: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "start_detached", lambda *given: None)
-    jobs = JobQueue(Path("runs"))
-    job = jobs.submit(("check", "lookahead", "--strategy=evil:Evil", f"--data={SAMPLE}")).job
-    file = job.path / "job.json"
-    file.write_text(file.read_text().replace('"own_modules": false', '"own_modules": true'))
-    assert not jobs.job(job.name).own
-
-
 def test_no_program_that_a_setting_names_is_run(evil: Path, tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\ntouch {evil}\n")

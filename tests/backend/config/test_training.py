@@ -37,7 +37,6 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, ...]], ...] = (
     (["practice_queries=0", "practice_roles=trader"], ("practice_roles", "practice_queries")),
     (["practice_queries=4", "practice_roles=manager"], ("practice_roles", "manager")),
     (["freeze=nobody"], ("freeze", "nobody")),
-    (["start_from=runs/sft", "base_model=models/Qwen3"], ("start_from", "base_model")),
     (["optimizer=adamw8bit", "device=cpu"], ("optimizer", "device")),
     (["quantization=nf4", "weights=full"], ("quantization", "weights")),
     (["quantization=nf4", "device=cpu"], ("quantization", "device")),

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.builders.market import load_market
-from backend.config.artefacts import taken_from
 from backend.config.gate import GateConfig
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, EvaluationConfig
@@ -21,10 +20,12 @@ from backend.decisions.document import GuardClamp
 from backend.evaluation.evaluate import held_out_windows
 from backend.evaluation.gate import GATE_RECORD, judged
 from backend.evaluation.gate_data import held_out_rules
+from backend.evaluation.in_sample import spans_trained_on
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest
 from backend.models.team_digest import team_digest
-from backend.runs.evaluation import evaluate_team
+from backend.runs.evaluation import evaluate_team, training_of
 from backend.runs.requests import EvaluateRequest
+from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from simulator.errors import UserError
@@ -99,12 +100,6 @@ def test_rivals_are_known(names: list[str]) -> None:
         config_from_dict({"gate": {"better_than": names}}, "a test")
 
 
-def test_a_teams_folder_cannot_say_what_it_must_show() -> None:
-    lax = config_from_dict({"gate": {"better_than": ["hold"], "windows": 2, "decisions": 20}}, "a test")
-    taken, withheld = taken_from(lax)
-    assert taken.gate == Config().gate and len(withheld) == 3
-
-
 def generated(**market: Any) -> Config:
     small = {"bars": 600, "coins": 1, "seed": 3, **market}
     return config_from_dict(
@@ -114,9 +109,11 @@ def generated(**market: Any) -> Config:
 
 def apart(trained: Config, measured_with: Config) -> tuple[bool, str]:
     """Whether the windows of a measurement lie apart from a team's training, and why."""
-    manifest = TeamManifest(base="nano", adapters=None, config=trained).signed()
+    spans = spans_trained_on(trained, load_market(trained.market, trained.costs))
+    manifest = TeamManifest.of(trained, base="nano", adapters=None, trained_on=spans)
     market = load_market(measured_with.market, measured_with.costs)
-    rules = held_out_rules(manifest, measured_with, market, held_out_windows(measured_with, market))
+    windows = held_out_windows(measured_with, market)
+    rules = held_out_rules(manifest, measured_with, market, windows, trained_here=True)
     return rules[0].passed, rules[0].sentence
 
 
@@ -135,15 +132,12 @@ def test_recorded_bars_are_compared_by_time(tmp_path: Path) -> None:
     assert apart(trained, trained)[0]
     assert not apart(trained, generated(data=str(tmp_path / "all"), train_share=0.2, validation_share=0.1))[0]
     assert apart(trained, generated())[0], "recorded and generated have nothing in common"
-    (tmp_path / "all").rename(tmp_path / "elsewhere")
-    moved = generated(data=str(tmp_path / "elsewhere"))
-    passed, why = apart(trained, moved)
-    assert not passed and "cannot be read" in why
-    strange = TeamManifest(base="nano", adapters=None, config=trained)
-    [rule, *_] = held_out_rules(strange, moved, market, held_out_windows(moved, market))
-    assert not rule.passed and "stranger" in rule.sentence
-    dated = moved.model_copy(update={"team": moved.team.model_copy(update={"knowledge_cutoff": "2030-01-01"})})
-    rules = held_out_rules(strange, dated, market, held_out_windows(dated, market))
+    manifest = TeamManifest.of(trained, base="nano", adapters=None)
+    windows = held_out_windows(trained, market)
+    [rule, *_] = held_out_rules(manifest, trained, market, windows, trained_here=False)
+    assert not rule.passed and "cannot be verified" in rule.sentence, "anybody may have written its manifest"
+    dated = trained.model_copy(update={"team": trained.team.model_copy(update={"knowledge_cutoff": "2030-01-01"})})
+    rules = held_out_rules(manifest, dated, market, windows, trained_here=True)
     assert [rule.passed for rule in rules if rule.name == "memory"] == [False]
 
 
@@ -181,3 +175,20 @@ def test_the_verdict_is_recorded_with_what_it_is_of(nano: Path, tmp_path: Path) 
     assert kept["team_digest"] == team_digest(folder) and kept["data_hash"] == record.data_hash
     assert not kept["passed"] and {rule["name"] for rule in kept["rules"]} >= {"windows", "guard", "held out"}
     assert record.config["versions"]["cryptosentinel"] and record.config["config"]["gate"]["windows"] == 12
+
+
+def test_a_team_was_trained_here_where_a_run_of_the_store_made_its_folder(tmp_path: Path) -> None:
+    """By the run's id, or by the folder that its record names; what was imported trained nothing here."""
+    folder, elsewhere = tmp_path / "train-1", tmp_path / "my-team"
+    with Store.open("mem://") as store:
+        assert training_of(store, folder) is None
+        store.add_run(RunRecord("train-1", "train", 1, "hash", 1, {"config": {}}, "finished", imported=True))
+        store.add_run(RunRecord("backtest-1", "backtest", 1, "hash", 2, {"folder": str(elsewhere)}, "finished"))
+        assert training_of(store, folder) is None and training_of(store, elsewhere) is None
+        store.add_run(RunRecord("sft-1", "sft", 1, "hash", 3, {"folder": str(elsewhere.resolve())}, "finished"))
+        found = training_of(store, elsewhere)
+        assert found is not None and found.run == "sft-1"
+        store.delete_run("train-1")
+        store.add_run(RunRecord("train-1", "train", 1, "hash", 1, {"config": {}}, "finished"))
+        found = training_of(store, folder)
+        assert found is not None and found.run == "train-1"

@@ -7,7 +7,7 @@ from backend.builders.market import load_market
 from backend.config.load import config_from_dict
 from backend.config.schema import Config
 from backend.evaluation.in_sample import IN_SAMPLE, is_marked, marks_of, overlaps, spans_trained_on, trained_span
-from backend.models.manifest import TeamManifest, read_manifest, write_manifest
+from backend.models.manifest import TeamManifest, write_manifest
 from simulator.data.archive import MARKET_MANIFEST, write_market
 from simulator.errors import UserError
 from simulator.market.market import Market
@@ -24,11 +24,11 @@ def loaded(config: Config) -> Market:
     return load_market(config.market, config.costs)
 
 
-def team(folder: Path, trained: Config, *, says: bool = True) -> str:
-    """A team's folder as a training leaves it; of a former version it does not say what it was trained on."""
+def team(folder: Path, trained: Config) -> str:
+    """A team's folder as a training leaves it."""
     folder.mkdir()
-    spans = spans_trained_on(trained, loaded(trained)) if says else ()
-    write_manifest(folder, TeamManifest(base="nano", adapters=None, config=trained, trained_on=spans).signed())
+    spans = spans_trained_on(trained, loaded(trained))
+    write_manifest(folder, TeamManifest.of(trained, base="nano", adapters=None, trained_on=spans))
     return str(folder)
 
 
@@ -36,21 +36,18 @@ def closes(market: Market, start: int, stop: int) -> tuple[int, int]:
     return int(market.open_time[start]) + market.interval, int(market.open_time[stop]) + market.interval
 
 
-@pytest.mark.parametrize("says", [True, False], ids=["manifest", "former version"])
-def test_a_window_is_refused_from_the_bar_that_the_training_saw_and_marked_where_it_is_allowed(
-    tmp_path: Path, says: bool
-) -> None:
+def test_a_window_is_refused_from_the_bar_that_the_training_saw_and_marked_where_it_is_allowed(tmp_path: Path) -> None:
     config = settings()
-    market, name = loaded(config), team(tmp_path / "team", config, says=says)
+    market, name = loaded(config), team(tmp_path / "team", config)
     until = trained_span(config, market).until
     edge = next(bar for bar in range(600) if closes(market, bar, bar)[0] == until)
     later = closes(market, edge, edge + 50)
-    assert overlaps([name, "ema_cross"], config, market, *later, allowed=False) == ({}, [])
+    assert overlaps([name, "ema_cross"], config, market, *later, allowed=False) == {}
     early = closes(market, edge - 1, edge + 50)
     with pytest.raises(UserError, match=r"was trained or chosen on bars until .*--in-sample"):
         overlaps([name], config, market, *early, allowed=False)
-    marked, unknown = overlaps([name], config, market, *early, allowed=True)
-    assert list(marked) == [name] and marked[name].startswith("IN SAMPLE") and not unknown
+    marked = overlaps([name], config, market, *early, allowed=True)
+    assert list(marked) == [name] and marked[name].startswith("IN SAMPLE")
     record = {IN_SAMPLE: marked, "sources": {"team": {"team": name, "variant": ""}, "hold": {"team": "hold"}}}
     assert marks_of(record) == [*marked.values()] and marks_of({}) == []
     assert is_marked(record, "team") and not is_marked(record, "hold") and not is_marked({}, "team")
@@ -62,7 +59,7 @@ def test_another_generated_market_has_nothing_in_common_and_a_longer_one_has_its
     for other, refused in ((settings(seed=4), False), (settings(edge=False), False), (settings(bars=900), True)):
         market = loaded(other)
         window = closes(market, 200, 300)
-        assert bool(overlaps([name], other, market, *window, allowed=True)[0]) is refused
+        assert bool(overlaps([name], other, market, *window, allowed=True)) is refused
 
 
 def recorded(folder: Path, seed: int) -> Path:
@@ -77,11 +74,11 @@ def test_recorded_bars_are_compared_by_time_and_generated_ones_in_a_folder_by_wh
     name = team(tmp_path / "team", trained)
     other = settings(data=str(recorded(tmp_path / "two", 2)))
     market = loaded(other)
-    assert overlaps([name], other, market, *closes(market, 200, 300), allowed=True)[0], "coins move together"
+    assert overlaps([name], other, market, *closes(market, 200, 300), allowed=True), "coins move together"
     write_market(generate(SyntheticConfig(bars=600, seed=2, symbols=("AAAUSDT",))), tmp_path / "made")
     made = settings(data=str(tmp_path / "made"))
     market = loaded(made)
-    assert overlaps([name], made, market, *closes(market, 200, 300), allowed=False) == ({}, [])
+    assert overlaps([name], made, market, *closes(market, 200, 300), allowed=False) == {}
 
 
 def test_what_a_team_began_with_was_trained_on_as_well(tmp_path: Path) -> None:
@@ -89,21 +86,3 @@ def test_what_a_team_began_with_was_trained_on_as_well(tmp_path: Path) -> None:
     team(tmp_path / "first", first)
     spans = spans_trained_on(second, loaded(second), tmp_path / "first")
     assert spans == (trained_span(first, loaded(first)), trained_span(second, loaded(second)))
-
-
-def test_of_a_strangers_team_it_is_not_known_and_its_own_claim_of_an_overlap_counts(tmp_path: Path) -> None:
-    trained = settings(data=str(recorded(tmp_path / "one", 1)))
-    market, folder = loaded(trained), tmp_path / "team"
-    team(folder, trained)
-    signed = read_manifest(folder)
-    assert signed.own
-    shortened = signed.trained_on[0].model_copy(update={"until": signed.trained_on[0].first + 1})
-    forged = signed.model_copy(update={"trained_on": (shortened,)})
-    assert not forged.own, "the signature covers what it was trained on"
-    for less in (forged, signed.model_copy(update={"trained_on": ()})):
-        write_manifest(folder, less)
-        marked, [note] = overlaps([str(folder)], trained, market, *closes(market, 200, 300), allowed=False)
-        assert not marked and "is not known" in note and "stranger" in note
-    write_manifest(folder, signed.model_copy(update={"signature": "0" * 64}))
-    with pytest.raises(UserError, match="--in-sample"):
-        overlaps([str(folder)], trained, market, *closes(market, 200, 300), allowed=False)

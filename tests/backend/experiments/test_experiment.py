@@ -15,6 +15,7 @@ from backend.experiments import run as experiment_run
 from backend.experiments.cells import experiment_cells
 from backend.experiments.plan import read_experiment
 from backend.experiments.run import ExperimentOutcome
+from backend.processes import WorkReport
 from backend.statistics.mean_interval import student_share
 from backend.store.store import Store
 from simulator.errors import UserError
@@ -60,20 +61,20 @@ def test_a_finished_cell_is_not_run_again(plan_file: Write, run_here: Run, monke
     calls: list[str] = []
     really = experiment_run._run
 
-    def killed_after_four(task: experiment_run._Task) -> object:
+    def killed_after_four(task: experiment_run._Task, report: WorkReport) -> object:
         if len(calls) == 4:
             raise KeyboardInterrupt
         calls.append(task.cell.name)
-        return really(task)
+        return really(task, report)
 
     monkeypatch.setattr(experiment_run, "_run", killed_after_four)
     with pytest.raises(Exception, match="the same command goes on"):
         run_here(path)
     before, calls[:] = list(calls), []
 
-    def counted(task: experiment_run._Task) -> object:
+    def counted(task: experiment_run._Task, report: WorkReport) -> object:
         calls.append(task.cell.name)
-        return really(task)
+        return really(task, report)
 
     monkeypatch.setattr(experiment_run, "_run", counted)
     halves = run_here(path).result

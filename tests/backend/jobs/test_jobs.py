@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,26 +19,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.cli.main import app
-from backend.jobs import files, process, queue
-from backend.jobs.commands import backtest_command, check_command, resumed_command
+from backend.jobs import process, queue
+from backend.jobs.commands import check_command, request_command, resumed_command
 from backend.jobs.files import (
+    ALIVE,
     CANCEL,
-    EQUITY,
     JOB,
     JOB_LOG,
-    OUTCOME,
-    PROCESS,
-    PROGRESS,
+    STATE,
     Job,
-    JobOutcome,
-    JobProcess,
-    JobProgress,
+    JobReport,
     JobRequest,
-    own_process,
+    JobState,
     write_part,
 )
-from backend.jobs.processes import process_at
-from backend.jobs.progress import JobReport
 from backend.jobs.queue import JobQueue
 from backend.runs.requests import BacktestRequest
 from simulator.errors import UserError
@@ -55,131 +48,69 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobQueue:
     return JobQueue(tmp_path / "runs")
 
 
-@pytest.fixture
-def started() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts processes that wait, with the arguments that they are given."""
-    children: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: str, session: bool = True) -> subprocess.Popen[bytes]:
-        text = "import time; print(1, flush=True); time.sleep(60)"
-        command = [sys.executable, "-c", text, *arguments]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=session)
-        assert child.stdout is not None
-        child.stdout.readline()
-        children.append(child)
-        return child
-
-    yield start
-    for child in children:
-        child.kill()
-        child.wait()
-        assert child.stdout is not None
-        child.stdout.close()
+@contextmanager
+def living(job: Job) -> Iterator[None]:
+    """The process of the job lives for a block: it holds the lock."""
+    with (job.path / ALIVE).open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
-def begun_by(job: Job, pid: int, at: int = 1) -> None:
-    """The job's folder names this process."""
-    found = process_at(pid)
-    write_part(job.path / PROCESS, JobProcess(pid, "" if found is None else found.started, at))
-
-
-def test_a_state_follows_from_the_files_whoever_was_killed_in_between(
-    jobs: JobQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_follows_from_the_files_whoever_was_killed_in_between(jobs: JobQueue) -> None:
     """Each set of files that a kill can leave is one state, and none needs to be put right."""
-    alive = {"waits": True, "works": True, "gone": None, "other": False}
-    monkeypatch.setattr(files, "own_process", lambda path, request, one: alive[one.started])
-    expected: dict[tuple[str | None, bool, int | None], str] = {
-        # process, cancelled, exit code
-        (None, False, None): "queued", (None, True, None): "cancelled",
-        ("waits", False, None): "queued", ("waits", True, None): "queued",
-        ("works", False, None): "running", ("works", True, None): "running",
-        ("gone", False, None): "died", ("gone", True, None): "cancelled",
-        **{("other", late, code): "foreign" for late in (False, True) for code in (None, 0, 2)},
-        **{(who, late, 0): "done" for who in ("works", "gone") for late in (False, True)},
-        **{(who, False, 2): "failed" for who in ("works", "gone")},
-        **{(who, True, 2): "cancelled" for who in ("works", "gone")},
-        **{(who, late, 130): "cancelled" for who in ("works", "gone") for late in (False, True)},
-    }  # fmt: skip
-    for (who, cancelled, code), status in expected.items():
+    waits, works = JobState(9), JobState(9, 5)
+    expected: list[tuple[JobState | None, bool, bool, str]] = [
+        # written by its process, whether that lives, cancelled
+        (None, False, False, "queued"), (None, False, True, "cancelled"), (None, True, False, "queued"),
+        (waits, True, False, "queued"), (waits, True, True, "queued"), (waits, False, False, "died"),
+        (works, True, False, "running"), (works, True, True, "running"),
+        (works, False, False, "died"), (works, False, True, "cancelled"),
+        *((replace(works, exit_code=0), lives, late, "done") for lives in (False, True) for late in (False, True)),
+        *((replace(works, exit_code=2), lives, False, "failed") for lives in (False, True)),
+        *((replace(works, exit_code=2), lives, True, "cancelled") for lives in (False, True)),
+        *((replace(works, exit_code=code), False, False, "cancelled") for code in (129, 130, 143)),
+    ]  # fmt: skip
+    for state, lives, cancelled, status in expected:
         job = jobs.submit(COMMAND).job
-        if who is not None:
-            write_part(job.path / PROCESS, JobProcess(1, who, int(who != "waits")))
+        if state is not None:
+            write_part(job.path / STATE, state)
         if cancelled:
-            write_part(job.path / CANCEL, 5)
-        if code is not None:
-            write_part(job.path / OUTCOME, JobOutcome(code, 7))
-        assert jobs.job(job.name).status == status, (who, cancelled, code)
-        (job.path / PROGRESS).write_text('{"run": 5')  # half written, or by another program
-        assert jobs.job(job.name).progress == JobProgress()
+            (job.path / CANCEL).touch()
+        with living(job) if lives else nullcontext():
+            assert jobs.job(job.name).status == status, (state, lives, cancelled)
+        (job.path / STATE).write_text('{"run": 5')  # half written, or by another program
+        assert jobs.job(job.name).state == JobState()
     old = jobs.submit(COMMAND).job
-    write_part(old.path / JOB, JobRequest(COMMAND, "", 1).signed(old.path))
+    write_part(old.path / JOB, JobRequest(COMMAND, "", 1))
     assert jobs.job(old.name).status == "died", "its process has never come"
 
 
-def test_only_the_very_process_of_a_job_is_signaled(
-    jobs: JobQueue, started: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A folder may name any process: another one of this user, one of another user, one that has the number of one that
-    has ended, the job of a folder that was copied. None of them gets a signal."""
+def test_only_a_process_that_holds_the_jobs_lock_is_signaled(jobs: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of processes are given out again: the one of a job that has died may be another's by now."""
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "killpg", lambda pid, number: sent.append((pid, number)))
     job = jobs.submit(COMMAND).job
-    place, token = os.path.realpath(job.path), job.request.token
-    mine = started(place, token)
-    begun_by(job, mine.pid)
-    assert jobs.job(job.name).status == "running"
-    copy = tmp_path / "copied"
-    shutil.copytree(jobs.folder.parent, copy)
-    others = {
-        "a process of this user": started("some", "thing").pid,
-        "one without the token": started(place, "f" * 32).pid,
-        "one for another folder": started(str(tmp_path), token).pid,
-        "one that leads no session": started(place, token, session=False).pid,
-        "the test itself": os.getpid(),
-        "process 1": 1,
-        "its parent": os.getppid(),
-    }
-    for who, pid in others.items():
-        begun_by(job, pid)
-        assert jobs.job(job.name).status == "foreign", who
-        with pytest.raises(UserError, match="is not yours: nothing is done with it"):
-            jobs.cancel(job.name)
-    for pid, start in ((mine.pid, "1 before the last start of the machine"), (0, ""), (-1, ""), (2**40, "x")):
-        write_part(job.path / PROCESS, JobProcess(pid, start, 1))
-        assert jobs.job(job.name).status == "died"
-        with pytest.raises(UserError, match="it is died"):
-            jobs.cancel(job.name)
-    with pytest.raises(UserError, match="is not yours"):
-        JobQueue(copy).cancel(job.name)
+    write_part(job.path / STATE, JobState(os.getpid(), 1))
+    with pytest.raises(UserError, match="it is died"):
+        jobs.cancel(job.name)
     assert not sent
-    begun_by(job, mine.pid)
-    jobs.cancel(job.name)
-    assert jobs.job(job.name).message == "it is being stopped"
-    jobs.cancel(job.name)
-    assert sent == [(mine.pid, signal.SIGINT), (mine.pid, signal.SIGKILL)]
-
-
-def test_a_process_of_another_user_is_foreign(
-    jobs: JobQueue, started: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = jobs.submit(COMMAND).job
-    child = started(os.path.realpath(job.path), job.request.token)
-    begun_by(job, child.pid)
-    [seen] = [files.read_part(job.path / PROCESS, JobProcess)]
-    assert seen is not None and own_process(job.path, job.request, seen)
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert own_process(job.path, job.request, seen) is False
-    assert jobs.job(job.name).status == "foreign"
-    with pytest.raises(UserError, match="is not yours"):
-        jobs.resume(job.name)
+    with living(job):
+        jobs.cancel(job.name)
+        assert jobs.job(job.name).message == "it is being stopped"
+        jobs.cancel(job.name)
+    assert sent == [(os.getpid(), signal.SIGINT), (os.getpid(), signal.SIGKILL)]
+    for number in (0, 1, -1):
+        other = jobs.submit(COMMAND).job
+        write_part(other.path / STATE, JobState(number, 1))
+        with living(other):
+            jobs.cancel(other.name)
+    assert len(sent) == 2, "no group of everybody"
 
 
 HOSTILE: dict[str, Callable[[Path], object]] = {
     "a FIFO": os.mkfifo,
     "a socket": lambda path: socket.socket(socket.AF_UNIX).bind(path.name),
     "a device": lambda path: path.symlink_to("/dev/zero"),
-    "a link": lambda path: path.symlink_to(path.parent.parent.parent.parent / "secret"),
     "a link to nothing": lambda path: path.symlink_to("nothing"),
     "a folder": lambda path: path.mkdir(),
     "nonsense": lambda path: path.write_bytes(b"\xff\x00{[" * 1000),
@@ -188,13 +119,12 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("part", [JOB, PROCESS, PROGRESS, OUTCOME, CANCEL, JOB_LOG, EQUITY])
+@pytest.mark.parametrize("part", [JOB, STATE, ALIVE, CANCEL, JOB_LOG])
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_file_of_a_job_is_neither_followed_nor_waited_for(
-    jobs: JobQueue, tmp_path: Path, part: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    jobs: JobQueue, part: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each file of a job by each thing that it should not be: everything is answered at once, in words."""
-    (tmp_path / "secret").write_text('{"exit_code": 0, "finished_at": 1} secret')
     monkeypatch.setattr(os, "killpg", lambda pid, number: pytest.fail("a process was signaled"))
     job, other = jobs.submit(COMMAND).job, jobs.submit(COMMAND).job
     (job.path / part).unlink(missing_ok=True)
@@ -203,29 +133,14 @@ def test_a_hostile_file_of_a_job_is_neither_followed_nor_waited_for(
     began = time.monotonic()
     with suppress(UserError):
         seen = jobs.job(job.name)
-        shown = [seen.status, seen.message, seen.log(), seen.equity(), seen.progress, seen.how_far, seen.share]
-        assert "secret" not in str(shown) and seen.status in ("queued", "cancelled")
+        shown = [seen.message, seen.log(), seen.state, seen.share]
+        assert str(shown) and seen.status in ("queued", "cancelled")
     assert other.name in [one.name for one in jobs.jobs()], "it hides another one"
     with suppress(UserError):
         jobs.cancel(job.name)
     with suppress(UserError):
         jobs.resume(job.name)
     assert time.monotonic() - began < 5.0
-    assert (tmp_path / "secret").read_text().endswith("secret")
-
-
-@pytest.mark.parametrize("place", ["job", "jobs"])
-def test_a_job_behind_a_link_is_foreign(jobs: JobQueue, tmp_path: Path, place: str) -> None:
-    job = jobs.submit(COMMAND).job
-    if place == "job":
-        shutil.move(job.path, tmp_path / "elsewhere")
-        job.path.symlink_to(tmp_path / "elsewhere")
-        assert jobs.job(job.name).status == "foreign"
-        return
-    shutil.move(jobs.folder, tmp_path / "elsewhere")
-    jobs.folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="is a link, through which nothing is written"):
-        jobs.submit(COMMAND)
 
 
 def test_two_jobs_run_one_after_the_other_and_write_how_they_ended(
@@ -240,31 +155,26 @@ def test_two_jobs_run_one_after_the_other_and_write_how_they_ended(
         time.sleep(0.1)
     first, second = (jobs.job(name) for name in names)
     assert (first.status, second.status) == ("failed", "failed")
-    assert first.outcome is not None and first.outcome.exit_code == 2
+    assert first.state.exit_code == 2
     assert "nowhere" in first.message and "touch" in second.message and not list(tmp_path.glob("*pwned*"))
     if jobs.limit == 1:
-        assert first.finished_at is not None and second.started_at is not None
-        assert first.finished_at <= second.started_at, "one at a time"
+        assert first.state.finished_at is not None
+        assert first.state.finished_at <= second.state.started_at, "one at a time"
     with pytest.raises(UserError, match=r"the job cannot be started .*no such folder"):
         jobs.submit(COMMAND, tmp_path / "no such folder")
     assert len(jobs.jobs()) == 2, "what could not begin leaves no job"
 
 
-def test_a_job_waits_for_those_that_were_submitted_before_it(
-    jobs: JobQueue, started: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_waits_for_those_that_were_submitted_before_it(jobs: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobQueue, "limit", 1)
     first, second = jobs.submit(COMMAND).job, jobs.submit(COMMAND).job
-    later = JobRequest(COMMAND, "", first.request.submitted_at + 1).signed(second.path)
-    write_part(second.path / JOB, later)
-    child = started(os.path.realpath(first.path), first.request.token)
-    begun_by(first, child.pid)
+    write_part(second.path / JOB, JobRequest(COMMAND, "", first.request.submitted_at + 1))
     looks: list[float] = []
 
     def look(seconds: float) -> None:
         looks.append(seconds)
         if len(looks) == 3:
-            write_part(first.path / OUTCOME, JobOutcome(0, 1))
+            write_part(first.path / STATE, JobState(exit_code=0, finished_at=1))
 
     monkeypatch.setattr(process.time, "sleep", look)
     process._wait_for_turn(first.path)
@@ -284,11 +194,11 @@ def test_the_same_work_is_one_job(jobs: JobQueue, tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_cancelled_before_it_begins_does_nothing(jobs: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_run", lambda *given: pytest.fail("it ran"))
+    monkeypatch.setattr(process, "run_module", lambda *given, **more: pytest.fail("it ran"))
     job = jobs.submit(COMMAND).job
     jobs.cancel(job.name)
     assert process.run_job(job.path, COMMAND) == 130
-    assert jobs.job(job.name).outcome == JobOutcome(130, jobs.job(job.name).finished_at or 0)
+    assert jobs.job(job.name).state.exit_code == 130
     with pytest.raises(UserError, match="cannot be cancelled"):
         jobs.cancel(job.name)
 
@@ -326,49 +236,15 @@ def test_what_is_no_job_is_refused(jobs: JobQueue) -> None:
         JobQueue(jobs.folder.parent / "file").submit(COMMAND)
 
 
-@pytest.mark.parametrize(
-    ("progress", "left"),
-    [
-        (JobProgress("", "step", 30, 40, at=60_000, since=20_000, first=10), 20.0),  # 2 s a step, ten to go
-        (
-            JobProgress("", "step", 30, 40, at=50_000, since=10_000, first=10),
-            10.0,
-        ),  # the last count was ten seconds ago
-        (JobProgress("", "step", 39, 40, at=20_000, since=10_000, first=29), 0.0),  # it takes longer than it should
-        (JobProgress("", "step", 10, 40, at=60_000, since=60_000, first=10), None),
-        (JobProgress("", "step", 40, 40, at=60_000, since=20_000, first=10), None),
-        (JobProgress(), None),
-    ],
-)
-def test_time_left_is_of_the_pace_so_far(jobs: JobQueue, progress: JobProgress, left: float | None) -> None:
-    job = jobs.submit(COMMAND).job
-    write_part(job.path / PROGRESS, progress)
-    assert jobs.job(job.name).seconds_left(60.0) == left
-
-
-def test_each_part_of_a_job_has_a_pace_of_its_own(jobs: JobQueue) -> None:
-    job = jobs.submit(COMMAND).job
-    report = JobReport(job.path, seconds=0.0)
-    for what, done, total in (("rollouts", 3, 8), ("rollouts", 8, 8), ("steps", 50, 60), ("steps", 51, 60)):
-        report.moved(what, done, total)
-    progress = jobs.job(job.name).progress
-    assert (progress.first, progress.done) == (50, 51) and 0 < progress.since <= progress.at
-
-
 def test_progress_is_seen_while_it_is_made(jobs: JobQueue) -> None:
     job, clock = jobs.submit(COMMAND).job, itertools.count(0.0, 0.1)
     report = JobReport(job.path, seconds=1.0, clock=lambda: next(clock))
     report.started("backtest-7")
-    report.equity("a", list(range(10_000)), [1.0] * 9_999 + [2.0])
     report.moved("backtest", 1, 3)
-    assert jobs.job(job.name).progress.done == 0, "not at every step"
+    assert jobs.job(job.name).state.done == 0, "not at every step"
     report.moved("backtest", 3, 3)
     seen = jobs.job(job.name)
-    assert (seen.run, seen.how_far, seen.share) == ("backtest-7", "backtest 3/3", 1.0)
-    with (job.path / EQUITY).open("a") as file:
-        file.write('["a", 5\n["a", 10000, 3.0]\n["b", 1')
-    times, values = seen.equity()["a"]
-    assert len(times) < 500 and times[-2:] == [9_999, 10_000] and values[-2:] == [2.0, 3.0]
+    assert (seen.run, seen.state.what, seen.share) == ("backtest-7", "backtest", 1.0)
     (job.path / JOB_LOG).write_text("x" * 500 + "\nlast words\n")
     assert seen.log(100) == "last words\n"
 
@@ -413,7 +289,10 @@ def test_a_backtest_as_a_command_is_the_same_backtest(request: BacktestRequest) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BacktestRequest, "check", stop)
         with pytest.raises(Read):
-            app(list(backtest_command(request, "some/store", "some/runs")), standalone_mode=False)
+            app(
+                list(request_command(("backtest",), request, store="some/store", runs="some/runs")),
+                standalone_mode=False,
+            )
     assert read == [request]
 
 
@@ -431,17 +310,17 @@ def test_a_backtest_as_a_command_is_the_same_backtest(request: BacktestRequest) 
 )  # fmt: skip
 def test_how_a_job_goes_on(jobs: JobQueue, command: tuple[str, ...], run: str, goes_on: tuple[str, ...] | None) -> None:
     job = jobs.submit(command).job
-    write_part(job.path / PROGRESS, JobProgress(run=run))
+    write_part(job.path / STATE, JobState(run=run))
     assert jobs.resume(job.name).job.name == job.name, "it waits: it goes on by itself"
-    write_part(job.path / OUTCOME, JobOutcome(130, 1))
+    write_part(job.path / STATE, JobState(run=run, exit_code=130, finished_at=1))
     if goes_on is None:
-        with pytest.raises(UserError, match="keeps nothing to go on with"):
+        with pytest.raises(UserError, match="keeps nothing"):
             jobs.resume(job.name)
         return
     assert resumed_command(jobs.job(job.name)) == goes_on
     new = jobs.resume(job.name)
     assert new.new and new.job.request.command == goes_on and new.job.request.resumes == job.name
-    write_part(job.path / OUTCOME, JobOutcome(0, 1))
+    write_part(job.path / STATE, JobState(run=run, exit_code=0, finished_at=1))
     with pytest.raises(UserError, match="is done"):
         jobs.resume(job.name)
 

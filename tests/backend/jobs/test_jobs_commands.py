@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backend.jobs import queue
-from backend.jobs.files import OUTCOME, PROGRESS, JobOutcome, JobProgress, write_part
+from backend.jobs.files import STATE, JobState, write_part
 from backend.jobs.queue import JobQueue
 from tests.command_line import Run, program
 
@@ -30,7 +30,7 @@ def test_a_job_from_its_order_to_its_resume(command: Run, tmp_path: Path) -> Non
     assert f"job {job.name} is cancelled" in command("jobs", "cancel", job.name).out
     again = command("jobs", "cancel", job.name)
     assert again.code == 2 and "it is cancelled" in again.err
-    write_part(job.path / PROGRESS, JobProgress("train-7", "M-GRPO", 2, 5))
+    write_part(job.path / STATE, JobState(run="train-7", what="M-GRPO", done=2, total=5))
     listed = command("jobs", "list").out
     assert "cancelled" in listed and "40%" in listed and "train-7" in listed
     assert "train --resume train-7" in command("jobs", "resume", job.name).out
@@ -41,7 +41,7 @@ def test_what_a_log_says_is_shown_as_text(command: Run, tmp_path: Path) -> None:
     command("jobs", "run", "--", "sft")
     [job] = JobQueue(tmp_path / "runs").jobs()
     (job.path / "log").write_text("\x1b[31mred [bold]x[/bold]\nerror: the disk is full\n")
-    write_part(job.path / OUTCOME, JobOutcome(1, 5))
+    write_part(job.path / STATE, JobState(exit_code=1, finished_at=5))
     shown = command("jobs", "show", job.name).out
     assert "\x1b" not in shown and "[bold]x[/bold]" in shown and "state: failed: the disk is full" in shown
     assert "\x1b" not in command("jobs", "show", job.name, "--log").out

@@ -42,7 +42,7 @@ def policies() -> RolePolicies:
     manifest = read_manifest(sample_team())
     weights = manifest.weights()
     assert weights is not None
-    made, _ = role_policies(NANO, manifest.config.training, roles=roles_of(manifest.config.team.roles))
+    made, _ = role_policies(NANO, manifest.training, roles=roles_of(manifest.team.roles))
     load_versions(made, sample_team() / weights)
     return made
 

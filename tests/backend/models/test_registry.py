@@ -73,7 +73,7 @@ def run(nano: Path, tmp_path: Path) -> Path:
     first, _ = role_policies(folder / "nano", small_config().training)
     save_versions(first, folder / "adapters" / "step-000000", "train-1", 0)
     save_versions(disturbed(folder / "nano"), folder / "adapters" / "step-000003", "train-1", 3)
-    write_manifest(folder, TeamManifest(base="nano", adapters="adapters/step-000003", config=small_config()))
+    write_manifest(folder, TeamManifest.of(small_config(), base="nano", adapters="adapters/step-000003"))
     return folder
 
 
@@ -372,11 +372,11 @@ def test_runs_as_they_were_kept_before_and_unfinished_ones_are_checked(run: Path
     shutil.rmtree(run / "adapters")
     policies = disturbed(run / "nano")
     policies.save(run / "adapters")
-    write_manifest(run, TeamManifest(base="nano", adapters="adapters", config=small_config()))
+    write_manifest(run, TeamManifest.of(small_config(), base="nano", adapters="adapters"))
     assert wrong(check_path(run)) == {}
     halve(run / "adapters" / "manager.safetensors")
     assert set(wrong(check_path(run))) == {"adapters/manager.safetensors"}
-    write_manifest(run, TeamManifest(base="nano", adapters=None, config=small_config()))
+    write_manifest(run, TeamManifest.of(small_config(), base="nano", adapters=None))
     shutil.rmtree(run / "adapters")
     assert [one.what for one in check_path(run).entries][-1] == "adapters"
 

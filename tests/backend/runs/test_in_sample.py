@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,8 @@ def team(tmp_path: Path, bars: Path, nano: Path) -> Path:
     config = load_config(small_config(), [f"market.data={bars}"])
     spans = spans_trained_on(config, load_market(config.market, config.costs))
     folder = tmp_path / "team"
-    folder.mkdir()
-    write_manifest(folder, TeamManifest(base=str(nano), adapters=None, config=config, trained_on=spans).signed())
+    shutil.copytree(nano, folder / "nano")
+    write_manifest(folder, TeamManifest.of(config, base="nano", adapters=None, trained_on=spans))
     return folder
 
 

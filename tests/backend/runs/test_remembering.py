@@ -71,8 +71,8 @@ def test_training_shows_no_lesson_whatever_is_set() -> None:
 def test_a_trained_team_takes_its_memory_from_the_run_and_the_rest_from_its_training(
     tmp_path: Path, nano: Path
 ) -> None:
-    write_manifest(tmp_path, TeamManifest(base=str(nano), adapters=None, config=small_config()).signed())
-    settings = load_team(str(tmp_path), TeamConfig(memory=3, horizon_bars=99)).team.settings
+    write_manifest(tmp_path, TeamManifest.of(small_config(), base=str(nano), adapters=None))
+    settings = load_team(str(tmp_path), TeamConfig(memory=3, horizon_bars=99), base=str(nano)).team.settings
     assert (settings.memory, settings.horizon_bars) == (3, HORIZON)
 
 

@@ -224,7 +224,7 @@ def test_what_a_killed_holder_left_behind_is_in_nobodys_way(tmp_path: Path) -> N
     assert Path(left["path"]).exists()
     with Store.open(tmp_path):
         found = json.loads((tmp_path / ADDRESS).read_text())
-        assert found["launch"] != left["launch"] and not Path(left["path"]).parent.exists()
+        assert found["key"] != left["key"] and not Path(left["path"]).parent.exists()
     assert not (tmp_path / ADDRESS).exists() and not Path(found["path"]).parent.exists()
 
 

@@ -101,7 +101,7 @@ def test_a_store_of_another_schema_is_refused_and_left_as_it_is(closed: Path, tm
         else:
             (folder / "db" / SCHEMA_FILE).write_bytes(version)
         before = snapshot(folder)
-        with pytest.raises(StoreError, match=r"has schema '.*' and this program uses schema 12: open it with"):
+        with pytest.raises(StoreError, match=r"has schema '.*' and this program uses schema 1: open it with"):
             Store.open(folder)
         assert snapshot(folder) == before
 

@@ -18,7 +18,6 @@ from backend.store import (
     StoreError,
     TrajectoryRecord,
 )
-from backend.store.encoding import database_value, is_plain
 from backend.store.records import Record
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -53,7 +52,6 @@ def trajectories(draw: st.DrawFn) -> TrajectoryRecord:
         valid=draw(st.booleans()),
         truncated=draw(st.booleans()),
         reason=draw(st.none() | TEXT),
-        versions=draw(st.none() | st.lists(st.tuples(st.integers(0, 50), TEXT), max_size=3).map(tuple)),
     )
 
 
@@ -93,13 +91,6 @@ def test_a_metric_may_be_nan() -> None:
         store.add_metrics("r", 0, {"manager/loss": float("nan"), "manager/kl": float("inf")})
         values = store.metrics("r")[0].values
         assert np.isnan(values["manager/loss"]) and np.isposinf(values["manager/kl"])
-
-
-@given(JSON | st.floats() | st.text(st.characters(max_codepoint=0x7F)) | st.floats().map(np.float64), st.booleans())
-def test_what_is_plain_goes_as_it_is(value: Any, allow_nan: bool) -> None:
-    """What is told quickly is what the whole look at the value gives; it would be refused there otherwise."""
-    if is_plain(value, allow_nan):
-        assert repr(database_value(value, "it", allow_nan)) == repr(value)
 
 
 def test_numpy_scalars_become_plain_numbers() -> None:

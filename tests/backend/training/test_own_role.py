@@ -9,7 +9,6 @@ import pytest
 from safetensors.numpy import load_file
 
 import cryptosentinel as cs
-from backend.config.artefacts import effect_of
 from backend.config.load import load_config
 from cryptosentinel.agents import registry
 from cryptosentinel.agents.registry import STANDARD
@@ -67,10 +66,6 @@ def test_it_is_fine_tuned_and_scored(folder: Path) -> None:
     tuned = cs.sft("scripted", config="quick", overrides=[*SMALL, *OWN, *small])
     assert tuned.metrics["kept"][KEY] > 0
     assert KEY in learnt(tuned.folder / "adapters")
-
-
-def test_a_module_is_named_by_the_user_alone() -> None:
-    assert effect_of("plugins.roles") == "runs"
 
 
 @pytest.mark.parametrize(

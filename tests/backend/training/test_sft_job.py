@@ -50,8 +50,8 @@ def whole(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config,
 def test_it_leaves_a_team_and_says_what_it_did(whole: tuple[Config, SftResult]) -> None:
     config, result = whole
     assert read_manifest(result.folder).adapters == "adapters"
-    team = load_team(str(result.folder), config.team)
-    warm = load_team(str(result.folder), config.team, trained=False)
+    team = load_team(str(result.folder), config.team, base=config.training.base_model)
+    warm = load_team(str(result.folder), config.team, trained=False, base=config.training.base_model)
     written = json.loads((result.folder / "scores.json").read_text())
     for role in ROLES:
         assert team.engine.policy_version(role) != warm.engine.policy_version(role)

@@ -17,6 +17,7 @@ from backend.config.schema import Config, ConfigError
 from backend.distributed.actor import ServicePlace, open_service
 from backend.distributed.driver import CoordinatorState
 from backend.distributed.files import RunFiles
+from backend.evaluation.in_sample import trained_span
 from backend.models.architectures import architecture_of
 from backend.models.checks import check_path
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest
@@ -145,7 +146,7 @@ def test_a_run_that_kept_nothing_is_the_team_it_began_with(team: Path, tmp_path:
     config = small_config(start_from=str(team))
     folder = tmp_path / "second"
     begin(config, small_market(), folder, silent)
-    write_manifest(folder, TeamManifest(base="nano", adapters=None, start="adapters/start", config=config))
+    write_manifest(folder, TeamManifest.of(config, base="nano", adapters=None, start="adapters/start"))
     assert versions(folder) == versions(folder, trained=False) == versions(team)
     assert not check_path(folder).wrong
     assert versions(team, trained=False) != versions(team)
@@ -203,11 +204,12 @@ def test_sft_is_a_start(nano: Path, tmp_path: Path) -> None:
     }  # fmt: skip
     first = tmp_path / "sft"
     run_sft(config_from_dict(document), small_market(), ["scripted"], first, silent)
-    assert not check_path(first).wrong
+    assert not check_path(first, nano).wrong
+    assert check_path(first).wrong, "its base lies elsewhere, and nobody names it"
     (first / "adapters" / "trader" / "adapter_model.safetensors").write_bytes(b"cut short")
     assert check_path(first).wrong, "its adapters carry checksums"
     shutil.copytree(nano, tmp_path / "nano")
-    config = small_config(start_from=str(first))
+    config = small_config(start_from=str(first), base_model=str(nano))
     folder = tmp_path / "second"
     assert begin(config, small_market(), folder, silent).samefile(nano), "a base that lies elsewhere stays there"
     with pytest.raises(UserError, match="was cut short or changed"):
@@ -227,9 +229,8 @@ def _without_a_role(team: Path) -> None:
 
 def _in_other_parts(team: Path) -> None:
     manifest = read_manifest(team)
-    market = manifest.stated.market.model_copy(update={"train_share": 0.5})
-    config = manifest.stated.model_copy(update={"market": market})
-    write_manifest(team, manifest.model_copy(update={"stated": config}))
+    span = trained_span(small_config(), small_market()).model_copy(update={"shares": (0.5, 0.15)})
+    write_manifest(team, manifest.model_copy(update={"trained_on": (span,)}))
 
 
 FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
