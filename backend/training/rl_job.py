@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend.builders.plugins import load_plugins, reward_of, scores_of
+from backend.builders.spans import spans_trained_on
 from backend.config.schema import Config, ConfigError
-from backend.evaluation.compare import ReportProgress
-from backend.evaluation.in_sample import spans_trained_on
 from backend.models.architectures import architecture_of
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.models.registry import START
 from backend.models.shape import Shape
 from backend.policies.hardware import hardware_of, machine_memory
-from backend.processes import ALONE, Workers, cores
+from backend.processes import ALONE, Workers, WorkReport, cores
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.chosen_recipe import credit_of, recipe_of
@@ -50,7 +49,7 @@ def run_rl(
     store: Store,
     run: str,
     folder: Path,
-    report: ReportProgress,
+    report: WorkReport,
     on_progress: Callable[[Progress], None],
     workers: Workers = ALONE,
 ) -> TrainingResult:

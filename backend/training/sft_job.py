@@ -25,17 +25,17 @@ from torch import Tensor
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import split
 from backend.builders.plugins import load_plugins
+from backend.builders.spans import spans_trained_on
 from backend.builders.teams import model_team, with_prompts_for
 from backend.config.load import config_from_dict
 from backend.config.schema import LEAST_ANSWER, Config, ConfigError
-from backend.evaluation.compare import ReportProgress
-from backend.evaluation.in_sample import spans_trained_on
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.policies.adapters import save_versions
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.role_policies import RolePolicies
 from backend.policies.tensor_files import read_tensors, write_tensors
+from backend.processes import WorkReport
 from backend.store.run_record import versions
 from backend.training.curriculum.queries import QueryPool, gross_limit, pools_of
 from backend.training.rollout.collect import rollout_settings
@@ -86,7 +86,7 @@ class SftResult:
     losses: dict[str, Sequence[float] | None]
 
 
-def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path, report: ReportProgress) -> SftResult:
+def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path, report: WorkReport) -> SftResult:
     """Collect, choose, train and score in `folder`, going on with what is there.
 
     `sources` are the teams that are listened to, as `collection.sources_of` takes them, and data sets that were made
@@ -187,7 +187,7 @@ def _data_set(
     folder: Path,
     policies: RolePolicies,
     codec: ChatFormat,
-    report: ReportProgress,
+    report: WorkReport,
 ) -> dict[str, Any]:
     """The manifest of the data set, which is made unless it is there: what teams said, and `shared`, the rows of data
     sets from elsewhere."""
@@ -222,7 +222,7 @@ def _collect(
     folder: Path,
     policies: RolePolicies,
     codec: ChatFormat,
-    report: ReportProgress,
+    report: WorkReport,
 ) -> list[ScoredConversation]:
     """All conversations of all sources about the same states of the training part, chunk by chunk."""
     settings, horizon = config.sft, config.team.horizon_bars
@@ -260,7 +260,7 @@ def _read_collected(path: Path) -> list[ScoredConversation]:
 
 
 def _train_role(
-    config: Config, folder: Path, role: str, policies: RolePolicies, codec: ChatFormat, report: ReportProgress
+    config: Config, folder: Path, role: str, policies: RolePolicies, codec: ChatFormat, report: WorkReport
 ) -> tuple[float, float] | None:
     """Train a role's adapter on its rows, going on from its checkpoint; the imitation losses before and after.
 
@@ -277,7 +277,7 @@ def _train_role(
 
 
 def _fit(
-    config: Config, folder: Path, role: str, policies: RolePolicies, examples: Sequence[Example], report: ReportProgress
+    config: Config, folder: Path, role: str, policies: RolePolicies, examples: Sequence[Example], report: WorkReport
 ) -> None:
     """All steps of one role; a checkpoint now and then, from which they go on."""
     settings, path = config.sft, folder / TRAINING / f"{role}.safetensors"
@@ -370,7 +370,7 @@ def _scores(
     folder: Path,
     policies: RolePolicies,
     codec: ChatFormat,
-    report: ReportProgress,
+    report: WorkReport,
 ) -> dict[str, dict[str, Any]]:
     """Each role's held-out score as the base, as it is now, and as the scripted team, on the same states and draws."""
     settings, horizon = config.sft, config.team.horizon_bars

@@ -16,10 +16,9 @@ from backend.builders.market import split
 from backend.config.market import MarketConfig
 from backend.config.schema import Config, ConfigError
 from backend.config.training import TrainingConfig
-from backend.evaluation.compare import ReportProgress
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, team_folder, write_manifest
 from backend.models.registry import START, base_of_team, resolve_base
-from backend.processes import ALONE, Workers
+from backend.processes import ALONE, Workers, WorkReport
 from backend.training.curriculum.queries import QueryPool, gross_limit
 from backend.training.rollout.collect import rollout_settings
 from backend.training.rollout.expected_value import check_within_evidence, evidence_values, expected_values
@@ -44,7 +43,7 @@ def require_start(training: TrainingConfig) -> None:
         resolve_base(training.base_model)
 
 
-def begin(config: Config, market: Market, folder: Path, report: ReportProgress, workers: Workers = ALONE) -> Path:
+def begin(config: Config, market: Market, folder: Path, report: WorkReport, workers: Workers = ALONE) -> Path:
     """The base model of the run in `folder`, made or copied there unless it is there already or lies elsewhere; with
     `training.start_from` the weights to begin with as well. Raises `UserError` where either cannot be had."""
     if config.training.start_from:
@@ -145,7 +144,7 @@ def _copy(source: Path, target: Path) -> None:
         copy_folder(source, unfinished)
 
 
-def _make(config: Config, market: Market, base: Path, report: ReportProgress, workers: Workers) -> None:
+def _make(config: Config, market: Market, base: Path, report: WorkReport, workers: Workers) -> None:
     """Nano, warm-started on the training part of the market. Raises `DataError` for a teacher that knows too much."""
     horizon = config.team.horizon_bars
     part = split(market, config.market, horizon).train

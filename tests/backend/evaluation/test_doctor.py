@@ -16,10 +16,7 @@ from typer.testing import CliRunner
 
 from backend.cli.console import console
 from backend.cli.evaluate import doctor
-from backend.store.errors import StoreError
-from backend.store.records import RunRecord
-from backend.store.store import Store
-from backend.training.doctor import (
+from backend.evaluation.doctor import (
     RULES,
     History,
     Rule,
@@ -30,6 +27,9 @@ from backend.training.doctor import (
     missing_points,
     sustained,
 )
+from backend.store.errors import StoreError
+from backend.store.records import RunRecord
+from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import UserError
 from tests.small_world import RUN, open_trainer, small_config, small_market
