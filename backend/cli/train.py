@@ -203,8 +203,7 @@ def sft(
         typer.Option(
             "--from",
             help="Whose conversations are learned: 'scripted', 'warm_start' (the base itself), the folder of a trained "
-            "team, or a data set: its folder, or hf://OWNER/NAME on the model hub. Repeatable; the best of what teams "
-            "said is kept, and all of a data set.",
+            "team, or that of a data set. Repeatable; the best of what teams said is kept, and all of a data set.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of the run, which becomes a team.")] = RUNS / "sft",

@@ -54,7 +54,7 @@ from backend.training.sft.datasets import (
 )
 from backend.training.sft.role_scores import compare_roles, score_roles
 from backend.training.sft.sft_trainer import Example, SftSettings, SupervisedTrainer, pad_examples
-from backend.training.sft.shared_data import fetch_data_set, is_data_set, shared_rows, with_counts
+from backend.training.sft.shared_data import is_data_set, shared_rows, with_counts
 from backend.training.start import NANO, begin
 from cryptosentinel.agents.registry import STANDARD, roles_of
 from cryptosentinel.llm.architecture import positions_of
@@ -66,9 +66,8 @@ from simulator.files import write_whole
 from simulator.folders import check_links
 from simulator.market.market import Market
 
-STATE, DATA, COLLECTED, TRAINING, ADAPTERS, SCORES, SHARED = (
-    "sft.json", "data", "collected", "training", "adapters", "scores.json", "shared",
-)  # fmt: skip
+STATE, DATA, COLLECTED, TRAINING = "sft.json", "data", "collected", "training"
+ADAPTERS, SCORES = "adapters", "scores.json"
 _CHUNK = 32  # states whose conversations are written at a time
 _COLLECTED: TypeAdapter[ScoredConversation] = TypeAdapter(ScoredConversation)
 SAVE_EVERY = 25  # steps between two checkpoints of a role
@@ -111,10 +110,7 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     if (folder / SCORES).is_file():
         return _finished(folder)
     shared = [
-        row
-        for source in sources
-        if is_data_set(source)
-        for row in shared_rows(source, fetch_data_set(source, folder / SHARED), roles_of(config.team.roles))
+        row for source in sources if is_data_set(source) for row in shared_rows(source, roles_of(config.team.roles))
     ]
     base = begin(config, market, folder, report)
     config = config.model_copy(update={"team": with_prompts_for(config.team, base)})
