@@ -52,7 +52,7 @@ MAY_SET: Mapping[str, tuple[str, ...]] = {
         "stage1_steps", "stage1_max_steps", "stage2_steps", "tokens", "queries_per_step", "rollouts_per_query",
         "practice_queries", "practice_roles", "practice_sizes", "scenario_paths", "scenario_source", "temperature",
         "alignment", "alpha", "beta", "invalid_penalty", "clip_low", "clip_high", "kl", "entropy", "learning_rate",
-        "lr_schedule", "lr_end", "warmup_steps", "minibatches", "optimizer", "scale_rewards", "advice_weight",
+        "lr_end", "warmup_steps", "minibatches", "optimizer", "scale_rewards", "advice_weight",
         "verdict_weight", "tail_weight", "tail_loss", "importance_cap",
         "max_grad_norm", "freeze", "weights", "lora_rank", "device", "precision",
         "quantization", "gradient_checkpointing", "micro_batch_tokens", "shards", "validation_every",

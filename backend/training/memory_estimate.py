@@ -38,7 +38,7 @@ Phase = Literal["always", "rollouts", "updates", "publishing"]
 GIB = 2**30
 FLOAT = 4  # bytes
 LOGIT_COPIES, ENTROPY_COPIES = 4, 6  # logits, log-probs, products of the entropy; with a gradient through the entropy
-MOMENTS = {"adamw": 2, "adamw8bit": 0.5, "sgd": 1, "adafactor": 0}  # a row and a column of a matrix are next to nothing
+MOMENTS = {"adamw": 2, "adamw8bit": 0.5}
 NF4_BITS = 4.127  # with double quantization (arXiv 2305.14314, section 3)
 BACKWARD_COPIES = 4  # of the MLP's width: gradients of the product, of SiLU, of gate and up
 # Measured: the C library's heap on a CPU, by mode and checkpointing; torch's allocator on a GPU.

@@ -81,7 +81,7 @@ def test_what_is_remembered_comes_back_from_json(state: LearnerState) -> None:
 
 
 def test_the_rate_follows_the_steps_of_stage_2(learn: Callable[..., Learner], make: Make) -> None:
-    learner = learn(stage2_steps=3, beta=[0.2, 0.2, 0.6], lr_schedule="linear", minibatches=1, warmup_steps=0)
+    learner = learn(stage2_steps=3, beta=[0.2, 0.2, 0.6], lr_end=0.0, minibatches=1, warmup_steps=0)
     paid, rates = [], []
     # One of the two answers is invalid, so that there is something to learn.
     for step, (number, expert) in enumerate([(1, 0.5), (1, 0.5), (2, 0.5), (2, 0.5), (2, 0.5)]):
