@@ -175,22 +175,19 @@ def show_dry_run(config: Config) -> None:
     from backend.models.architectures import architecture_of
     from backend.models.shape import Shape
     from backend.policies.hardware import hardware_of, machine_memory
-    from backend.training.memory_estimate import estimate, gib, memory_verdict, plan_of, require
+    from backend.training.memory_estimate import estimate, gib, plan_of, require
 
     shape = Shape.of(architecture_of(config.training, config.nano))
     hardware = hardware_of(config.training)
-    free = machine_memory(hardware.device)
-    expected = estimate(shape, plan_of(config, shape, hardware.kind))
     base = config.training.base_model or "nano"
     console.print(f"{base}: {shape.parameters / 1e9:.3g} billion parameters, {shape.layers} blocks")
     table = narrow_table(f"memory of the trainer, estimated ({hardware.device}, {hardware.precision})")
     table.add_column("when")
     table.add_column("takes", justify="right", no_wrap=True)
-    for need in sorted(expected.needs, key=lambda one: -one.size):
+    for need in sorted(estimate(shape, plan_of(config, shape, hardware.kind)).needs, key=lambda one: -one.size):
         table.add_row(need.part, need.phase, gib(need.size))
     console.print(table)
-    require(config, shape, hardware.kind, free)
-    console.print(memory_verdict(expected, free))
+    console.print(require(config, shape, hardware.kind, machine_memory(hardware.device)))
 
 
 @grouped

@@ -24,7 +24,7 @@ from backend.training.components import TrainingParts
 from backend.training.in_process import helper_gradients, local_learners, local_trainer
 from backend.training.memory_estimate import require
 from backend.training.recorder import TrainingRecorder
-from backend.training.rollout.rollout_parts import begun_parts
+from backend.training.rollout.sharding import begun_parts
 from backend.training.rollout.shared_shards import TrainingPlace
 from backend.training.start import NANO, begin, require_start, start_of
 from backend.training.trainer import Progress, Trainer
@@ -89,27 +89,10 @@ def training_parts(
     the files of its metrics go to `metrics_folder`. `workers` share the shards of a step."""
     start = start_of(config.training, folder)
     rolling = begun_parts(config, market, run, base, start)
-    recorder = TrainingRecorder(
-        store,
-        run,
-        metrics_folder,
-        config.team.horizon_bars,
-        config.training.wandb_project,
-        config.store.keep,
-    )
-    return TrainingParts(
-        config.training,
-        rolling.settings,
-        rolling.team,
-        rolling.engine,
-        rolling.policies,
-        rolling.pool,
-        rolling.validation_pool,
-        recorder,
-        folder,
-        workers,
-        TrainingPlace(config, base, start),
-    )
+    horizon, project, keep = config.team.horizon_bars, config.training.wandb_project, config.store.keep
+    recorder = TrainingRecorder(store, run, metrics_folder, horizon, project, keep)
+    place = TrainingPlace(config, base, start)
+    return TrainingParts(**vars(rolling), recorder=recorder, folder=folder, workers=workers, place=place)
 
 
 def write_team(config: Config, folder: Path, base: Path, trainer: Trainer, market: Market) -> None:

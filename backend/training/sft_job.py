@@ -45,7 +45,6 @@ from backend.training.sft.datasets import (
     DATA_MANIFEST,
     TRAIN,
     VALIDATION,
-    Selection,
     SftRow,
     read_data_manifest,
     read_rows,
@@ -133,10 +132,7 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
         folder, TeamManifest(base=base_name, adapters=ADAPTERS, config=config, trained_on=trained_on).signed()
     )
     scores = _scores(config, market, base, folder, policies, codec, report)
-    _write(
-        folder / SCORES,
-        {"roles": scores, "losses": losses, "versions": versions()},
-    )
+    _write(folder / SCORES, {"roles": scores, "losses": losses, "versions": versions()})
     return SftResult(folder, manifest, scores, losses)
 
 
@@ -189,18 +185,11 @@ def _data_set(
     sets from elsewhere."""
     if (folder / DATA / DATA_MANIFEST).is_file():
         return read_data_manifest(folder / DATA)
-    settings = config.sft
-    rows, counts = select(
-        _collect(config, market, sources, folder, policies, codec, report),
-        Selection(
-            settings.validation_share,
-            settings.seed,
-        ),
-    )
+    rows, counts = select(_collect(config, market, sources, folder, policies, codec, report), config.sft)
     rows, counts = [*rows, *shared], with_counts(counts, shared)
     document = {
         "sources": list(sources),
-        "seed": settings.seed,
+        "seed": config.sft.seed,
         "data": {"source": market.source, "hash": market.content_hash},
         "base": policies.base_fingerprint,
         "counts": counts,
