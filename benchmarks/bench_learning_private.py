@@ -27,7 +27,7 @@ from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.training.curriculum.queries import Query, pools_of
 from backend.training.rollout.collect import rollout_settings
-from backend.training.rollout.expected_value import decisions_in, evidence_values, scores_of
+from backend.training.rollout.expected_value import decisions_in, evidence_values, scores_in
 from benchmarks.run import Result
 from cryptosentinel.teachers import Teacher
 from simulator.synthetic.information import SOURCES, DecisionValues, KnowledgeSource
@@ -75,7 +75,7 @@ def _measured(seed: int) -> tuple[list[DecisionValues], dict[str, Row]]:
     scores = {}
     for teacher in get_args(Teacher):
         team = scripted_team(config.team, teacher)
-        scores[teacher] = scores_of(decisions_in(team.team, team.engine, queries, settings, seed))
+        scores[teacher] = scores_in(decisions_in(team.team, team.engine, queries, settings, seed))
     return evidence_values(queries, settings), scores
 
 

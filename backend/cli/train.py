@@ -170,7 +170,7 @@ def request_from_paper(session: str, request: TrainRequest, recorded: RecordOpti
 
 def show_dry_run(config: Config) -> None:
     """Print the settings and the memory that a training with them takes. Raises `UserError` for a base of unknown
-    architecture, and, with settings that fit, where the memory of this machine is too small."""
+    architecture, and, with settings that take less, where the memory of this machine is too small."""
     print_config(config)
     from backend.models.architectures import architecture_of
     from backend.models.shape import Shape

@@ -21,7 +21,7 @@ from backend.models.registry import START, base_of_team, resolve_base
 from backend.processes import ALONE, Workers, WorkReport
 from backend.training.curriculum.queries import QueryPool, gross_limit
 from backend.training.rollout.collect import rollout_settings
-from backend.training.rollout.expected_value import check_within_evidence, decisions_in, evidence_values, scores_of
+from backend.training.rollout.expected_value import check_within_evidence, decisions_in, evidence_values, scores_in
 from backend.training.sft.spoken_markets import spoken_markets
 from backend.training.sft.warm_start import make_nano
 from cryptosentinel.agents.registry import roles_of
@@ -164,5 +164,5 @@ def _check_teacher(config: Config, market: Market, part: tuple[int, int]) -> Non
     queries = QueryPool(market, *part, horizon, beliefs=beliefs).draw(config.nano.seed, 0, _TEACHER_STATES, easy=False)
     settings = rollout_settings(config, 1)
     hidden = [replace(query, belief=None) for query in queries]
-    scores = scores_of(decisions_in(teacher.team, teacher.engine, hidden, settings, config.nano.seed))
+    scores = scores_in(decisions_in(teacher.team, teacher.engine, hidden, settings, config.nano.seed))
     check_within_evidence(f"nano.teacher = {config.nano.teacher}", scores, evidence_values(queries, settings))

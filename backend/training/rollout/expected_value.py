@@ -62,7 +62,7 @@ def decisions_in(
     return [rollout for [rollout] in collect(team, engine, queries, replace(settings, rollouts_per_query=1), seed)]
 
 
-def scores_of(rollouts: Sequence[Rollout]) -> FloatArray:
+def scores_in(rollouts: Sequence[Rollout]) -> FloatArray:
     """The outcome scores of N decisions, (N,)."""
     return np.array([rollout.outcome.score for rollout in rollouts])
 

@@ -84,10 +84,6 @@ class ShardQueries:
     team: list[Query]
     practice: list[Query] = field(default_factory=list)
 
-    def numbers(self) -> list[int]:
-        """The numbers of all of them in the step."""
-        return [query.number for query in (*self.team, *self.practice)]
-
 
 @dataclass(frozen=True)
 class Shard:

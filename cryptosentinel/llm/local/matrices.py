@@ -59,10 +59,9 @@ def products() -> Products:
     """
     if not torch._C._has_mkldnn:
         return "torch"
-    known = os.environ.get(CHOICE)
-    chosen: Products = known if known in ("onednn", "torch") else _measured()
-    os.environ[CHOICE] = chosen
-    return chosen
+    if os.environ.get(CHOICE) not in ("onednn", "torch"):
+        os.environ[CHOICE] = _measured()
+    return "torch" if os.environ[CHOICE] == "torch" else "onednn"
 
 
 def keep_products(choice: object) -> None:

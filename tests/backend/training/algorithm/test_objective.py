@@ -20,7 +20,7 @@ from backend.training.algorithm.objective import (
     RatioKind,
     importance_weights,
     k3,
-    kl_terms,
+    kl_tokens,
     masked_mean,
     policy_ratio,
 )
@@ -129,7 +129,7 @@ def test_masked_tokens_get_exactly_no_gradient(seed: int, kind: RatioKind) -> No
     new, old, mask, advantages, weights = batch(seed)
     poisoned = torch.where(mask, old, torch.inf)  # whatever lies in masked places, padding included
     value, _ = clipped_objective(new, poisoned, mask, advantages, weights, 0.2, 0.2, kind)
-    value = value - masked_mean(new, mask).sum() - kl_terms(new, poisoned, poisoned, mask).sum()
+    value = value - masked_mean(new, mask).sum() - masked_mean(kl_tokens(new, poisoned, poisoned, mask), mask).sum()
     (gradient,) = torch.autograd.grad(value, new)
     assert torch.isfinite(value)
     assert torch.isfinite(gradient).all()

@@ -19,7 +19,7 @@ from backend.training.rollout.expected_value import (
     check_within_evidence,
     decisions_in,
     evidence_values,
-    scores_of,
+    scores_in,
 )
 from cryptosentinel.agents.trader import Execution
 from simulator.arrays import FloatArray
@@ -112,7 +112,7 @@ def test_every_source_is_worth_something_and_no_teacher_earns_more_than_the_evid
     team = scripted_team(config().team)
     hidden = [replace(query, belief=None) for query in states()]
     decisions = decisions_in(team.team, team.engine, hidden, judged(), 1)
-    scores = scores_of(decisions)
+    scores = scores_in(decisions)
     assert len(scores) == STATES and all(call.role == "market_analyst" for one in decisions for call in one.subs[:1])
     assert scores.mean() < np.mean([one.came for one in allowed()])
     check_within_evidence("the scripted team", scores, allowed())
