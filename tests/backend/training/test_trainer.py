@@ -89,7 +89,8 @@ def test_a_step_reaches_its_advantage_in_five_calls(
         names = []
         frame = sys._getframe(1)
         while frame.f_code.co_name != "step":
-            names.append(frame.f_code.co_name)
+            if not frame.f_code.co_name.startswith("<"):  # a comprehension is no call
+                names.append(frame.f_code.co_name)
             assert frame.f_back is not None
             frame = frame.f_back
         seen.append(names)
