@@ -218,11 +218,11 @@ def learning(rehearse: bool) -> dict[str, Any]:
     from backend.builders.market import load_market
     from backend.builders.teams import configured_team
     from backend.config.load import load_config
+    from backend.evaluation.held_out_value import greedy_teams, held_out_value
     from backend.policies.temporary import temporary_folder
     from backend.runs.requests import SftRequest, TrainRequest
     from backend.runs.train import fine_tune_roles, train_team
     from backend.store.store import Store
-    from backend.training.rollout.held_out_value import greedy_teams, held_out_value
 
     folder = temporary_folder("gpu-check")
     sft: tuple[str, ...]

@@ -32,6 +32,7 @@ from transformers import PreTrainedModel
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
 from cryptosentinel.llm.architecture import blocks_of
+from cryptosentinel.llm.local.matrices import keep_products, products
 
 Precision = Literal["float32", "bfloat16"]
 Quantisation = Literal["none", "nf4"]
@@ -207,11 +208,14 @@ def _device(training: TrainingConfig) -> str:
     return "cuda:0"
 
 
-def describe_hardware(training: TrainingConfig) -> dict[str, Any]:
-    """What a run records of the hardware that it is trained on. Raises as `hardware_of` does."""
+def describe_hardware(training: TrainingConfig, former: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a run records of the hardware that it is trained on, and of a CPU who multiplies there. A resumed run
+    multiplies as its `former` record says. Raises as `hardware_of` does."""
     hardware = hardware_of(training)
-    name = torch.cuda.get_device_name(hardware.device) if hardware.kind == "cuda" else "cpu"
-    return {"device": name, "precision": hardware.precision}
+    if hardware.kind == "cuda":
+        return {"device": torch.cuda.get_device_name(hardware.device), "precision": hardware.precision}
+    keep_products((former or {}).get("products"))
+    return {"device": "cpu", "precision": hardware.precision, "products": products()}
 
 
 def hardware_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

@@ -230,8 +230,8 @@ class EvaluateRequest(MarketRequest):
 class SftRequest(MarketRequest):
     """Supervised fine-tuning of each role on the best conversations of the teams in `sources`; `folder` becomes a team.
 
-    A source is `scripted`, `warm_start` (the base model itself), the folder of a trained team, or a data set of
-    conversations: its folder, or `hf://OWNER/NAME` on the model hub.
+    A source is `scripted`, `warm_start` (the base model itself), the folder of a trained team, or of a data set of
+    conversations.
     """
 
     sources: tuple[str, ...] = ("scripted",)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from backend.config.schema import Config
 from backend.models.shape import Shape
@@ -38,7 +38,7 @@ Phase = Literal["always", "rollouts", "updates", "publishing"]
 GIB = 2**30
 FLOAT = 4  # bytes
 LOGIT_COPIES, ENTROPY_COPIES = 4, 6  # logits, log-probs, products of the entropy; with a gradient through the entropy
-MOMENTS = {"adamw": 2, "adamw8bit": 0.5, "sgd": 1, "adafactor": 0}  # a row and a column of a matrix are next to nothing
+MOMENTS = {"adamw": 2, "adamw8bit": 0.5}
 NF4_BITS = 4.127  # with double quantization (arXiv 2305.14314, section 3)
 BACKWARD_COPIES = 4  # of the MLP's width: gradients of the product, of SiLU, of gate and up
 # Measured: the C library's heap on a CPU, by mode and checkpointing; torch's allocator on a GPU.
@@ -55,36 +55,25 @@ _LEAST_CONTEXT = 2560  # that is suggested: shorter ones hold no decision with f
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What the estimate depends on besides the architecture.
-
-    rank              of the largest adapter; all are counted with it, on all linear layers
-    precision         of the frozen base and of matrix products
-    answering         precision of the engine in this process
-    micro_tokens      padded tokens of a micro-batch, N, of which `micro_sampled` are sampled, S
-    rows, context     conversations that are decoded at once, and tokens of the longest
-    entropy           whether the entropy has a gradient
-    moments           numbers that the optimizer keeps for each that is trained
-    anchored          whether the KL is to initial weights that are not the base
-    shared            whether the training starts a vLLM server on the trainer's device
-    """
+    """What the estimate depends on besides the architecture."""
 
     roles: int = len(ROLES)
     weights: Literal["lora", "full"] = "lora"
-    rank: int = 16
-    precision: Precision = "float32"
+    rank: int = 16  # of the largest adapter; all are counted with it, on all linear layers
+    precision: Precision = "float32"  # of the frozen base and of matrix products
     quantization: Quantisation = "none"
     engine: Literal["local", "vllm"] = "local"
-    answering: Precision = "float32"
-    micro_tokens: int = 8192
-    micro_sampled: int = 4096
-    rows: int = DECODE_ROWS
-    context: int = 4096
-    entropy: bool = False
-    moments: float = 2
+    answering: Precision = "float32"  # of the engine in this process
+    micro_tokens: int = 8192  # padded tokens of a micro-batch, N
+    micro_sampled: int = 4096  # the sampled ones of these, S
+    rows: int = DECODE_ROWS  # conversations that are decoded at once
+    context: int = 4096  # tokens of the longest of them
+    entropy: bool = False  # whether it has a gradient
+    moments: float = 2  # numbers that the optimizer keeps for each that is trained
     checkpointing: bool = False
-    anchored: bool = False
+    anchored: bool = False  # whether the KL is to initial weights that are not the base
     device: DeviceKind = "cpu"
-    shared: bool = True
+    shared: bool = True  # whether the training starts a vLLM server on the trainer's device
 
     @property
     def number(self) -> int:
@@ -166,8 +155,11 @@ def estimate(shape: Shape, plan: MemoryPlan) -> Estimate:
         Need("optimizer", "always", round(plan.roles * plan.moments * own * FLOAT)),
         Need("copies to roll back to", "always", plan.roles * own * FLOAT),
         *_updates(shape, plan, own),
-        *(_in_process(shape, plan) if plan.engine == "local" else _server(shape, plan) if plan.shared else ()),
     ]
+    if plan.engine == "local":
+        needs += _in_process(shape, plan)
+    elif plan.shared:
+        needs.append(_server(shape, plan))
     if plan.anchored:
         needs.append(Need("initial weights of the roles", "always", plan.roles * own * FLOAT))
         needs.append(Need("a role's weights while its initial ones answer", "updates", own * FLOAT))
@@ -228,13 +220,12 @@ def _in_process(shape: Shape, plan: MemoryPlan) -> Iterator[Need]:
     yield Need("engine: merging one role", "publishing", 2 * (shape.body + shape.embedding) * FLOAT)
 
 
-def _server(shape: Shape, plan: MemoryPlan) -> Iterator[Need]:
-    """A vLLM server in bfloat16: weights once, adapters beside them. It reserves `engine.gpu_share` anyway."""
-    half = FLOAT // 2
-    yield Need("vLLM: weights", "always", shape.parameters * half)
-    yield Need("vLLM: adapters", "always", plan.roles * shape.adapter(plan.rank) * half)
-    yield Need("vLLM: KV cache", "always", 2 * shape.keys * shape.layers * plan.rows * plan.context * half)
-    yield Need("vLLM: context and graphs", "always", SERVER_RUNTIME)
+def _server(shape: Shape, plan: MemoryPlan) -> Need:
+    """A vLLM server in bfloat16: weights once, adapters beside them, the KV cache. It reserves `engine.gpu_share`
+    anyway."""
+    numbers = shape.parameters + plan.roles * shape.adapter(plan.rank)
+    numbers += 2 * shape.keys * shape.layers * plan.rows * plan.context
+    return Need("vLLM: weights, adapters, KV cache, graphs", "always", numbers * FLOAT // 2 + SERVER_RUNTIME)
 
 
 def memory_verdict(needed: Estimate, memory: int) -> str:
@@ -247,52 +238,37 @@ def memory_verdict(needed: Estimate, memory: int) -> str:
     )
 
 
-def require(config: Config, shape: Shape, device: DeviceKind, memory: int) -> None:
-    """Raise `UserError`, with settings that fit, where a training takes more than `memory` bytes."""
+def require(config: Config, shape: Shape, device: DeviceKind, memory: int) -> str:
+    """The verdict on a training. Raises `UserError`, with what takes less, where it takes more than `memory` bytes."""
     needed = estimate(shape, plan_of(config, shape, device))
-    if needed.total > memory:
-        changed, least = settings_that_fit(config, shape, device, memory)
-        settings = ", ".join(f"{name}={value}" for name, value in changed.items())
-        raise UserError(
-            f"{memory_verdict(needed, memory)}. "
-            + (f"Set {settings}: that takes {gib(least)}" if least <= memory else
-               f"No setting makes it fit (the least is {gib(least)}): take a smaller base or a larger machine")
-        )  # fmt: skip
+    verdict = memory_verdict(needed, memory)
+    if needed.total <= memory:
+        return verdict
+    less = [f"{setting} ({gib(total)})" for total, setting in smaller(config, shape, device) if total < needed.total]
+    raise UserError(f"{verdict}. Take {', '.join([*less, 'a smaller base'])} or a larger machine")
 
 
-def settings_that_fit(config: Config, shape: Shape, device: DeviceKind, memory: int) -> tuple[dict[str, Any], int]:
-    """Settings to change until the training fits, those that save the most first, and the bytes it takes then."""
-    changed: dict[str, Any] = {}
-    total = estimate(shape, plan_of(config, shape, device)).total
-    while total > memory:
-        tried = [(_with(config, name, value), name, value) for name, value in _smaller(config, shape, device)]
-        totals = [estimate(shape, plan_of(one, shape, device)).total for one, _, _ in tried]
-        if not totals or min(totals) >= total:
-            break
-        total = min(totals)
-        config, name, value = tried[totals.index(total)]
-        changed[name] = value
-    return changed, total
-
-
-def _smaller(config: Config, shape: Shape, device: DeviceKind) -> Iterator[tuple[str, Any]]:
-    """Settings that take less memory than the configuration's."""
+def smaller(config: Config, shape: Shape, device: DeviceKind) -> list[tuple[int, str]]:
+    """What the training takes with one setting changed, and that setting, the least first."""
     training, engine, plan = config.training, config.engine, plan_of(config, shape, device)
-    yield from [("training.weights", "lora")] if training.weights == "full" else []
-    yield from [("training.gradient_checkpointing", True)] if not training.gradient_checkpointing else []
-    if device == "cuda":
-        yield from [("training.precision", "auto")] if plan.precision == "float32" else []
-        yield from [("training.quantization", "nf4")] if training.quantization == "none" else []
-    yield from [("engine.concurrency", engine.concurrency // 2)] if plan.shared and engine.concurrency > 1 else []
-    if plan.context > _LEAST_CONTEXT:
-        yield "engine.context_tokens", max(_LEAST_CONTEXT, plan.context // 2)
-    if training.micro_batch_tokens > plan.context:
-        yield "training.micro_batch_tokens", max(plan.context, training.micro_batch_tokens // 2)
-
-
-def _with(config: Config, name: str, value: Any) -> Config:
-    section, _, key = name.partition(".")
-    return config.model_copy(update={section: getattr(config, section).model_copy(update={key: value})})
+    whole, context = training.weights == "full", max(_LEAST_CONTEXT, plan.context // 2)
+    micro = max(plan.context, training.micro_batch_tokens // 2)
+    settings = [
+        ("training", "weights", "lora", whole),
+        ("training", "gradient_checkpointing", True, not training.gradient_checkpointing),
+        ("training", "precision", "auto", device == "cuda" and plan.precision == "float32"),
+        ("training", "quantization", "nf4", device == "cuda" and training.quantization == "none" and not whole),
+        ("training", "micro_batch_tokens", micro, training.micro_batch_tokens > plan.context),
+        ("engine", "concurrency", engine.concurrency // 2, plan.shared and engine.concurrency > 1),
+        ("engine", "context_tokens", context, plan.context > _LEAST_CONTEXT),
+    ]
+    found = []
+    for section, key, value, applies in settings:
+        if applies:
+            part = getattr(config, section).model_copy(update={key: value})
+            plan = plan_of(config.model_copy(update={section: part}), shape, device)
+            found.append((estimate(shape, plan).total, f"{section}.{key}={value}"))
+    return sorted(found)
 
 
 def gib(size: float) -> str:

@@ -27,7 +27,7 @@ from backend.training.algorithm.objective import importance_weights, kl_tokens, 
 from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
 from backend.training.chosen_recipe import recipe_of
 from backend.training.learning.batches import MicroBatch, StepStats, TrainingRow, micro_batches
-from backend.training.learning.optimizers import RoleOptimizer
+from backend.training.optimizers import AdamW
 from simulator.errors import UserError
 
 # Largest difference of log-probs at which the engine's stand for the trainer's. In float32 both are within 1e-4; an
@@ -64,7 +64,7 @@ class RoleTrainer:
         self._policy = PolicyGradient(policies, role, config)
         self.updates = 0  # optimizer steps taken
         self.batches = 0  # calls of `step`
-        self._optimizer = RoleOptimizer(policies.trainable(role), config.optimizer, config.rate_of(role))
+        self._optimizer = AdamW(policies.trainable(role), config.rate_of(role), config.optimizer)
 
     def step(
         self,

@@ -18,7 +18,6 @@ from tokenizers import Tokenizer
 
 from backend.builders.market import limits_of
 from backend.config.schema import GuardConfig, NanoConfig
-from backend.evaluation.compare import ReportProgress
 from backend.processes import ALONE, Workers, WorkReport
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.sft.sft_trainer import Example, SftSettings, warm_start
@@ -110,7 +109,7 @@ def make_nano(
     pools: Sequence[QueryPool],
     team_settings: TeamSettings,
     nano: NanoConfig,
-    report: ReportProgress,
+    report: WorkReport,
     parts: int = 1,
     workers: Workers = ALONE,
 ) -> list[float]:

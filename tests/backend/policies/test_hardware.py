@@ -34,6 +34,7 @@ from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
 from cryptosentinel.llm.architecture import random_model
+from cryptosentinel.llm.local.matrices import products
 from cryptosentinel.llm.nano import load_model, save_model, train_tokenizer
 from simulator.errors import UserError
 from tests.standard_settings import trainer_settings
@@ -307,7 +308,10 @@ def test_what_the_machine_does_not_have_is_refused(
 def test_a_run_knows_what_it_was_trained_on(gpus: Callable[[int], None]) -> None:
     gpus(0)
     before = describe_hardware(training())
-    assert before == {"device": "cpu", "precision": "float32"}
+    assert before == {"device": "cpu", "precision": "float32", "products": products()}
+    other = {**before, "products": "torch" if products() == "onednn" else "onednn"}
+    assert describe_hardware(training(), other) == other, "a resumed run multiplies as it did"
+    assert describe_hardware(training(), before) == before
     assert hardware_change(before, before) is None and hardware_change({}, before) is None
     gpus(1)
     told = hardware_change(before, describe_hardware(training()))
