@@ -170,7 +170,7 @@ def trl(rehearse: bool) -> dict[str, Any]:
     from backend.policies.hardware import Hardware
     from benchmarks.bench_training_step_smollm2 import _row
 
-    return {"rows": [_row("training.step.smollm2.gpu", _smollm2(), Hardware("cuda", "bfloat16"))]}
+    return {"rows": [_row("training.step.smollm2.gpu", _smollm2(), Hardware("cuda", "bfloat16", compiled=True))]}
 
 
 def quantized(rehearse: bool) -> dict[str, Any]:
@@ -269,12 +269,12 @@ def _smollm2() -> Path:
 PARTS = {
     part.name: part
     for part in (
-        Part("tests", 90, tests),
-        Part("quantized", 50, quantized),
-        Part("mfu", 60, mfu),
-        Part("trl", 60, trl, on_a_cpu=True),
-        Part("vllm", 110, vllm),
-        Part("learning", 170, learning, on_a_cpu=True),
+        Part("tests", 80, tests),
+        Part("quantized", 45, quantized),
+        Part("mfu", 85, mfu),
+        Part("trl", 75, trl, on_a_cpu=True),
+        Part("vllm", 95, vllm),
+        Part("learning", 160, learning, on_a_cpu=True),
     )
 }
 
