@@ -81,6 +81,7 @@ def _memory_row(name: str, checkpointing: bool, taken: int) -> Result:
         micro_sampled=MICRO_TOKENS * SAMPLED // LENGTH,
         checkpointing=checkpointing,
         device="cuda",
+        compiled=True,
     )
     moments = round((1 + plan.moments) * shape.adapter(plan.rank) * FLOAT)  # with the adapter itself
     expected = base_bytes(shape, plan) + moments + estimate(shape, plan).of("updates")

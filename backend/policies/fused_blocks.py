@@ -17,16 +17,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from backend.policies.prefix_tree import attend, in_family
+from backend.policies.linear_layers import BesideAdapter
+from backend.policies.prefix_tree import attend
 from cryptosentinel.llm.architecture import blocks_of
+from cryptosentinel.llm.local.families import has_standard_blocks
 
 # Weight (out, in), bias, A (r, in), B (out, r) and alpha / r; without an adapter there is no A and no B.
 Layer = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, float]
 
 
 def fuse(model: PreTrainedModel) -> None:
-    """Let the blocks of a model of the family compute so, in place; any other model stays as it is."""
-    if in_family(model) and model.config.hidden_act == "silu":
+    """Let the blocks of a model compute so, in place; one without standard blocks stays as it is."""
+    if has_standard_blocks(model.config):
         for block in blocks_of(model, model.config)[1]:
             block.forward = partial(_forward, block)
 
@@ -128,32 +130,13 @@ def _products(x: Tensor, *layers: Layer) -> tuple[Tensor, ...]:
     downs = [down.to(x.dtype) for _, _, down, _, _ in layers if down is not None]
     if downs:
         ups = [one[0].new_zeros(len(one[0]), 0) if one[3] is None else one[4] * one[3] for one in layers]
-        result = _BesideAdapter.apply(x, weight, torch.cat(downs), torch.block_diag(*ups).to(x.dtype))
+        result = BesideAdapter.apply(x, weight, torch.cat(downs), torch.block_diag(*ups).to(x.dtype))
     else:
         result = functional.linear(x, weight)
     if any(one[1] is not None for one in layers):
         biases = [one[0].new_zeros(len(one[0])) if one[1] is None else one[1] for one in layers]
         result = result + torch.cat(biases).to(result.dtype)
     return result.split([len(one[0]) for one in layers], -1)
-
-
-class _BesideAdapter(torch.autograd.Function):
-    """W x + B A x, of which W has no gradient: B A would be rounded away where it is added to W in short numbers. So
-    that it costs no pass over the activations, B stands beside W, and A x below x."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
-        """x (N, in), weight W (out, in), down A (r, in), up B (out, r)."""
-        inner = x @ down.t()  # (N, r)
-        ctx.save_for_backward(x, inner, weight, down, up)
-        return torch.cat((x, inner), 1) @ torch.cat((weight, up), 1).t()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        x, inner, weight, down, up = ctx.saved_tensors
-        grad: Tensor = grads[0]
-        of_x, of_inner = (grad @ torch.cat((weight, up), 1)).split((weight.shape[1], up.shape[1]), 1)
-        return of_x + of_inner @ down, None, of_inner.t() @ x, grad.t() @ inner
 
 
 def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:

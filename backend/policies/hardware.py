@@ -172,12 +172,18 @@ def hardware_of(training: TrainingConfig) -> Hardware:
                 f"training.{key} = {value} needs bitsandbytes, which is not installed: install cryptosentinel[qlora]"
             )
     precision = precision_on(training, "cpu" if device == "cpu" else "cuda")
-    compiled = device != "cpu" and precision == "bfloat16" and training.quantization == "none" and _can_compile()
+    compiled = compiled_on(training, "cpu" if device == "cpu" else "cuda")
     return Hardware(device, precision, training.gradient_checkpointing, training.quantization, compiled)
 
 
+def compiled_on(training: TrainingConfig, kind: DeviceKind) -> bool:
+    """Whether blocks and log-probs are compiled on a kind of device: on a GPU in bfloat16, where it can be done."""
+    short = precision_on(training, kind) == "bfloat16" and training.quantization == "none"
+    return kind == "cuda" and short and _can_compile()
+
+
 def _can_compile() -> bool:
-    """Whether torch can make kernels for the GPU here: with Triton, and a C compiler that starts them."""
+    """Whether torch can make kernels for a GPU here: with Triton, and a C compiler that starts them."""
     named = os.environ.get("CC")
     compilers = [named] if named else ["gcc", "clang"]
     return importlib.util.find_spec("triton") is not None and any(shutil.which(one) for one in compilers)

@@ -134,8 +134,8 @@ class _Compiled(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """The gradient of the logits."""
         logits, target, total, entropy = (of_any_length(one) for one in ctx.saved_tensors)
-        of_logps, of_entropy = (of_any_length(one) for one in grads)
-        of_entropy = of_entropy if ctx.entropy_gradient else None
+        of_logps = of_any_length(grads[0])
+        of_entropy = of_any_length(grads[1]) if ctx.entropy_gradient else None
         of_logits = _fused_gradient(logits, target, ctx.temperature, total, entropy, of_logps, of_entropy)
         return of_logits, None, None, None
 
