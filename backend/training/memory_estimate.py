@@ -14,7 +14,9 @@ Without norms of queries and keys Q + K less in lora, 2 Q + 2 K less in full. Al
 bfloat16 the inputs of norms still take 4 bytes (lora 2 H + Q + K, full 4 H + Q + K) and the others 2, but in `full`
 each linear layer keeps its input for itself, 3 H more; and there is a bfloat16 copy of what is trained. Gradient
 checkpointing keeps N H a block, and one block in full while it is computed again. The logits of S sampled tokens take
-S V times 4 bytes, `LOGIT_COPIES` times. The KV cache has 2 K numbers a token and block.
+S V times 4 bytes, `LOGIT_COPIES` times. Compiled blocks (`policies.fused_blocks`) keep what products take and give and
+what attention needs, N (4 H + 3 Q + 4 K + 3 I + 7 r) times 2 bytes, and compiled log-probs S V numbers twice. The KV
+cache has 2 K numbers a token and block.
 
 Phases follow one another, so the peak is what is always held plus the largest phase.
 """
@@ -28,7 +30,7 @@ from typing import Literal
 from backend.config.schema import Config
 from backend.models.shape import Shape
 from backend.policies.adapter_shapes import largest_rank
-from backend.policies.hardware import DeviceKind, Precision, Quantisation, precision_on
+from backend.policies.hardware import DeviceKind, Precision, Quantisation, compiled_on, precision_on
 from cryptosentinel.agents.registry import ROLES, roles_of
 from cryptosentinel.llm.local.matrices import copies_head
 from cryptosentinel.team import TOKENS_PER_COIN
@@ -73,6 +75,7 @@ class MemoryPlan:
     checkpointing: bool = False
     anchored: bool = False  # whether the KL is to initial weights that are not the base
     device: DeviceKind = "cpu"
+    compiled: bool = False  # whether blocks and log-probs are compiled (`Hardware.compiled`)
     shared: bool = True  # whether the training starts a vLLM server on the trainer's device
 
     @property
@@ -141,6 +144,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
         moments=MOMENTS[training.optimizer],
         anchored=bool(training.start_from) and training.kl > 0.0,
         device=device,
+        compiled=compiled_on(training, device),
         shared=served and not engine.url,
     )
 
@@ -169,7 +173,8 @@ def estimate(shape: Shape, plan: MemoryPlan) -> Estimate:
 def _updates(shape: Shape, plan: MemoryPlan, own: int) -> list[Need]:
     """What one role's optimizer step takes besides weights and optimizer; it trains `own` numbers."""
     slack = HEAP_SLACK[plan.weights, plan.checkpointing] if plan.device == "cpu" else DEVICE_SLACK
-    logits = plan.micro_sampled * shape.vocabulary * FLOAT * (ENTROPY_COPIES if plan.entropy else LOGIT_COPIES)
+    copies = FLOAT * (ENTROPY_COPIES if plan.entropy else LOGIT_COPIES)
+    logits = plan.micro_sampled * shape.vocabulary * (2 * plan.number if plan.compiled else copies)
     backward = BACKWARD_COPIES * plan.micro_tokens * shape.intermediate * plan.number
     return [
         Need("what is trained, in bfloat16", "updates", 0 if plan.number == FLOAT else own * plan.number),
@@ -184,9 +189,13 @@ def activations(shape: Shape, plan: MemoryPlan) -> int:
     """Bytes that are kept of a micro-batch for its backward pass, logits apart."""
     hidden, heads, wide = shape.hidden, shape.queries + shape.keys, 4 * shape.intermediate
     normed = heads if shape.head_norms else 0
-    if plan.weights == "lora":
+    inner = round(sum(one.share for one in shape.linears)) * plan.rank
+    if plan.weights == "lora" and plan.compiled and shape.standard:
+        in_float, last = 0, 0  # what each product takes and gives, and what attention does
+        short = 4 * hidden + 3 * heads + shape.keys + 3 * shape.intermediate + inner
+    elif plan.weights == "lora":
         in_float, last = 2 * hidden + normed, 0
-        short = 2 * hidden + 2 * heads + wide + round(sum(one.share for one in shape.linears)) * plan.rank
+        short = 2 * hidden + 2 * heads + wide + inner
     else:
         in_float, last = 4 * hidden + normed, 2 * hidden * FLOAT
         short = (2 if plan.number == FLOAT else 5) * hidden + 2 * heads + normed + wide

@@ -266,7 +266,7 @@ def _fit(
     settings, path = config.sft, folder / TRAINING / f"{role}.safetensors"
     trainer = SupervisedTrainer(
         policies.trainable(role),
-        lambda ids, mask: policies.logps(role, ids.to(policies.device), mask.to(policies.device))[0],
+        lambda ids, mask: policies.logps(role, ids, mask)[0],
         examples,
         SftSettings(
             steps=settings.steps,
@@ -340,7 +340,7 @@ def _imitation_loss(policies: RolePolicies, role: str, examples: Sequence[Exampl
     with torch.no_grad():
         for start in range(0, len(examples), 8):
             ids, mask = pad_examples(examples[start : start + 8])
-            logps, _ = policies.logps(role, ids.to(policies.device), mask.to(policies.device))
+            logps, _ = policies.logps(role, ids, mask)
             total -= float(logps.sum())
             tokens += int(mask.sum())
     return total / tokens

@@ -121,10 +121,6 @@ class PaddedBatch:
     mask: Tensor
     sampled_logps: Tensor
 
-    def to(self, device: torch.device) -> PaddedBatch:
-        """The same batch on `device`."""
-        return PaddedBatch(self.ids.to(device), self.mask.to(device), self.sampled_logps.to(device))
-
 
 def pad_trajectories(trajectories: Sequence[Trajectory]) -> PaddedBatch:
     """Stack B >= 1 trajectories, in the order given; T is the longest prefix that ends in a sampled token.

@@ -137,7 +137,7 @@ def warm_start(
     """
 
     def logps(ids: Tensor, mask: Tensor) -> Tensor:
-        return token_logps(model, ids.to(model.device), mask.to(model.device))[0]
+        return token_logps(model, ids, mask)[0]
 
     model.requires_grad_(True).train()
     quicken(model)

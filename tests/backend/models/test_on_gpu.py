@@ -140,6 +140,19 @@ def test_log_probs_and_gradients_are_the_cpus(
     assert float(torch.cosine_similarity(one, other, dim=0)) > cosine
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("rows", [slice(None), slice(0, 1)])  # with beginnings in common, and one conversation
+def test_compiled_blocks_are_the_cpus(rows: slice, checkpointing: bool) -> None:
+    model = lively(CONFIGS["qwen3"]())
+    ids, mask = (one[rows] for one in batch())
+    expected, expected_gradient = gradient_of(policies_on(Hardware(), model), ids, mask)
+    there = policies_on(Hardware(GPU, "bfloat16", checkpointing, compiled=True), model)
+    found, gradient = gradient_of(there, ids, mask)
+    torch.testing.assert_close(found, expected, atol=0.2, rtol=0)
+    one, other = (torch.cat([part.flatten() for part in parts]) for parts in (gradient, expected_gradient))
+    assert float(torch.cosine_similarity(one, other, dim=0)) > 0.99
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("adamw8bit", marks=BITS)])
 @pytest.mark.parametrize("mode", ["lora", "full"])
 def test_the_rewarded_becomes_likelier_there(

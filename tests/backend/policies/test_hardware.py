@@ -274,14 +274,19 @@ def training(**settings: Any) -> TrainingConfig:
     return TrainingConfig(**settings)
 
 
-def test_auto_takes_a_gpu_where_there_is_one(gpus: Callable[[int], None]) -> None:
+@pytest.mark.parametrize("can_compile", [False, True])
+def test_auto_takes_a_gpu_where_there_is_one(
+    gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, can_compile: bool
+) -> None:
     gpus(0)
     assert hardware_of(training()) == Hardware()
     assert hardware_of(training(precision="auto")).precision == "float32"
     assert answering_device(training(device="cuda")) == "cpu"
     gpus(2)
+    monkeypatch.setattr(module, "_can_compile", lambda: can_compile)
     both = training(precision="auto", gradient_checkpointing=True)
-    assert hardware_of(both) == Hardware("cuda:0", "bfloat16", checkpointing=True)
+    assert hardware_of(both) == Hardware("cuda:0", "bfloat16", checkpointing=True, compiled=can_compile)
+    assert not hardware_of(training(precision="float32")).compiled
     assert hardware_of(training(device="cpu")) == Hardware()
     assert precision_on(training(), "cuda") == "float32"
     assert (answering_device(training()), answering_device(training(device="cpu"))) == ("cuda", "cpu")

@@ -304,6 +304,43 @@ def served(*overrides: str) -> tuple[Config, Shape]:
     return config, Shape.of(architecture_of(config.training, config.nano))
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a GPU's kernels can be compiled depends on the machine; the figures here are those without."""
+    monkeypatch.setattr("backend.policies.hardware._can_compile", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "again", "measured_there"),
+    [(8192, False, 14.79), (16384, False, 27.39), (32768, False, 52.56), (8192, True, 4.11), (32768, True, 13.33)],
+)
+def test_a_compiled_step_takes_what_it_took_on_an_h200(tokens: int, again: bool, measured_there: float) -> None:
+    """GiB at most in torch's allocator, of Qwen3-0.6B's shape with half of the tokens sampled."""
+    shape = Shape.of(qwen3_config("Qwen3-0.6B"))
+    plan = MemoryPlan(
+        roles=1,
+        rank=lora_settings().lora_rank,
+        precision="bfloat16",
+        micro_tokens=tokens,
+        micro_sampled=tokens // 2,
+        checkpointing=again,
+        device="cuda",
+        compiled=True,
+    )
+    trained = round((1 + plan.moments) * shape.adapter(plan.rank) * 4)
+    expected = base_bytes(shape, plan) + trained + estimate(shape, plan).of("updates")
+    assert 0.99 < expected / GIB / measured_there < 1.1
+
+
+def test_compiled_is_what_a_gpu_in_bfloat16_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, shape = served()
+    assert not plan_of(config, shape, "cuda").compiled
+    monkeypatch.setattr("backend.policies.hardware._can_compile", lambda: True)
+    assert plan_of(config, shape, "cuda").compiled and not plan_of(config, shape, "cpu").compiled
+    assert not plan_of(served("training.quantization=nf4")[0], shape, "cuda").compiled
+    assert not plan_of(served("training.precision=float32")[0], shape, "cuda").compiled
+
+
 def test_a_server_elsewhere_takes_nothing_here() -> None:
     """4B on 40 GB was refused at 46.7 GiB, of which 29 were those of a server on another machine."""
     config, shape = served("engine.url=http://other-machine:8000/v1", "engine.gpu_share=0")
