@@ -20,7 +20,7 @@ from simulator.market.timeframes import TIMEFRAMES, format_time, parse_time
 
 if TYPE_CHECKING:  # it imports numba
     from simulator.data.importing import ImportReport
-    from simulator.data.instruments import StatedKind
+    from simulator.data.venue import StatedKind
 
 data_app = typer.Typer(help="Make, list, check and import market data.", no_args_is_help=True)
 
@@ -100,7 +100,7 @@ def data_import(
         str, typer.Option("--time-zone", help="Zone of the times of a CSV that name none: UTC, Europe/Berlin.")
     ] = "",
     delimiter: Annotated[str, typer.Option("--delimiter", help="What parts the cells of a CSV; tab for a tab.")] = "",
-    decimal: Annotated[str, typer.Option("--decimal", help="Decimal point of a CSV: . or ,")] = ".",
+    decimal: Annotated[str, typer.Option("--decimal", help="Decimal point of a CSV: . or ,")] = "",
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Replace stored rows of the same times where they differ; all others stay."),
@@ -111,13 +111,12 @@ def data_import(
     Exit code 1 if a file was refused, 2 if nothing could be used. Binance Vision, CryptoDataDownload and freqtrade are
     recognised; for other CSV say --columns.
     """
-    from simulator.data.formats.csv_table import CsvLayout
-    from simulator.data.formats.recognise import FileOptions, columns_of
+    from simulator.data.formats import FileOptions, columns_of
     from simulator.data.importing import import_tree
 
     kind = check_kind("--instrument", instrument) if instrument else None
-    layout = CsvLayout("\t" if delimiter == "tab" else delimiter, decimal, time_format, time_zone)
-    options = FileOptions(columns_of(columns), layout, symbol, timeframe, venue)
+    delimiter = "\t" if delimiter == "tab" else delimiter
+    given = FileOptions(columns_of(columns), symbol, timeframe, venue, delimiter, decimal, time_format, time_zone)
     with bars() as shown:
         report = import_tree(
             source,
@@ -125,7 +124,7 @@ def data_import(
             split_names(symbols) or None,
             lambda done, total: shown.progress("import", done, total),
             kind,
-            options,
+            given,
             replace=replace,
         )
     for one in report.sources:

@@ -34,10 +34,10 @@ class MarketConfig(Section):
         "is empty; what it gives is kept in a folder, which `data` then names",
     )
     symbols: Names = Field((), description="symbols to use, as a list or 'A,B'; empty: all there are")
-    timeframe: Literal["1m", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d", "1w"] = Field(
+    timeframe: Literal["1m", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8h", "12h", "1d", "3d", "1w"] = Field(
         TIMEFRAME, description="bars to load or generate"
     )
-    resample: Literal["", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d", "1w"] = Field(
+    resample: Literal["", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8h", "12h", "1d", "3d", "1w"] = Field(
         "", description="timeframe to decide on, a multiple of `timeframe`; empty: the same"
     )
     instrument: Literal["", "spot", "perpetual"] = Field(
@@ -178,7 +178,7 @@ class VenueConfig(Section):
     isolated: Names = Field(
         (), description="symbols margined apart with their leverage, as a list or 'BTCUSDT:5,ETHUSDT:3'; others cross"
     )
-    finer: Literal["", "1m", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d"] = Field(
+    finer: Literal["", "1m", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8h", "12h", "1d"] = Field(
         "", description="finer bars that decide what came first inside a bar, where there are some; empty: none"
     )
     mark: str = Field(

@@ -17,7 +17,7 @@ from simulator.data.archive import SYMBOL
 from simulator.data.download_client import Client, MarketType, NotPublic, connect
 from simulator.data.download_files import Manifest, SeriesFile
 from simulator.data.download_pages import BarPages, DownloadProgress, FundingPages
-from simulator.data.formats.recorded import BAR_VALUES
+from simulator.data.formats import BAR_VALUES
 from simulator.data.venue import RULES_FILE, read_rules, rules_from_ccxt, write_rules
 from simulator.errors import DataError, Interrupted, RunFailed, UserError
 from simulator.exchange.rules import SymbolRules

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.data.download_client import Client
 from simulator.data.download_files import SeriesFile
-from simulator.data.formats.recorded import BAR_VALUES
+from simulator.data.formats import BAR_VALUES
 from simulator.errors import DataError
 from simulator.market.timeframes import DAY_MS, HOUR_MS, bar_start, format_time, interval_of, next_bar_start
 from simulator.tables import EARLIEST, LATEST

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from backend.policies.temporary import folder_of_block
-from simulator.data.formats.recognise import SUFFIXES, FileOptions
+from simulator.data.formats import SUFFIXES, FileOptions
 from simulator.data.importing import ImportReport, import_tree
 from simulator.errors import DataError, UserError
 from simulator.market.instruments import MarketKind

@@ -14,8 +14,7 @@ from backend.jobs.commands import command_words, download_command
 from backend.reporting.data.coverage import coverage_of, coverage_picture, coverage_table, data_folders
 from cryptosentinel.protocol.untrusted import visible
 from simulator.data.catalog import Catalog
-from simulator.data.formats.csv_table import CsvLayout
-from simulator.data.formats.recognise import FileOptions, columns_of
+from simulator.data.formats import FileOptions, columns_of
 from simulator.errors import UserError
 from simulator.folders import sample_data
 from simulator.market.instruments import MARKET_KINDS, check_kind
@@ -170,7 +169,7 @@ def _import() -> None:
         return
     target = new_folder(name)
     instrument = None if kind == _AS_FILES_SAY else check_kind("What the bars are of", kind)
-    options = FileOptions(columns_of(columns), CsvLayout(time_zone=zone), symbol, frame or "", name)
+    options = FileOptions(columns_of(columns), symbol, frame or "", name, time_zone=zone)
     if not uploads and not source:
         raise UserError("nothing is chosen: name a folder or a file, or upload files")
     if not uploads and not Path(source).exists():
