@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -136,6 +137,8 @@ def data_import(
     refused = sum(one.outcome == "refused" for one in report.sources)
     if not report.catalogs:
         raise DataError(f"{source}: nothing could be used; the reasons are above")
+    folder = quote(str(report.catalogs[0]))
+    console.print(f"next      cryptosentinel backtest --team hold --data {folder}", soft_wrap=True)
     if refused:
         console.print(f"{source}: {refused} of {len(report.sources)} files were refused; the reasons are above")
         raise typer.Exit(1)

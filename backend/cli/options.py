@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from backend.cli.console import console
 from backend.cli.parts.places import RunsOption, StoreOption
 from backend.config.base import split_names
 from backend.config.market import NONE
@@ -56,8 +57,15 @@ class MarketOptions:
     news: Annotated[Path | None, typer.Option("--news", help="File or folder of headlines; default: --data.")] = None
 
     def given(self) -> dict[str, Any]:
-        """The fields of a request."""
-        return {**vars(self), "symbols": split_names(self.symbols)}
+        """The fields of a request. Files of other programs are imported for it, which is printed."""
+        data = self.data
+        if data is not None and data.exists():
+            from backend.builders.sources import bars_at  # pandas, for those who have such files
+
+            data, done = bars_at(data, RUNS)
+            if done:
+                console.print(done, soft_wrap=True)
+        return {**vars(self), "data": data, "symbols": split_names(self.symbols)}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Like all sections of the configuration (`schema.py`), they are typed, bounded, f
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -13,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from backend.config.base import Fraction, Names, Section
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs, FeeTier
-from simulator.folders import SAMPLE, named_data
+from simulator.folders import named_data
 from simulator.market.timeframes import HALF_SPREAD_BPS, TIMEFRAMES
 from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, KIND, NEWS_ACCURACY, TIMEFRAME, Knowledge
 
@@ -72,7 +73,8 @@ class MarketConfig(Section):
     @field_validator("data")
     @classmethod
     def _named(cls, data: str) -> str:
-        return str(named_data(data)) if data == SAMPLE else data
+        named = named_data(data)
+        return data if not data or named == Path(data) else str(named)
 
     @model_validator(mode="before")
     @classmethod

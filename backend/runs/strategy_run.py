@@ -45,8 +45,8 @@ def play_strategy(subject: NamedStrategy, market: Market, window: Window, terms:
             strategy = subject.make()
             recorded = RecordedStrategy(strategy)
             result = run_backtest(own, recorded, window, **terms)
-    except UserError:
-        raise
+    except UserError as error:
+        raise type(error)(f"{subject.name}: {error}") from error
     except Exception as error:
         if subject.load is None:
             raise

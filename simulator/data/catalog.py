@@ -290,7 +290,9 @@ class Catalog:
             if not SYMBOL.fullmatch(symbol):
                 raise DataError(f"{symbol!r} is not a symbol: use letters, digits, '_' and '-'")
             if symbol not in known:
-                raise DataError(f"{self.root}: no symbol '{symbol}'; there are {', '.join(known)}")
+                near = [name for name in known if name.lower() == symbol.lower()]
+                hint = f"; write it as {near[0]}" if near else f"; there are {', '.join(known)}"
+                raise DataError(f"{self.root}: no symbol '{symbol}'{hint}")
         if len(set(symbols)) != len(symbols):
             raise DataError(f"a symbol is asked for twice: {', '.join(symbols)}")
         return tuple(symbols)

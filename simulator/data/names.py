@@ -25,9 +25,9 @@ _EXCHANGES = {
 }  # fmt: skip
 _PERPETUAL = {"perp", "perpetual", "swap", "futures", "um", "usdm"}
 # Words in lower case are a symbol only where they end with a currency: `btcusdt`, but not `prices`.
-_SYMBOL = re.compile(
-    r"[A-Z0-9]{2,30}|(?i:[a-z0-9]{2,20}(usd[tcde]?|[bft]d?usd|dai|eur|gbp|jpy|krw|try|brl|aud|btc|eth|bnb))"
-)
+_ENDING = r"usd[tcde]?|[bft]d?usd|dai|eur|gbp|jpy|krw|try|brl|aud|btc|eth|bnb"
+_CURRENCY = re.compile(rf"([a-z0-9]{{2,20}}?)(?:{_ENDING})", re.IGNORECASE)
+_SYMBOL = re.compile(rf"[A-Z0-9]{{2,30}}|(?i:[a-z0-9]{{2,20}}(?:{_ENDING}))")
 # Folders in a tree of Binance Vision or freqtrade that name no venue.
 _LAYERS = {"klines", "markpriceklines", "fundingrate", "monthly", "daily", "data", "futures", "spot", "um"}
 
@@ -96,7 +96,10 @@ def _of_words(stem: str) -> NamedFile:
             timeframe = f"{length[1]}{length[2][0]}" if length else _WORDS[lower]
         elif not word.isdigit() and lower not in ("spot", "ohlcv", "candles", "klines"):
             left.append(word)
-    symbol = "".join(left) if len(left) <= 2 else ""
+    joined = ["".join(left)] if len(left) <= 2 else []
+    # A word beside the symbol, as in `BTCUSDT_data`; `bitstampUSD` names no coin.
+    paired = [word for word in left if (ends := _CURRENCY.fullmatch(word)) and ends[1].lower() not in _EXCHANGES]
+    symbol = next((word for word in joined if _SYMBOL.fullmatch(word)), paired[0] if len(paired) == 1 else "")
     venue = f"{exchange}-futures" if exchange and perpetual else exchange
     timeframe = {"60m": "1h"}.get(timeframe, timeframe)
     return NamedFile(symbol if _SYMBOL.fullmatch(symbol) else "", timeframe, venue, "perpetual" if perpetual else None)

@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from backend.builders.sources import import_into
 from backend.jobs.commands import command_words, download_command
 from backend.reporting.data.coverage import coverage_of, coverage_picture, coverage_table, data_folders
 from cryptosentinel.protocol.untrusted import visible
@@ -29,7 +30,7 @@ from ui.access import (
     set_address,
 )
 from ui.parts.drawing import draw_blocks, show_table
-from ui.parts.imports import NAME, import_into, new_folder, uploaded
+from ui.parts.imports import NAME, new_folder, uploaded
 from ui.parts.job import job_label, newest_of, open_job, show_job
 
 _ROOTS = (Path("data"), Path("bars"))  # below the current folder
