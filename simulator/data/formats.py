@@ -405,8 +405,8 @@ def _check_bars(rows: _Rows, timeframe: str) -> None:
         raise DataError(f"bars of {timeframe} are not used here; take one of {', '.join(TIMEFRAMES)}")
     interval, time = interval_of(timeframe), rows.time
     open_, high, low, close, volume = rows.values.T
-    _refuse(rows, ~np.isfinite(rows.values).all(axis=1), "a value is missing or not finite")
-    _refuse(rows, ~(rows.values[:, :4] > 0).all(axis=1), "a price is not above 0")
+    _refuse(rows, np.asarray(~np.isfinite(rows.values).all(axis=1)), "a value is missing or not finite")
+    _refuse(rows, np.asarray(~(rows.values[:, :4] > 0).all(axis=1)), "a price is not above 0")
     disorder = (low > np.minimum(open_, close)) | (high < np.maximum(open_, close))
     _refuse(rows, disorder, "low, open, close, high in disorder")
     _refuse(rows, volume < 0, "the volume is negative")

@@ -489,7 +489,7 @@ def _joined_words(first: _Found, parts: Sequence[Part]) -> str:
     frame, told = joined(parts, first.kind), []
     time = frame["timestamp"].to_numpy()
     if first.kind == "bars":
-        values = {name: frame[name].to_numpy() for name in list(frame)[1:]}
+        values = {str(name): frame[name].to_numpy(np.float64) for name in list(frame)[1:]}
         notes = check_bars(first.file, interval_of(first.timeframe), time, values)
         told = [issue.detail for issue in notes if first.trades or issue.kind == "gap"]
     common = sum(len(part.frame) for part in parts) - len(frame)
@@ -514,10 +514,10 @@ def _take_news(group: list[_Found], work: _Work) -> None:
             continue
         for path, found in read.items():
             items.setdefault(path, []).extend(found)
-    for path, found in items.items():
-        if found:
+    for path, headlines in items.items():
+        if headlines:
             try:
-                work.write(path, *merged(path, "news", [Part("", frame_of(news_columns(found)))], replace=False))
+                work.write(path, *merged(path, "news", [Part("", frame_of(news_columns(headlines)))], replace=False))
             except DataError as error:
                 for one in group:
                     work.sources = [told for told in work.sources if work.root / told.path != one.path]

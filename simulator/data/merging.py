@@ -107,8 +107,8 @@ def joined(parts: Sequence[Part], kind: FileKind, stored: Path | None = None) ->
     Raises `Disagreement` about a part with a row that differs from one of the same time, or with columns that the other
     rows lack.
     """
-    first = set(parts[0].frame)
-    for part in parts[1:]:
+    columns = [{str(name) for name in part.frame} for part in parts]
+    for part, own in zip(parts[1:], columns[1:], strict=True):
         for absent, where in (
             (first - set(part.frame), "here"),
             (set(part.frame) - first, f"in {stored or parts[0].label}"),
@@ -180,7 +180,7 @@ def _columns(frame: pd.DataFrame) -> Columns:
         name: timestamp_array(frame[name].to_numpy())
         if name in ("timestamp", "time", "known_at")
         else pa.array(frame[name], pa.string() if name in ("symbol", "text") else pa.float64(), from_pandas=True)
-        for name in frame
+        for name in map(str, frame)
     }
 
 

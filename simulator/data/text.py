@@ -70,7 +70,7 @@ def read_text(data: bytes, delimiter: str = "", decimal: str = "") -> tuple[pd.D
         raise DataError(f"line {begin + 1}: has more cells than the first row, which has {width}; give --delimiter")
     cells.index = pd.RangeIndex(begin + 1, begin + 1 + len(cells))
     cells = cells.fillna("")
-    cells = cells[~cells.eq("").all(axis=1)]  # empty lines
+    cells = cells[(cells != "").any(axis=1)]  # empty lines
     lines = data.split(b"\n")
     for line in cells.index[cells[width].ne("") | cells[width - 1].eq("")]:  # pandas fills a short row up
         count = re.sub(rb'"[^"]*"', b"", lines[line - 1]).count(delimiter.encode()) + 1
