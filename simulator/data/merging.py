@@ -110,8 +110,8 @@ def joined(parts: Sequence[Part], kind: FileKind, stored: Path | None = None) ->
     columns = [{str(name) for name in part.frame} for part in parts]
     for part, own in zip(parts[1:], columns[1:], strict=True):
         for absent, where in (
-            (first - set(part.frame), "here"),
-            (set(part.frame) - first, f"in {stored or parts[0].label}"),
+            (columns[0] - own, "here"),
+            (own - columns[0], f"in {stored or parts[0].label}"),
         ):
             if kind != "book" and absent - {"partial"}:
                 name = min(absent - {"partial"})
