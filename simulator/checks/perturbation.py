@@ -353,7 +353,7 @@ class _Shown(Market):
             self._served[key] = None if real is None else _Served(real, made)
             if real is None:
                 return made
-            bar = differing(real, made, self._known)
+            bar = first_differing(real, made, self._known)
             if bar is not None:
                 vars(self)["changed"] = name, bar, float(real[bar]), float(made[bar])
         served = self._served[key]
@@ -412,7 +412,7 @@ def _between(times: Any, after: int, until: int) -> slice:
     return slice(int(np.searchsorted(times, after, side="right")), int(np.searchsorted(times, until, side="right")))
 
 
-def differing(expected: FloatArray, found: FloatArray, cut: int) -> int | None:
+def first_differing(expected: FloatArray, found: FloatArray, cut: int) -> int | None:
     """The bar of the first value up to bar `cut` that is not as expected; rounding is allowed."""
     mine, its = expected[: cut + 1], found[: cut + 1]
     if mine.tobytes() == its.tobytes():

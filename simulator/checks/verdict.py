@@ -28,7 +28,7 @@ from simulator.checks.perturbation import (
     Indicators,
     altered_bars,
     by_name,
-    differing,
+    first_differing,
     truncated,
 )
 from simulator.errors import RunFailed
@@ -418,10 +418,12 @@ class LookaheadCheck:
             again, stopped, made = self._real(until)
             if found.kind == "indicator":
                 once = by_name(indicators)
-                pairs = (
-                    (name, zip(once.get(name, ()), arrays, strict=False)) for name, arrays in by_name(made).items()
-                )
-                if any(differing(one, other, len(one) - 1) is not None for _, both in pairs for one, other in both):
+                pairs = [
+                    pair
+                    for name, arrays in by_name(made).items()
+                    for pair in zip(once.get(name, ()), arrays, strict=False)
+                ]
+                if any(first_differing(one, other, len(one) - 1) is not None for one, other in pairs):
                     return False
             elif stopped is not None or any(
                 first_difference(decided.get(bar, ()), again.get(bar, ())) is not None
@@ -466,7 +468,7 @@ class LookaheadCheck:
             return self._finding("indicator", cut, cut, _words(name), "values", _said(error))
         if again.shape != values.shape:
             return self._finding("indicator", cut, cut, _words(name), "values", f"an array of shape {again.shape}")
-        bar = differing(values, again, cut)
+        bar = first_differing(values, again, cut)
         if bar is None:
             return None
         return self._of_indicator(name, bar, cut, float(values[bar]), float(again[bar]))

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.data.contents import MOST_UNPACKED, Content, contents_of
-from simulator.data.names import NamedFile, name_of
+from simulator.data.names import NamedFile, named_file
 from simulator.data.text import decimal_of, epoch_ms, heading, is_number, numbers_of, read_text, times_of
 from simulator.errors import DataError, UserError
 from simulator.folders import check_regular
@@ -192,7 +192,7 @@ def read_recorded(path: Path, root: Path, options: FileOptions) -> Iterator[Reco
     """
     if path.suffix in (".feather", ".parquet"):
         content = Content(path, path.name, b"")
-        yield _recorded(content, name_of(path, path.name), "freqtrade", _arrow_rows(path), root, options)
+        yield _recorded(content, named_file(path, path.name), "freqtrade", _arrow_rows(path), root, options)
         return
     for content in contents_of(path):
         inside = f"{content.member}: " if content.member else ""
@@ -204,7 +204,7 @@ def read_recorded(path: Path, root: Path, options: FileOptions) -> Iterator[Reco
 
 
 def _of_content(content: Content, root: Path, options: FileOptions) -> Recorded | str:
-    named = name_of(content.path, content.name)
+    named = named_file(content.path, content.name)
     if content.data.lstrip()[:1] in (b"[", b"{"):
         rows = _json_rows(content.data)
         return rows if isinstance(rows, str) else _recorded(content, named, "ccxt", rows, root, options)
@@ -390,7 +390,7 @@ def _frame_of(time: IntArray) -> str:
 
 def _check_length(cells: pd.DataFrame, time: IntArray, frame: str) -> None:
     """Compare the length of Binance's bars, which state their end, with that of the timeframe. Raises `DataError`."""
-    closed, _ = epoch_ms(pd.to_numeric(cells["close_time"], errors="coerce").to_numpy(), cells.index.to_numpy())
+    closed, _ = times_of(cells["close_time"], "", "UTC")
     length = int(np.median(closed - time)) + 1
     if frame in TIMEFRAMES and length != interval_of(frame):
         raise DataError(

@@ -43,7 +43,7 @@ class NamedFile:
     series: str = ""
 
 
-def name_of(path: Path, member: str) -> NamedFile:
+def named_file(path: Path, member: str) -> NamedFile:
     """What the name of `member` states, a member of the archive `path` or its own name, and then the path.
 
     Raises `DataError` for a symbol that is margined in its coin.

@@ -1,13 +1,18 @@
-"""Text tables by pandas: where the heading is, and columns as numbers and times, with the line of what is wrong."""
+"""Text tables: where the heading is, and columns as numbers and times, with the line of what is wrong."""
 
 from __future__ import annotations
 
+import csv
 import re
 from io import BytesIO
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
 
 from simulator.arrays import FloatArray, IntArray
 from simulator.errors import DataError
@@ -52,44 +57,42 @@ def read_text(data: bytes, delimiter: str = "", decimal: str = "") -> tuple[pd.D
     delimiter = delimiter or max((one for one in ",;\t|" if one != decimal), key=re.sub(r'"[^"]*"', "", first).count)
     if delimiter not in first:
         return None
-    row = pd.read_csv(BytesIO(first.encode()), sep=delimiter, header=None, dtype=str, keep_default_na=False).iloc[0]
-    names, width = [heading(name) for name in row], len(row)
-    headed = not any(is_number(name.replace(",", ".")) for name in names)
-    begin = above + headed
-    try:
-        # One column more, so that a row with more cells than the first is seen.
-        cells = pd.read_csv(
-            BytesIO(data), sep=delimiter, header=None, names=list(range(width + 1)), skiprows=begin, dtype=str,
-            keep_default_na=False, skip_blank_lines=False, encoding=encoding, encoding_errors="replace",
-        )  # fmt: skip
-    except pd.errors.EmptyDataError:
-        cells = pd.DataFrame(columns=range(width + 1), dtype=str)
-    except (pd.errors.ParserError, ValueError) as error:
-        raise DataError(f"is no table of text ({str(error).splitlines()[-1]}); give --delimiter") from None
-    if len(cells) and not isinstance(cells.index, pd.RangeIndex):  # pandas took the cells in front for an index
-        raise DataError(f"line {begin + 1}: has more cells than the first row, which has {width}; give --delimiter")
-    cells.index = pd.RangeIndex(begin + 1, begin + 1 + len(cells))
-    cells = cells.fillna("")
-    cells = cells[(cells != "").any(axis=1)]  # empty lines
-    lines = data.split(b"\n")
-    for line in cells.index[cells[width].ne("") | cells[width - 1].eq("")]:  # pandas fills a short row up
-        count = re.sub(rb'"[^"]*"', b"", lines[line - 1]).count(delimiter.encode()) + 1
-        if count != width and not (count == width + 1 and cells.loc[line, width] == ""):  # a delimiter may end each row
-            raise DataError(
-                f"line {line}: has {count} cells, and the first row {width}; the file is cut off or damaged there"
+    names = [heading(name) for name in next(csv.reader([first], delimiter=delimiter))]
+    headed, width = not any(is_number(name.replace(",", ".")) for name in names), len(names)
+    begin, wrong, numbers = above + headed, list[str](), [str(at + 1) for at in range(width)]
+
+    def refused(row: arrow_csv.InvalidRow) -> str:
+        wrong.append(f"line {row.number}: has {row.actual_columns} cells, and the first row {width}")
+        return "skip"
+
+    cells = pd.DataFrame(columns=numbers, dtype=str)
+    if data.count(b"\n") >= begin and data.split(b"\n", begin)[begin:] not in ([], [b""]):
+        try:
+            table = arrow_csv.read_csv(
+                BytesIO(data),
+                arrow_csv.ReadOptions(column_names=numbers, skip_rows=begin, use_threads=False, encoding=encoding),
+                arrow_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=refused, ignore_empty_lines=False),
+                arrow_csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.string()), strings_can_be_null=False),
             )
-    cells = cells.drop(columns=width).apply(lambda column: column.str.strip())
+        except (pa.ArrowInvalid, UnicodeError) as error:
+            raise DataError(f"is no table of text ({str(error).splitlines()[0]}); give --delimiter") from None
+        if wrong:
+            raise DataError(f"{wrong[0]}; the file is cut off or damaged there")
+        cells = table.to_pandas()
+    cells.index = pd.RangeIndex(begin + 1, begin + 1 + len(cells))
+    cells = cells.apply(lambda column: column.str.strip())
+    cells = cells[(cells != "").any(axis=1)]  # empty lines
     numbered = [f"{name} {at + 1}" if name in names[:at] else name for at, name in enumerate(names)]
-    cells.columns = pd.Index(numbered if headed else [str(at + 1) for at in range(width)])
+    cells.columns = pd.Index(numbered if headed else numbers)
     return cells, headed, "\n".join(head[:above])
 
 
 def decimal_of(cells: pd.DataFrame) -> str:
     """The decimal point of these columns: "." unless cells show that it is ",". Raises `DataError` with the line."""
+    if not any(cells[name].str.contains(",", regex=False).any() for name in cells):
+        return "."
     flat = cells.stack()
     commas = flat[flat.str.contains(",", regex=False)]
-    if commas.empty:
-        return "."
     grouped = commas.str.fullmatch(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
     german = commas.str.fullmatch(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+")
     # 42,000.5 and 1,234,567 part thousands for sure, and so does 1,234 beside 1.5.
@@ -107,6 +110,8 @@ def decimal_of(cells: pd.DataFrame) -> str:
 
 def numbers_of(cells: pd.Series, decimal: str) -> FloatArray:
     """(n,): a column of numbers, NaN where a cell is empty. Raises `DataError` with the line of a cell that is none."""
+    if (fast := _cast(cells, pa.float64())) is not None and decimal == ".":
+        return fast
     parts = "." if decimal == "," else ","
     plain = cells.mask(cells.isin(_EMPTY))
     if plain.str.contains(parts, regex=False).any():
@@ -122,6 +127,14 @@ def numbers_of(cells: pd.Series, decimal: str) -> FloatArray:
     return values.to_numpy(np.float64)
 
 
+def _cast(cells: pd.Series, kind: pa.DataType) -> Any:
+    """(n,): the cells as numbers of this kind, which is quick; None where one of them is none."""
+    try:
+        return pc.cast(pa.array(cells), kind).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        return None
+
+
 def times_of(cells: pd.Series, form: str, zone: str, usual_zone: str = "") -> tuple[IntArray, tuple[str, ...]]:
     """(n,): a column of times in ms, and notes. Numbers count from 1970 on.
 
@@ -130,6 +143,8 @@ def times_of(cells: pd.Series, form: str, zone: str, usual_zone: str = "") -> tu
     """
     line = cells.index.to_numpy()
     if form in UNITS or (not form and is_number(cells.iloc[0])):
+        if (whole := _cast(cells, pa.int64())) is not None:
+            return epoch_ms(whole, line, form)
         values = pd.to_numeric(cells, errors="coerce")
         if values.isna().any():
             row = int(np.flatnonzero(values.isna())[0])
