@@ -9,12 +9,11 @@ import stat
 from pathlib import Path
 
 from simulator.errors import DataError, UserError
-from simulator.market.timeframes import TIMEFRAMES
 
 SAMPLE = "sample"  # the name of the shipped market in place of a folder
 _IN_CLONE = Path("data/synthetic")
 _IN_WHEEL = Path(__file__).resolve().parent / "data" / "sample"
-_BARS = re.compile(rf"(?!series-).+-({'|'.join(TIMEFRAMES)})\.parquet")
+_BARS = re.compile(r"(?!series-).+-(\d{1,2}[mhdw])\.parquet")  # of any timeframe
 _IN_REPOSITORY = Path(__file__).resolve().parents[1] / _IN_CLONE  # of an editable install
 
 

@@ -133,7 +133,7 @@ class MarketRequest(RunRequest):
         if market.source and not market.data:
             return load_config(config, options=self._from_source(config))
         there = timeframes_in(Path(market.data)) if market.data else set()
-        if len(there) == 1 and not self._sets_timeframe(source):
+        if len(there) == 1 and there <= TIMEFRAMES.keys() and not self._sets_timeframe(source):
             [only] = there
             if TIMEFRAMES[market.timeframe] % TIMEFRAMES[only]:  # nor can its bars be made of those
                 return load_config(config, options={"market.timeframe": only, "market.resample": ""})
