@@ -41,8 +41,10 @@ def bars_at(data: str | Path, runs: Path) -> tuple[Path, str]:
     `runs`, by the hash of its content, and only where every file can be used. Raises `UserError`.
     """
     path = named_data(data)
+    if path.is_dir() and any(timeframes_in(one) for one in (path, *path.iterdir()) if one.is_dir()):
+        return path, ""  # it has bars, or folders of venues of which one must be named
     files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if _is_foreign(one))
-    if not files or timeframes_in(path):
+    if not files:
         return path, ""
     digest = hashlib.sha256()
     for file in files:

@@ -109,8 +109,8 @@ def data_import(
 ) -> None:
     """Add recorded bars, funding, books, news and series to catalogs. Nothing that is stored there is deleted.
 
-    Exit code 1 if a file was refused, 2 if nothing could be used. Binance Vision, CryptoDataDownload and freqtrade are
-    recognised; for other CSV say --columns.
+    Exit code 1 if a file was refused, 2 if nothing could be used. CSV of Binance, CryptoDataDownload, TradingView,
+    Kraken, Yahoo and Kaggle and files of freqtrade and ccxt are recognized; for other CSV give --columns.
     """
     from simulator.data.formats import FileOptions, columns_of
     from simulator.data.importing import import_tree

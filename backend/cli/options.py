@@ -44,7 +44,10 @@ BaselinesOption = Annotated[
 class MarketOptions:
     """The bars of a run and what lies beside them."""
 
-    data: Annotated[Path | None, typer.Option("--data", help="Folder of Parquet bars. Default: as configured.")] = None
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Folder of Parquet bars, or CSV, which is imported. Default: as configured."),
+    ] = None
     symbols: SymbolsOption = ""
     timeframe: Annotated[
         str,

@@ -134,15 +134,31 @@ def columns_of(text: str) -> dict[str, str]:
     return {name.strip(): head.strip() for name, _, head in pairs}
 
 
+class Rows(NamedTuple):
+    """n rows: `time` (n,) ms; `values` (n, 5) as `BAR_VALUES`, or (n, 1) rates; `line` (n,) from 1, counted in `unit`s,
+    "line" or "row"; `notes` say what was unusual."""
+
+    time: IntArray
+    values: FloatArray
+    line: IntArray
+    notes: tuple[str, ...] = ()
+    unit: str = "line"
+
+    def taken(self, rows: slice | BoolArray) -> Rows:
+        """Some of the rows."""
+        return self._replace(time=self.time[rows], values=self.values[rows], line=self.line[rows])
+
+    def noted(self, note: str) -> Rows:
+        """With one note more, unless it is empty."""
+        return self._replace(notes=(*self.notes, note)) if note else self
+
+
 @dataclass(frozen=True)
 class Recorded:
-    """What a file holds: n rows of bars, mark prices or funding of one symbol at one venue, in order of time.
+    """What a file holds: `rows`, in order of time, of bars, mark prices or funding of one symbol at one venue.
 
-    Attributes:
-        label: the file's path in the tree and its member. timeframe: empty for funding.
-        instrument: what the file's name or folder states of the symbol. format: for people.
-        time: (n,) ms. values: (n, 5) as `BAR_VALUES`, or (n, 1) rates. line: (n,) from 1, counted in `unit`s, "line" or
-            "row". notes: what was unusual.
+    `label` is its path in the tree and its member, `timeframe` empty for funding, `instrument` what its name or folder
+    states.
     """
 
     label: str
@@ -152,29 +168,7 @@ class Recorded:
     timeframe: str
     instrument: MarketKind | None
     format: str
-    time: IntArray
-    values: FloatArray
-    line: IntArray
-    notes: tuple[str, ...]
-    unit: str
-
-
-class _Rows(NamedTuple):
-    """The rows of a file as they stand in it, see `Recorded`."""
-
-    time: IntArray
-    values: FloatArray
-    line: IntArray
-    notes: tuple[str, ...] = ()
-    unit: str = "line"
-
-    def taken(self, rows: slice | BoolArray) -> _Rows:
-        """Some of the rows."""
-        return self._replace(time=self.time[rows], values=self.values[rows], line=self.line[rows])
-
-    def noted(self, note: str) -> _Rows:
-        """With one note more, unless it is empty."""
-        return self._replace(notes=(*self.notes, note)) if note else self
+    rows: Rows
 
 
 def is_recorded(path: Path) -> bool:
@@ -260,7 +254,7 @@ def _text_rows(
         raise DataError("holds no row with a value")
     cells, values = cells[~empty], values[~empty]
     time, notes = times_of(_time_cells(cells), options.time_format, options.time_zone, zone)
-    rows = _Rows(time, values, cells.index.to_numpy(), notes).noted(form.note)
+    rows = Rows(time, values, cells.index.to_numpy(), notes).noted(form.note)
     rows = rows.noted(f"{int(empty.sum())} rows without a value left out" * bool(empty.any()))
     if "close_time" in cells.columns:
         _check_length(cells, time, options.timeframe or named.timeframe)
@@ -268,7 +262,7 @@ def _text_rows(
 
 
 def _recorded(
-    content: Content, named: NamedFile, form: str, rows: _Rows, root: Path, options: FileOptions
+    content: Content, named: NamedFile, form: str, rows: Rows, root: Path, options: FileOptions
 ) -> Recorded | str:
     """The rows once they are checked, with what the user says in place of what the names do."""
     if named.series in _LEFT_OUT:
@@ -292,7 +286,7 @@ def _recorded(
         _check_bars(rows, frame)
     label = str(content.path.relative_to(root)) + (f" {content.member}" if content.member else "")
     venue = options.venue or named.venue
-    return Recorded(label, kind, venue, symbol.upper(), frame, named.instrument, form, *rows)
+    return Recorded(label, kind, venue, symbol.upper(), frame, named.instrument, form, rows)
 
 
 def _format_of(cells: pd.DataFrame, headed: bool, comment: str) -> _Format | None:
@@ -342,7 +336,7 @@ def _time_cells(cells: pd.DataFrame) -> pd.Series:
 # Checks
 
 
-def _refuse(rows: _Rows, wrong: BoolArray, what: str) -> None:
+def _refuse(rows: Rows, wrong: BoolArray, what: str) -> None:
     """Raise `DataError` with the line and the values of the first row that is wrong."""
     if wrong.any():
         place = int(np.flatnonzero(wrong)[0])
@@ -353,7 +347,7 @@ def _refuse(rows: _Rows, wrong: BoolArray, what: str) -> None:
         )
 
 
-def _ordered(rows: _Rows) -> _Rows:
+def _ordered(rows: Rows) -> Rows:
     """The rows from old to new; equal rows once. Raises `DataError` for another order, and two rows of one time."""
     unit, step = rows.unit, np.diff(rows.time)
     if len(step) and step.min() < 0:
@@ -399,7 +393,7 @@ def _check_length(cells: pd.DataFrame, time: IntArray, frame: str) -> None:
         )
 
 
-def _check_bars(rows: _Rows, timeframe: str) -> None:
+def _check_bars(rows: Rows, timeframe: str) -> None:
     """Raise `DataError` with the line of the first bar that is impossible, off the grid, or of other bars."""
     if timeframe not in TIMEFRAMES:
         raise DataError(f"bars of {timeframe} are not used here; take one of {', '.join(TIMEFRAMES)}")
@@ -429,7 +423,7 @@ def _check_bars(rows: _Rows, timeframe: str) -> None:
 # JSON and Arrow
 
 
-def _json_rows(data: bytes) -> _Rows | str:
+def _json_rows(data: bytes) -> Rows | str:
     """The rows of ccxt's and freqtrade's JSON, or why there are none. Raises `DataError` for a damaged file."""
     try:
         rows = json.loads(data)
@@ -445,10 +439,10 @@ def _json_rows(data: bytes) -> _Rows | str:
         time, notes = epoch_ms(array[:, 0], line)
     except DataError as error:
         raise DataError(str(error).replace("line", "row", 1)) from error
-    return _Rows(time, array[:, 1:], line, notes, "row")
+    return Rows(time, array[:, 1:], line, notes, "row")
 
 
-def _arrow_rows(path: Path) -> _Rows:
+def _arrow_rows(path: Path) -> Rows:
     """The rows of a Feather or Parquet file of freqtrade. Raises `DataError` for another, and a damaged one."""
     try:
         if path.suffix == ".parquet":
@@ -471,4 +465,4 @@ def _arrow_rows(path: Path) -> _Rows:
     if missing:
         raise DataError(f"{path}: has no column {', '.join(sorted(missing))}; known are {_KNOWN}")
     values = np.stack([numbers(table, name, path) for name in BAR_VALUES], axis=1)
-    return _Rows(times(table, "date", path), values, np.arange(1, len(values) + 1), unit="row")
+    return Rows(times(table, "date", path), values, np.arange(1, len(values) + 1), unit="row")

@@ -1,6 +1,6 @@
 """A folder tree of recorded files, made into catalogs.
 
-Files of other programs are read by `simulator.data.formats`. The project's own Parquet files are recognised by their
+Files of other programs are read by `simulator.data.formats`. The project's own Parquet files are recognized by their
 columns and names:
 
 | kind | columns | name |
@@ -95,7 +95,7 @@ class ImportReport:
 
 @dataclass(frozen=True)
 class _Found:
-    """A recognised file: `name` is the symbol, or the name of the series; `source` tells series of one name apart.
+    """A recognized file: `name` is the symbol, or the name of the series; `source` tells series of one name apart.
     `recorded` is what a file of another program holds."""
 
     path: Path
@@ -417,11 +417,12 @@ def _part(one: _Found, work: _Work) -> tuple[Part, str]:
     """The rows of a file, and what it holds in words. Raises `DataError` where it cannot be used."""
     label, columns = str(one.path.relative_to(work.root)), dict[str, Any]()
     if kept := one.recorded:
+        rows = kept.rows
         names = BAR_VALUES if one.kind == "bars" else ("funding_rate",)
-        columns = {name: np.ascontiguousarray(kept.values[:, at]) for at, name in enumerate(names)}
-        frame = frame_of({"timestamp": timestamp_array(kept.time), **columns})
-        said = f"{kept.kind}: {kept.format}, {len(kept.time)} {_span(kept.time)} for {one.venue}/{one.file}"
-        return Part(kept.label, frame, (kept.unit, kept.line)), "; ".join([said, *kept.notes])
+        columns = {name: np.ascontiguousarray(rows.values[:, at]) for at, name in enumerate(names)}
+        frame = frame_of({"timestamp": timestamp_array(rows.time), **columns})
+        said = f"{kept.kind}: {kept.format}, {len(rows.time)} {_span(rows.time)} for {one.venue}/{one.file}"
+        return Part(kept.label, frame, (rows.unit, rows.line)), "; ".join([said, *rows.notes])
     if one.kind == "bars":
         time, columns, issues = read_bars(one.path, interval_of(one.timeframe))
         for issue in issues:

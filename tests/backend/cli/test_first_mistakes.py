@@ -81,6 +81,14 @@ def test_the_only_venue_and_timeframe_are_taken_without_asking(run: Run) -> None
     assert "BBBUSDT" in run("data", "list", "bars").out
 
 
+def test_of_several_venues_one_must_be_named_and_nothing_is_imported(run: Run, tmp_path: Path) -> None:
+    write_bars(generate(SyntheticConfig(bars=200, seed=1, symbols=("AAAUSDT",))), tmp_path / "bars/other")
+    (tmp_path / "bars/notes.txt").write_text("a,b\n1,2\n")
+    result = run("backtest", "--data", "bars", "--team", "hold")
+    assert result.code == 2 and "did you mean its folder other or venue" in result.err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_file_and_a_folder_of_files_are_imported_into_a_cache_which_is_said(run: Run, tmp_path: Path) -> None:
     csv(tmp_path / "BTCUSDT_data.csv", "1d")
     csv(tmp_path / "mine/ETHUSDT.csv")
