@@ -119,7 +119,7 @@ def joined(parts: Sequence[Part], kind: FileKind, stored: Path | None = None) ->
                     part, f"the column {name} is missing {where}; import files with the same columns together"
                 )
     rows = pd.concat([part.frame for part in parts], ignore_index=True)
-    key, names = rows.columns[0], list(rows)
+    key, names = rows.columns[0], [str(name) for name in rows]
     if "partial" in names:
         rows["partial"] = rows["partial"].fillna(0.0)
     order = np.argsort(rows[key].to_numpy(), kind="stable")

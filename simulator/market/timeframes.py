@@ -40,7 +40,7 @@ TIMEFRAMES: dict[str, int] = {
 }
 
 # Bars inside bars, made of trades while they are heard. Nothing else has bars of seconds.
-_OF_TRADES: dict[str, int] = {"1s": 1_000, "5s": 5_000, "15s": 15_000, "30s": 30_000}
+_OF_TRADES: dict[str, int] = {"1s": 1_000, "3s": 3_000, "5s": 5_000, "15s": 15_000, "30s": 30_000}
 _FEWEST_INSIDE = 48  # as many as the volatility behind the market impact looks back
 
 # Half the bid-ask spread, in basis points, of bars that state none: of tables, of files, and `costs.half_spread_bps`.
