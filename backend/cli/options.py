@@ -20,6 +20,7 @@ from backend.cli.parts.places import RunsOption, StoreOption
 from backend.config.base import split_names
 from backend.config.market import NONE
 from backend.runs.requests import RUNS, STORE
+from simulator.folders import named_data, timeframes_in
 from simulator.market.timeframes import TIMEFRAMES
 
 ConfigOption = Annotated[str, typer.Option("--config", "-c", help="A preset (demo, quick, recorded) or a TOML file.")]
@@ -62,7 +63,8 @@ class MarketOptions:
     def given(self) -> dict[str, Any]:
         """The fields of a request. Files of other programs are imported for it, which is printed."""
         data = self.data
-        if data is not None and data.exists():
+        bars = data is None or not data.exists() or timeframes_in(named_data(data))
+        if data is not None and not bars and (data.is_file() or any(one.is_file() for one in data.rglob("*"))):
             from backend.builders.sources import bars_at  # pandas, for those who have such files
 
             data, done = bars_at(data, RUNS)
