@@ -124,14 +124,16 @@ def played(
     return True
 
 
-@pytest.mark.parametrize("words", [("--strategy", "buy.py:Alternating"), ("--team", "./buy.py:Alternating")])
+@pytest.mark.parametrize(
+    "words", [("--strategy", "paper_traded.py:Alternating"), ("--team", "./paper_traded.py:Alternating")]
+)
 def test_a_strategy_of_ones_own_is_traded_by_the_commands_as_in_its_backtest(
     words: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = program(tmp_path, monkeypatch, capsys)
-    (tmp_path / "buy.py").write_text((Path(__file__).parent / "own_strategy.py").read_text())
+    (tmp_path / "paper_traded.py").write_text((Path(__file__).parent / "own_strategy.py").read_text())
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "buy", raising=False)
+    monkeypatch.delitem(sys.modules, "paper_traded", raising=False)
     days = ("--data", str(ROOT / "data" / "synthetic"), "--timeframe", "4h", "--start", "2021-06-10")
     run = command("paper", "run", "--session", "paper-own", *words, *days, "--end", "2021-06-14")
     assert run.code == 0 and " 0 missed" in run.out, run.err
