@@ -102,7 +102,7 @@ def _kill(store: Store, folder: Path, number: int) -> float:
     config = config_from_dict({"paper": {"decision_timeout": 600.0, "on_kill": "freeze"}}, "the benchmark")
     engine = _HangingEngine()
     team = replace(scripted_team(config.team), engine=engine)
-    store.add_run(RunRecord(session, "paper", 1, "hash", 0, {}))
+    store.add_run(RunRecord(session, "paper", 1, "hash", 0, {"team": "scripted"}))
     journal = _TimedJournal(store, session)
     journal.write("start", 0, start)
     account = Account(10_000.0, Costs(), 1.0, Venue())

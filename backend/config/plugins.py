@@ -191,6 +191,14 @@ def imported_attribute(text: str, what: str, example: str) -> tuple[ModuleType, 
     return module, getattr(module, attribute, None)
 
 
+def as_module(text: str) -> str:
+    """`folder/file.py:NAME` as `folder.file:NAME`; any other text as it is."""
+    file, colon, rest = text.partition(":")
+    if not colon or not file.endswith(".py"):
+        return text
+    return f"{file.removeprefix('./').removesuffix('.py').replace('/', '.')}:{rest}"
+
+
 def describe_failure(error: Exception) -> str:
     """What a user's own code raised, with the file and the line."""
     if isinstance(error, SyntaxError):

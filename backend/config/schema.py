@@ -311,12 +311,6 @@ class PaperConfig(Section):
         0.0, ge=0.0, le=1e6, description="how much faster than real time recorded data comes; 0: as fast as it is used"
     )
     history_bars: int = Field(500, ge=130, le=100_000, description="bars that are known before the first decision")
-    snapshot_bars: int = Field(
-        500,
-        ge=50,
-        le=100_000,
-        description="bars after which the session forgets what it needs no more, and notes where it stands",
-    )
     grace_seconds: float = Field(
         5.0, ge=0.0, le=600.0, description="how long after its close a bar waits for symbols that have not come"
     )
@@ -325,9 +319,6 @@ class PaperConfig(Section):
         gt=0.0,
         le=86_400.0,
         description="seconds of real time after which a model that still thinks is left; the decision is no change",
-    )
-    metrics_port: int = Field(
-        0, ge=0, le=65_535, description="port of /metrics and /health, on this machine only; 0: none"
     )
     on_kill: Literal["flatten", "freeze"] = Field(
         "flatten", description="what the kill switch does: close everything, or withdraw what waits and keep positions"

@@ -1,4 +1,4 @@
-"""The files by which a running session is told to end: the kill switch, and an orderly stop.
+"""The files of a running session: its process, and by which it is told to end, the kill switch and an orderly stop.
 
 They lie in the session's folder. Anybody who may write there can make them, with or without this program: an empty file
 `KILL` does what `paper.on_kill` says, and one that holds `flatten` or `freeze` that.
@@ -7,13 +7,16 @@ They lie in the session's folder. Anybody who may write there can make them, wit
 from __future__ import annotations
 
 import math
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from simulator.files import write_whole
 
-KILL_FILE, STOP_FILE = "KILL", "STOP"
+KILL_FILE, STOP_FILE, PROCESS_FILE = "KILL", "STOP", "PROCESS"
 SwitchOrder = Literal["flatten", "freeze", "stop"]
 _LOOK_SECONDS = 0.02
 
@@ -68,3 +71,24 @@ def release(folder: Path, kill: bool) -> None:
     (folder / STOP_FILE).unlink(missing_ok=True)
     if kill:
         (folder / KILL_FILE).unlink(missing_ok=True)
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[None]:
+    """Show by a file in `folder` that this process runs the session, for the time of a block."""
+    path = folder / PROCESS_FILE
+    write_whole(path, str(os.getpid()))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def process_of(folder: Path) -> int | None:
+    """The process that runs the session in `folder`, None where there is none."""
+    try:
+        process = int((folder / PROCESS_FILE).read_text())
+        os.kill(process, 0)
+    except (OSError, ValueError, OverflowError):
+        return None
+    return process
