@@ -49,20 +49,12 @@ class GuardConfig(Section):
 
     max_exposure: float = Field(1.0, gt=0.0, le=10.0, description="cap on |notional| / equity of one symbol")
     max_gross_exposure: float = Field(1.0, gt=0.0, le=10.0, description="cap on the sum of |notional| / equity")
-    max_orders: int = Field(12, ge=1, le=1000, description="orders per decision")
     max_drawdown: float = Field(0.5, gt=0.0, le=1.0, description="from this drawdown on, `on_loss` happens")
     daily_loss: float = Field(0.2, gt=0.0, le=1.0, description="from this loss in a UTC day on, `on_loss` happens")
     on_loss: Literal["flatten", "freeze"] = Field(
-        "flatten", description="close all positions and stay flat, or let positions only shrink while the loss stands"
-    )
-    daily_loss_pause_hours: float = Field(
-        24.0, gt=0.0, le=8760.0, description="hours flat after `daily_loss`, at least until the UTC day is over"
-    )
-    drawdown_pause_hours: float = Field(
-        0.0,
-        ge=0.0,
-        le=87_600.0,
-        description="hours flat after `max_drawdown`, which then counts anew; 0: to the end of the run",
+        "flatten",
+        description="close all positions and stay flat, after a day's loss for 24 hours and at least until the UTC day "
+        "is over, after a drawdown to the end of the run; or let positions only shrink while the loss stands",
     )
     max_daily_turnover: float = Field(
         8.0,
@@ -70,30 +62,7 @@ class GuardConfig(Section):
         le=10_000.0,
         description="cap on the notional traded in 24 hours / equity, closing what is held included; 0: none",
     )
-    max_stale_bars: int = Field(
-        3, ge=1, le=1000, description="without a bar for so long a symbol's position may only shrink"
-    )
     max_net_exposure: float = Field(0.0, ge=0.0, le=10.0, description="cap on |sum of notional| / equity; 0: none")
-    max_order_rate: int = Field(
-        0, ge=0, le=1_000_000, description="orders in `rate_hours`, the last kept for closings; from 2 on, 0: any"
-    )
-    rate_hours: float = Field(24.0, gt=0.0, le=8760.0, description="hours over which `max_order_rate` counts")
-    shutdown_drawdown: float = Field(
-        1.0, gt=0.0, le=1.0, description="from this drawdown on all is closed and nothing opens again; 1: never"
-    )
-    price_band: float = Field(
-        0.0, ge=0.0, le=1.0, description="how far prices of an order may be from the last close, as a share; 0: any"
-    )
-    max_order_notional: float = Field(0.0, ge=0.0, le=1e12, description="cap on one order, in quote currency; 0: none")
-    max_symbol_notional: float = Field(
-        0.0, ge=0.0, le=1e12, description="cap on the position of one symbol, in quote currency; 0: none"
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.max_order_rate == 1:
-            raise ValueError("max_order_rate = 1 lets nothing open, as a closing must fit too; give 2 or more, or 0")
-        return self
 
 
 class TeamConfig(Section):

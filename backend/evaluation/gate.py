@@ -23,7 +23,7 @@ from backend.statistics.mean_interval import mean_interval
 GATE_RECORD = "gate"  # name of the record
 _LEVEL = 0.95
 # What the guard does only when a loss limit is passed, or when it fails itself.
-_ENDS_TRADING = frozenset({"max_drawdown", "daily_loss", "shutdown", "guard_error"})
+_ENDS_TRADING = frozenset({"max_drawdown", "daily_loss", "guard_error"})
 
 
 @dataclass(frozen=True)
