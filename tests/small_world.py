@@ -139,7 +139,7 @@ def open_trainer(config: Config, nano: Path, folder: Path, store: Store, stage: 
     folder.mkdir(parents=True, exist_ok=True)
     store.resume_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, {}))
     policies, codec = role_policies(nano, config.training)
-    loaded = model_team(RUN, policies, codec, config.team, config.training.temperature, config.engine)
+    loaded = model_team(RUN, policies, codec, config.team, config.training.temperature, config.training.precision)
     assert isinstance(loaded.engine, LocalEngine)
     pool, validation = (
         QueryPool(small_market(), *part, HORIZON, gross_limit=gross_limit(config)) for part in (TRAIN, VALIDATION)

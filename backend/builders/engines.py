@@ -126,19 +126,18 @@ def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
     folder = Path(config.model)
     architecture, tokenizer = read_base(folder)
     codec = chat_format(tokenizer, folder, empty_think=config.empty_think, think=think)
-    device = _device(config)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     # Read one at a time where the files hold them as the model has them: no second copy is in memory.
     weights: Mapping[str, torch.Tensor] = weight_files(folder)
     if why_not(architecture) is not None or are_converted(architecture, weight_files(folder)):
         weights = load_model(folder)[0].state_dict()
-    half = config.precision == "bfloat16" or (config.precision == "auto" and device == "cuda")
     engine = LocalEngine(
         codec,
         architecture,
         dict.fromkeys(ROLES, weights),
         version=folder.name,
         device=device,
-        dtype=torch.bfloat16 if half else torch.float32,
+        dtype=torch.bfloat16 if device == "cuda" else torch.float32,  # CPUs without bfloat16 products are slow in it
     )
     positions = positions_of(architecture)
     room = min(config.context_tokens or positions, positions)
@@ -183,19 +182,6 @@ class GuardedEngine:
     def policy_version(self, role: str) -> str:
         """As the engine says it."""
         return str(self._version(role))
-
-
-def _device(config: EngineConfig) -> str:
-    """Where a model of this process answers: on a GPU where there is one, unless the configuration says otherwise."""
-    import torch
-
-    seen = torch.cuda.is_available()
-    if config.device == "cuda" and not seen:
-        raise UserError(
-            f"engine.device = cuda, but torch {torch.__version__} sees no GPU: use engine.device = cpu, or install a "
-            "CUDA build of torch and check the driver (nvidia-smi)"
-        )
-    return "cuda" if seen and config.device != "cpu" else "cpu"
 
 
 def _at_an_endpoint(config: EngineConfig, budget: BudgetConfig) -> LoadedEngine:

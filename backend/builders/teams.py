@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from backend.builders.engines import LoadedEngine, load_engine, served_engine
 from backend.builders.loaded_team import LoadedTeam, scripted_team, team_settings
 from backend.builders.plugins import load_plugins
-from backend.config.engine import EngineConfig
 from backend.config.schema import PROMPTED, SCRIPTED, Config, TeamConfig, model_named
 from backend.models.manifest import read_manifest, team_folder, team_name
 from backend.policies.temporary import temporary_folder
@@ -40,16 +39,16 @@ def model_team(
     codec: ChatFormat,
     config: TeamConfig,
     temperature: float,
-    engine: EngineConfig,
+    precision: str,
 ) -> LoadedTeam:
-    """A team that uses the current weights of the policies, on our own decoder: in float32, unless `engine.precision`
-    asks for bfloat16."""
+    """A team that uses the current weights of the policies, on our own decoder: in float32, unless `precision`
+    (`training.precision`) is bfloat16."""
     import torch
 
     from cryptosentinel.llm.architecture import positions_of
     from cryptosentinel.llm.local.engine import LocalEngine
 
-    dtype = torch.bfloat16 if engine.precision == "bfloat16" else torch.float32
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     decoder = LocalEngine(codec, policies.base_config, {}, device=policies.hardware.device, dtype=dtype)
     for role in policies.roles:
         decoder.set_weights(role, policies.merged_state(role), policies.version(role))
@@ -187,4 +186,4 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str 
     given = {"memory": config.memory, "tools": config.tools}
     settings = with_prompts_for(manifest.team.model_copy(update=given), policies_base)
     temperature = manifest.model.temperature
-    return model_team(_label(folder, trained), policies, codec, settings, temperature, manifest.engine)
+    return model_team(_label(folder, trained), policies, codec, settings, temperature, manifest.model.precision)

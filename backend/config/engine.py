@@ -51,14 +51,6 @@ class EngineConfig(Section):
     extra_body: dict[str, JsonValue] = Field(
         default_factory=dict, description='endpoint: further fields of each request, as {reasoning_effort = "low"}'
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="local: where `model` answers; auto: on a GPU if torch sees one, else on the CPU"
-    )
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto",
-        description="local: numbers of what answers; auto: `model` bfloat16 on a GPU, float32 on a CPU; a team that "
-        "is trained float32",
-    )
     python: str = Field("", description="vllm: the Python that has vLLM, to start a server with; empty: this one")
     gpu_share: float = Field(
         0.0, ge=0.0, le=0.95, description="vllm started here: share of a GPU that it reserves; 0: its default, 0.9"
@@ -110,9 +102,6 @@ class EngineConfig(Section):
         reserved = next((name for name in self.extra_body if name in _RESERVED), None)
         if reserved is not None:
             raise ValueError(f"extra_body.{reserved} is decided by other settings: leave it out")
-        for key in ("device", "precision"):
-            if getattr(self, key) != "auto" and self.kind != "local":
-                raise ValueError(f"{key} is of kind = local, not of kind = {self.kind}: leave {key} out")
         if self.gpu_share and (self.kind != "vllm" or self.url):
             raise ValueError(
                 f"gpu_share = {self.gpu_share:g} is of a vLLM server that is started here, but "

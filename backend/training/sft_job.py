@@ -378,7 +378,7 @@ def _scores(
     queries = QueryPool(market, *part, horizon, gross_limit=gross_limit(config)).draw(
         seed, 0, settings.score_states, easy=False
     )
-    temperature = config.training.temperature
+    temperature, precision = config.training.temperature, config.training.precision
     # Made one after the other, since each keeps a merged copy of the base for every role.
     teams: dict[str, Callable[[], LoadedTeam]] = {
         "before": lambda: model_team(
@@ -387,9 +387,9 @@ def _scores(
             codec,
             config.team,
             temperature,
-            config.engine,
+            precision,
         ),
-        "after": lambda: model_team("after", policies, codec, config.team, temperature, config.engine),
+        "after": lambda: model_team("after", policies, codec, config.team, temperature, precision),
         "scripted": lambda: scripted_team(config.team),
     }
     asked = replace(rollout_settings(config, config.sft.rollouts), rollouts_per_query=settings.score_samples)

@@ -79,7 +79,8 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
                 )
             )
         elif name == WARM_START:
-            loaded = model_team(WARM_START, policies, codec, config.team, config.training.temperature, config.engine)
+            training = config.training
+            loaded = model_team(WARM_START, policies, codec, config.team, training.temperature, training.precision)
             sources.append(Source(loaded, rollouts))
         else:
             loaded = load_team(name, config.team, base=config.training.base_model)

@@ -96,7 +96,7 @@ def test_the_warm_start_teaches_the_format(nano: Path, tmp_path: Path) -> None:
 
     def valid(base: Path) -> float:
         policies, codec = role_policies(base, TrainingConfig(lora_rank=2))
-        loaded = model_team("x", policies, codec, config.team, 1.0, config.engine)
+        loaded = model_team("x", policies, codec, config.team, 1.0, config.training.precision)
         queries = QueryPool(small_market(), *VALIDATION, HORIZON).draw(1, 0, 6, easy=False)
         groups = collect(loaded.team, loaded.engine, queries, rollout_settings(config), 1)
         return validation_of(groups).valid["manager"]
