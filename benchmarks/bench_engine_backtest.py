@@ -35,7 +35,7 @@ EPISODES = 32
 BARS_DECIDED = 8  # an episode decides at so many bars, on every coin
 LEAST_PER_SECOND = 20.0
 MOST_OUTSIDE = 0.10
-SETTINGS = ("market.bars=6000", "nano.vocab_size=1280", "nano.decisions=1500", "nano.steps=600")
+SETTINGS = ("market.bars=6000", "nano.decisions=1500", "nano.steps=600")
 
 
 @dataclass(frozen=True)

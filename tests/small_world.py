@@ -74,14 +74,11 @@ def smaller_config(**training: Any) -> Config:
 def small_nano(folder: Path, hidden: int = 64, steps: int = 200, decisions: int = 150) -> Path:
     """Write a nano that has learnt just enough of the format for every role to answer now and then."""
     nano = NanoConfig(
-        vocab_size=512,
         hidden_size=hidden,
         layers=2,
-        intermediate_size=2 * hidden,
         decisions=decisions,
         teacher_share=0.3,
         steps=steps,
-        batch_tokens=1024,
         learning_rate=6e-3,
         seed=1,
     )

@@ -21,7 +21,6 @@ class GateConfig(Section):
         description="whom the team must beat on held-out windows, by the whole of its interval: warm_started, "
         "scripted, or baselines of the evaluation",
     )
-    windows: int = Field(12, ge=2, le=10_000, description="held-out windows that this takes at least")
     decisions: int = Field(50, ge=20, le=1_000_000, description="decisions as a shadow before a promotion")
 
     @model_validator(mode="after")

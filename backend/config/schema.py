@@ -186,10 +186,8 @@ class TeamConfig(Section):
 class NanoConfig(Section):
     """The small model that the project makes from its own teacher's transcripts."""
 
-    vocab_size: int = Field(1280, ge=300, le=50_000, description="entries of the BPE tokenizer")
     hidden_size: int = Field(128, ge=16, le=2048, multiple_of=16, description="width of the model")
     layers: int = Field(4, ge=1, le=48, description="number of layers")
-    intermediate_size: int = Field(384, ge=16, le=8192, description="width of the MLPs")
     decisions: int = Field(2500, ge=10, le=1_000_000, description="decisions to transcribe for the warm start")
     teacher_share: Fraction = Field(0.3, description="share of decisions that follow the teacher; others are random")
     teacher: Teacher = Field(
@@ -199,7 +197,6 @@ class NanoConfig(Section):
         "whom it asks, and asks for full positions",
     )
     steps: int = Field(700, ge=1, le=1_000_000, description="steps of the warm start")
-    batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step of the warm start, with padding")
     learning_rate: Rate = Field(3e-3, description="learning rate of the warm start")
     seed: int = Field(11, ge=0, le=2**31 - 1, description="seed of weights, transcripts and batches")
 
@@ -209,7 +206,6 @@ class EvaluationConfig(Section):
 
     windows: int = Field(24, ge=2, le=10_000, description="held-out windows")
     decisions_per_window: int = Field(8, ge=1, le=10_000, description="decisions in each window")
-    bootstrap_samples: int = Field(5000, ge=100, le=1_000_000, description="resamples behind the 95 % interval")
     states: int = Field(
         0,
         ge=0,
@@ -217,7 +213,6 @@ class EvaluationConfig(Section):
         description="held-out states of a simulated market on which the likeliest decisions of the trained team, its "
         "beginning and its teacher are scored over common scenarios; 0: none",
     )
-    scenario_paths: int = Field(256, ge=1, le=100_000, description="scenarios of each of these states")
     seed: int = Field(3, ge=0, le=2**31 - 1, description="seed of sampling, resamples and random baselines")
     baselines: Names = Field(
         ("hold", "flat", "equal_weight", "always_short", "sma_cross", "volatility_target", "matched_random", "oracle"),
@@ -240,12 +235,9 @@ class SftConfig(Section):
 
     states: int = Field(600, ge=2, le=1_000_000, description="states of the training part that are rolled out")
     rollouts: int = Field(4, ge=1, le=256, description="K: conversations of each source on the same state and question")
-    validation_share: Fraction = Field(0.1, description="share of the states that only the imitation loss is taken on")
     steps: int = Field(300, ge=1, le=1_000_000, description="steps of the supervised training of each role")
-    batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step, with padding")
     learning_rate: Rate = Field(2e-3, description="learning rate")
     score_states: int = Field(400, ge=2, le=100_000, description="states of a held-out score")
-    score_samples: int = Field(4, ge=1, le=256, description="answers of each role to a state in a held-out score")
     seed: int = Field(5, ge=0, le=2**31 - 1, description="seed of states, sampling, batches and resamples")
 
 

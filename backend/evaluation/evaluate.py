@@ -33,6 +33,7 @@ from backend.evaluation.compare import (
     window_tasks,
 )
 from backend.evaluation.trials import record_trial
+from backend.statistics.mean_interval import RESAMPLES
 from backend.store.records import EvaluationRecord
 from backend.store.store import Store
 from cryptosentinel.episode import EpisodeResult
@@ -77,7 +78,7 @@ def measure(
     document = {
         "windows": len(windows),
         "rows": table(results, episodes),
-        "difference": difference(results, TRAINED, WARM_STARTED, evaluation.bootstrap_samples, evaluation.seed),
+        "difference": difference(results, TRAINED, WARM_STARTED, RESAMPLES, evaluation.seed),
         **mean_equity(results, market.interval),
         "venue": venue_record(account, market),
         "unknown_to_training": unknown_to_training(account, thinking != 0.0),

@@ -35,7 +35,7 @@ from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.rl_job import check_training, processes_for, run_rl
-from backend.training.rollout.held_out_value import value_sentence
+from backend.training.rollout.held_out_value import SCENARIOS, value_sentence
 from backend.training.start import begin
 from cryptosentinel.agents.registry import roles_of
 from simulator.documents import read_document
@@ -153,7 +153,7 @@ def _train_and_measure(
         observer.message(
             f"5. What a decision is worth: the team, its beginning and its teacher decide in the same "
             f"{config.evaluation.states:,} held-out states with their likeliest answers, each scored over "
-            f"{config.evaluation.scenario_paths:,} common scenarios, so that luck plays no part. Then the report."
+            f"{SCENARIOS:,} common scenarios, so that luck plays no part. Then the report."
         )
         value = states_decided(place, processes, observer.progress)
         store_value(store, run, value)

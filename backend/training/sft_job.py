@@ -36,6 +36,7 @@ from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.role_policies import RolePolicies
 from backend.policies.tensor_files import read_tensors, write_tensors
+from backend.statistics.mean_interval import RESAMPLES
 from backend.store.run_record import versions
 from backend.training.curriculum.queries import QueryPool, gross_limit, pools_of
 from backend.training.rollout.collect import rollout_settings
@@ -69,6 +70,8 @@ from simulator.market.market import Market
 STATE, DATA, COLLECTED, TRAINING, ADAPTERS, SCORES, SHARED = (
     "sft.json", "data", "collected", "training", "adapters", "scores.json", "shared",
 )  # fmt: skip
+_BATCH_TOKENS = 2048  # a step, with padding
+_VALIDATION_SHARE = 0.1  # of the states, on which only the imitation loss is taken
 _CHUNK = 32  # states whose conversations are written at a time
 _COLLECTED: TypeAdapter[ScoredConversation] = TypeAdapter(ScoredConversation)
 SAVE_EVERY = 25  # steps between two checkpoints of a role
@@ -194,10 +197,7 @@ def _data_set(
     settings = config.sft
     rows, counts = select(
         _collect(config, market, sources, folder, policies, codec, report),
-        Selection(
-            settings.validation_share,
-            settings.seed,
-        ),
+        Selection(_VALIDATION_SHARE, settings.seed),
     )
     rows, counts = [*rows, *shared], with_counts(counts, shared)
     document = {
@@ -285,7 +285,7 @@ def _fit(
         examples,
         SftSettings(
             steps=settings.steps,
-            batch_tokens=settings.batch_tokens,
+            batch_tokens=_BATCH_TOKENS,
             learning_rate=settings.learning_rate,
             warmup_steps=min(20, settings.steps // 5 + 1),
             weight_decay=0.0,  # it would pull an adapter to the base, which is not its prior
@@ -392,13 +392,12 @@ def _scores(
         "after": lambda: model_team("after", policies, codec, config.team, temperature, precision),
         "scripted": lambda: scripted_team(config.team),
     }
-    asked = replace(rollout_settings(config, config.sft.rollouts), rollouts_per_query=settings.score_samples)
+    asked = replace(rollout_settings(config, config.sft.rollouts), rollouts_per_query=1)
     saved = {
         name: score_roles(make(), queries, asked, seed, partial(report, f"score {name}"))
         for name, make in teams.items()
     }
-    samples = config.evaluation.bootstrap_samples
-    return compare_roles(saved["before"], saved["after"], saved["scripted"], samples, settings.seed)
+    return compare_roles(saved["before"], saved["after"], saved["scripted"], RESAMPLES, settings.seed)
 
 
 def _write(path: Path, document: object) -> None:

@@ -26,7 +26,7 @@ from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
+from cryptosentinel.llm.nano import NANO_VOCABULARY, nano_config, new_nano, save_model, train_tokenizer
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies, novice_policies
@@ -36,6 +36,7 @@ from cryptosentinel.team_settings import TeamSettings
 
 TOKENIZER_DECISIONS = 400
 _WARMUP_STEPS = 30
+_BATCH_TOKENS = 1024  # a step, with padding: of decisions of nano some twenty
 _WEIGHT_DECAY = 0.01
 _DECISIONS_AT_ONCE = 500  # whose transcripts are a piece of work
 
@@ -120,7 +121,7 @@ def make_nano(
     bytes_codec = make_byte_codec()
     few = min(TOKENIZER_DECISIONS, nano.decisions)
     sample = transcribe(bytes_codec, pools, team_settings, few, nano.teacher_share, nano.seed, nano.teacher)
-    tokenizer = train_tokenizer([bytes_codec.decode(list(one.ids)) for one in sample], nano.vocab_size)
+    tokenizer = train_tokenizer([bytes_codec.decode(list(one.ids)) for one in sample], NANO_VOCABULARY)
     report("tokenizer", 1, 1)
     codec = ChatCodec(tokenizer)
     queries, experts = _drawn_queries(pools, nano.decisions, nano.seed), round(nano.decisions * nano.teacher_share)
@@ -134,13 +135,11 @@ def make_nano(
     for ids, mask, ends in workers.each(_examples, tasks):
         examples += [(ids[start:stop], mask[start:stop]) for start, stop in pairwise([0, *ends])]
     report("transcripts", len(examples), len(examples))
-    architecture = nano_config(
-        codec.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers, intermediate_size=nano.intermediate_size
-    )
+    architecture = nano_config(codec.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers)
     model = new_nano(nano.seed, architecture)
     settings = SftSettings(
         steps=nano.steps,
-        batch_tokens=nano.batch_tokens,
+        batch_tokens=_BATCH_TOKENS,
         learning_rate=nano.learning_rate,
         warmup_steps=_WARMUP_STEPS,
         weight_decay=_WEIGHT_DECAY,

@@ -34,7 +34,7 @@ from simulator.synthetic.generator import generate
 from tests.small_world import team_in
 from tests.stored_runs import full_decision
 
-EVALUATION = EvaluationConfig(bootstrap_samples=100)
+EVALUATION = EvaluationConfig()
 
 
 def measured(lead: float, windows: int = 24, trials: int = 1, **rows: float) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def test_the_verdict_is_recorded_with_what_it_is_of(nano: Path, tmp_path: Path) 
     """A nano that knows next to nothing does not pass, and the store says so for exactly these files."""
     folder = team_in(tmp_path / "team", nano)
     small = ("market.bars=400", "market.coins=1", "market.seed=9", "market.edge=false", "evaluation.windows=2",
-             "evaluation.decisions_per_window=1", "evaluation.bootstrap_samples=100", "team.max_tokens=8")  # fmt: skip
+             "evaluation.decisions_per_window=1", "team.max_tokens=8")  # fmt: skip
     with Store.open("mem://") as store:
         outcome = evaluate_team(
             EvaluateRequest(folder=folder, gate=True, overrides=small, baselines=("flat",)), store, tmp_path

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SESSION, SHADOWED = "paper-trained", 22
 SMALL_GATE = (
     "market.coins=1", "market.bars=1200", "evaluation.windows=2", "evaluation.decisions_per_window=2",
-    "evaluation.bootstrap_samples=200", "gate.better_than=flat",
+    "gate.better_than=flat",
 )  # fmt: skip
 SMALL_TRAINING = (
     "training.stage1_steps=1", "training.stage1_max_steps=1", "training.stage2_steps=1", "training.queries_per_step=2",
@@ -84,7 +84,7 @@ def test_a_trained_team_takes_the_place_and_learns_from_what_was_recorded(
         assert trained.status == "finished" and trained.config["origin"]["session"] == SESSION
     folder = Path("runs") / trained.run
     assert team_digest(folder) != digest
-    few = ("windows=2", "decisions_per_window=1", "bootstrap_samples=200")
+    few = ("windows=2", "decisions_per_window=1")
     said("evaluate", str(folder), *settings(*(f"evaluation.{one}" for one in few)))
     with Store.open("store") as store:
         [judged] = [one for one in store.runs() if one.kind == "evaluate" and one.data_hash == trained.data_hash]

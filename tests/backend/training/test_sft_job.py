@@ -23,7 +23,7 @@ from tests.small_world import small_config, small_market, tree
 def settings(nano: Path, training: dict[str, Any] | None = None, **changes: Any) -> Config:
     document = small_config(base_model=str(nano), **(training or {})).to_dict()
     document["sft"] |= {
-        "states": 40, "rollouts": 3, "steps": 4, "batch_tokens": 512, "score_states": 4, "score_samples": 2,
+        "states": 40, "rollouts": 3, "steps": 4, "score_states": 4,
         "validation_share": 0.3,
     } | changes  # fmt: skip
     return config_from_dict(document, "test")

@@ -200,7 +200,7 @@ def test_what_a_run_began_with_travels_to_other_machines(
 def test_sft_is_a_start(nano: Path, tmp_path: Path) -> None:
     document = small_config(base_model=str(nano)).to_dict()
     document["sft"] |= {
-        "states": 8, "rollouts": 1, "steps": 2, "batch_tokens": 512, "score_states": 2, "score_samples": 1,
+        "states": 8, "rollouts": 1, "steps": 2, "score_states": 2,
     }  # fmt: skip
     first = tmp_path / "sft"
     run_sft(config_from_dict(document), small_market(), ["scripted"], first, silent)
