@@ -90,9 +90,7 @@ def small_nano(folder: Path, hidden: int = 64, steps: int = 200, decisions: int 
 def rollout_settings(config: Config) -> RolloutSettings:
     """Those of the config, with the exchange's defaults."""
     training = config.training
-    return RolloutSettings(
-        training.rollouts_per_query, training.scenario_paths, HORIZON, Costs(), 1.0, guard_limits(), True
-    )
+    return RolloutSettings(training.rollouts_per_query, training.scenario_paths, HORIZON, Costs(), 1.0, guard_limits())
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ stage 2 done they have the factor
 
     linear   1 - (1 - e) i / n                      cosine   e + (1 - e) (1 + cos(pi i / n)) / 2
 
-after the warm-up, with e = lr_end (SGDR's cosine without restarts, arXiv 1608.03983); in stage 1 it is 1. It is over n
-and not n - 1 so that the last step still learns where e is 0.
+after the warm-up, with e = 0.1 (SGDR's cosine without restarts, arXiv 1608.03983); in stage 1 it is 1. It is over n,
+so that the end is reached one step after the last.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backend.config.training import TrainingConfig
+from backend.training.algorithm.rewards import ALPHA
+
+LR_END = 0.1  # of a schedule, as a share of the first rate: the last steps still learn
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,11 @@ class Curriculum:
 
     def stage(self, number: int, spent: float = 0.0) -> Stage:
         """A stage, with so large a share of stage 2's tokens taken."""
-        alpha, beta = self.config.alpha, self.config.beta
+        beta = self.config.beta
         if number == 1:
             # The outcome's share goes to the expert score, so that rewards stay on the same scale.
             return Stage(1, True, (1.0, 0.0), (beta[0], 0.0, beta[1] + beta[2]), False)
-        return Stage(2, False, alpha, beta, self.config.pays_outcome(), spent)
+        return Stage(2, False, ALPHA, beta, self.config.pays_outcome(), spent)
 
     def rate(self, done: int, spent: float = 0.0) -> float:
         """The factor of the learning rates, with `done` steps of stage 2 behind and so large a share of its tokens; 0
@@ -69,9 +72,9 @@ class Curriculum:
         config = self.config
         share = min(1.0, max(done / max(1, config.stage2_steps), spent))
         if config.lr_schedule == "linear":
-            return 1.0 - (1.0 - config.lr_end) * share
+            return 1.0 - (1.0 - LR_END) * share
         if config.lr_schedule == "cosine":
-            return config.lr_end + (1.0 - config.lr_end) * (1.0 + math.cos(math.pi * share)) / 2.0
+            return LR_END + (1.0 - LR_END) * (1.0 + math.cos(math.pi * share)) / 2.0
         return 1.0
 
     def gate_passed(self, valid: Mapping[str, float]) -> bool:

@@ -77,10 +77,9 @@ def test_isolated_symbols_come_back_with_their_leverage(wanted: dict[str, float]
 def test_a_file_sets_what_it_names_and_an_override_wins(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("[training]\nseed = 4\nkl = 1\n[market]\nsymbols = ['A', 'B']\n")
-    config = load_config(path, ["training.seed=5", "training.alignment=none", "training.alpha=[0.25, 0.75]"])
+    config = load_config(path, ["training.seed=5", "training.alignment=none", "training.beta=[0.25, 0.5, 0.25]"])
     assert (config.training.seed, config.training.kl, config.market.symbols) == (5, 1.0, ("A", "B"))
-    assert (config.training.alignment, config.training.alpha) == ("none", (0.25, 0.75))
-    assert config.training.beta == Config().training.beta
+    assert (config.training.alignment, config.training.beta) == ("none", (0.25, 0.5, 0.25))
 
 
 @pytest.mark.parametrize(
@@ -152,8 +151,11 @@ def test_an_override_reaches_a_role() -> None:
         ("evaluation.baselines=hold,hold", "the baseline 'hold' is named twice"),
         ("market.edge=1", "market.edge = 1 is not allowed: expected true or false"),
         ("training.recipe=grpoo", "training.recipe: 'grpoo' is not a recipe (did you mean 'grpo'?); there are mgrpo,"),
-        ("training.alpha=[1]", "training.alpha.1"),
-        ("training.alpha=[0.5, 0.6]", "with 'training.alpha=[0.5, 0.6]': training: alpha = [0.5, 0.6] sums to 1.1;"),
+        ("training.beta=[1]", "training.beta.1"),
+        (
+            "training.beta=[0.5, 0.6, 0]",
+            "with 'training.beta=[0.5, 0.6, 0]': training: beta = [0.5, 0.6, 0.0] sums to 1.1;",
+        ),
         ("training.learning_rate=1e-4", "training.learning_rate = 0.0001 is not allowed: expected table"),
         ("market.resample=5m", "resample = '5m' is not a multiple of timeframe = '4h'"),
         ("market.train_share=0.9", "train_share + validation_share must be below 1"),
@@ -249,7 +251,7 @@ def test_who_is_there_is_not_inherited_from(roles: list[str]) -> None:
 
 def test_nobody_thinks_unless_told_and_thoughts_are_learnt() -> None:
     config = config_from_dict({})
-    assert config.team.thinking_tokens == 0 and config.training.train_thoughts
+    assert config.team.thinking_tokens == 0
 
 
 @pytest.mark.parametrize("text", ["a{} = 1", "[a{}]", "a = {{ a{} = 1 }}"])

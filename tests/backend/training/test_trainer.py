@@ -279,7 +279,7 @@ def test_a_training_ends_when_its_tokens_are_spent(nano: Path, store: Store, tmp
 @pytest.mark.parametrize("stage1_steps", [0, 1])
 def test_rates_fall_over_the_tokens_of_stage_2(nano: Path, store: Store, tmp_path: Path, stage1_steps: int) -> None:
     """Where these end a training before its steps; those of stage 1 do not count, and a resume counts on."""
-    options = {"stage2_steps": 50, "validation_every": 1, "gate_format": 0.0, "lr_schedule": "linear", "lr_end": 0.1}
+    options = {"stage2_steps": 50, "validation_every": 1, "gate_format": 0.0, "lr_schedule": "linear"}
     config = smaller_config(stage1_steps=stage1_steps, tokens=9_000, **options)
     begun = open_trainer(config, nano, tmp_path, store)
     begun.trainer.start()

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.training.curriculum.curriculum import Curriculum
+from backend.training.algorithm.rewards import ALPHA
+from backend.training.curriculum.curriculum import LR_END, Curriculum
 from tests.standard_settings import standard_curriculum
 
-PLAN = standard_curriculum(
-    stage1_steps=2, stage1_max_steps=6, stage2_steps=4, gate_format=0.9, alpha=(0.1, 0.9), beta=(0.1, 0.4, 0.5)
-)
+PLAN = standard_curriculum(stage1_steps=2, stage1_max_steps=6, stage2_steps=4, gate_format=0.9, beta=(0.1, 0.4, 0.5))
 
 
 def changed(plan: Curriculum, **changes: object) -> Curriculum:
@@ -32,7 +31,7 @@ def test_stage_1_pays_for_format_and_expertise_on_easy_states() -> None:
 def test_stage_2_pays_as_configured_on_all_states() -> None:
     stage = PLAN.stage(2)
     assert not stage.easy
-    assert (stage.alpha, stage.beta) == (PLAN.config.alpha, PLAN.config.beta)
+    assert (stage.alpha, stage.beta) == (ALPHA, PLAN.config.beta)
 
 
 @given(st.dictionaries(st.sampled_from(["manager", "trader", "risk_analyst"]), st.floats(0, 1)))
@@ -45,9 +44,9 @@ def test_the_gate_opens_when_every_role_that_spoke_keeps_the_format(valid: dict[
         assert (role in named) == (share < 0.9)
 
 
-@given(schedule=st.sampled_from(["constant", "linear", "cosine"]), end=st.floats(0.0, 1.0), steps=st.integers(1, 50))
-def test_rates_fall_from_one_towards_their_end(schedule: str, end: float, steps: int) -> None:
-    plan = changed(PLAN, lr_schedule=schedule, lr_end=end, stage2_steps=steps)
+@given(schedule=st.sampled_from(["constant", "linear", "cosine"]), steps=st.integers(1, 50))
+def test_rates_fall_from_one_towards_their_end(schedule: str, steps: int) -> None:
+    plan, end = changed(PLAN, lr_schedule=schedule, stage2_steps=steps), LR_END
     rates = [plan.rate(done) for done in range(steps + 3)]
     assert rates[0] == 1.0
     assert all(after <= before + 1e-12 for before, after in pairwise(rates))
