@@ -16,7 +16,7 @@ from backend.config.engine import BudgetConfig, EngineConfig
 from backend.config.plugins import ENGINE, check_own_code, function, guarded
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.conversation.budget import Price
+from cryptosentinel.conversation.budget import FREE, Price
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.endpoint.providers import key_variable_for, provider_at
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cryptosentinel.llm.endpoint.http import CostLimit
     from cryptosentinel.llm.vllm.server import VllmServer
 
-_NO_PRICE = Price()  # of what runs on one's own machines
 # An endpoint counts in its own tokens, we count bytes. English and JSON have three to four bytes a token.
 _BYTES_PER_TOKEN = 3
 _VLLM_RANKS = (16, 32, 64, 128, 256)  # what `--max-lora-rank` of vLLM 0.32 accepts, from its default on
@@ -44,7 +43,7 @@ class LoadedEngine:
     codec: ChatFormat
     context_tokens: int
     model: str
-    price: Price | None = _NO_PRICE
+    price: Price | None = FREE
     knows_tools: bool = False
     tools_apart: bool = False
 

@@ -8,9 +8,8 @@ from pydantic import Field, JsonValue, model_validator
 
 from backend.config.base import Section
 from backend.config.prices import shipped_price
-from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
+from cryptosentinel.conversation.budget import Price
 from cryptosentinel.llm.endpoint.providers import AUTOMATIC, PROVIDERS, Provider, ProviderName, is_loopback, provider_at
-from simulator.errors import UserError
 
 Money = Annotated[float, Field(ge=0.0, le=1e6)]
 # Fields of a request that settings and the team decide, or that would hold a secret.
@@ -139,19 +138,9 @@ class EngineConfig(Section):
         return shipped_price(there.name, model) if own and there is not None else None
 
 
-Limits = dict[Literal["calls", "tokens", "seconds", "money"], Annotated[float, Field(ge=0.0, le=1e12)]]
-
-
 class BudgetConfig(Section):
-    """What thinking may cost in a backtest: where nothing is left, decisions are *no change*. Days are the market's."""
+    """What thinking costs, and may cost."""
 
-    decision: Limits = Field(
-        default_factory=dict,
-        description="limits of one decision, any of calls, tokens (read and sampled), seconds (of waiting) and money "
-        "(in quote currency, by `budget.prices`); what may pass one of tokens or money is not asked",
-    )
-    day: Limits = Field(default_factory=dict, description="the same of one day")
-    run: Limits = Field(default_factory=dict, description="the same of the whole run of one team")
     prices: dict[str, tuple[Money, Money, Money]] = Field(
         default_factory=dict,
         description="by model: quote currency per million tokens read, read from the cache, and sampled; before the "
@@ -169,25 +158,3 @@ class BudgetConfig(Section):
         """The user's own price of a model, or else the `shipped` one; None where neither is known."""
         stated = self.prices.get(model)
         return shipped if stated is None else Price(*stated)
-
-    def budget(self, model: str, shipped: Price | None) -> Budget:
-        """The budget of a team that thinks with `model`, whose price is the user's or else the `shipped` one.
-
-        Raises `UserError` for a limit on money without a price.
-        """
-        own, price = self.prices.get(model), self.price(model, shipped)
-        spans = {"decision": self.decision, "day": self.day, "run": self.run}
-        limited = [name for name, span in spans.items() if span.get("money")]
-        # What runs on one's own machines has the price 0, under which the limit would never be reached.
-        if limited and (price is None or (own is None and price == Price())):
-            raise UserError(
-                f"budget.{limited[0]}.money is set, but no price of the model '{model}' is known: add "
-                f'"{model}" = [read, cached, sampled] to [budget.prices], or leave the limit out'
-            )
-        return Budget(_limits(self.decision), _limits(self.day), _limits(self.run), price)
-
-
-def _limits(span: Limits) -> SpendingLimits:
-    """As the team knows them; 0 is no limit."""
-    calls, tokens = int(span.get("calls", 0)), int(span.get("tokens", 0))
-    return SpendingLimits(calls, tokens, span.get("seconds", 0.0), span.get("money", 0.0))

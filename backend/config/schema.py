@@ -13,7 +13,6 @@ from backend.config.market import CostsConfig, MarketConfig, VenueConfig
 from backend.config.training import TrainingConfig
 from cryptosentinel.teachers import Teacher
 from simulator.errors import UserError
-from simulator.market.timeframes import parse_time
 
 SCRIPTED = "scripted"
 PROMPTED = "model"  # a model that was not trained here: only its prompts say what to do
@@ -71,10 +70,6 @@ class TeamConfig(Section):
     horizon_bars: int = Field(18, ge=1, le=1000, description="bars over which a decision is judged")
     decide_every: int = Field(6, ge=1, le=1000, description="bars between two decisions in an evaluation")
     mask_symbols: bool = Field(True, description="show neutral names and no dates, so that memory of them cannot help")
-    headlines: Literal["masked", "withheld", "shown"] = Field(
-        "masked",
-        description="of news while names are masked: text with all names replaced, no text, or only coins replaced",
-    )
     roles: Names = Field(
         ("market_analyst", "risk_analyst", "trader"), description="sub-agents that the manager may ask, as 'A,B'"
     )
@@ -97,27 +92,16 @@ class TeamConfig(Section):
         le=100.0,
         description="basis points of equity that a question to a sub-agent costs in the reward; the manager is told",
     )
-    timing_in_words: bool = Field(
-        False,
-        description="the manager reads of Trader's plan a word, now or later, before its numbers, which a small model "
-        "does not heed",
-    )
     pooled_trend: bool = Field(
         False,
         description="get_trend reads the returns of the market's other coins too, whose drifts turn together; false: "
         "the coin's own alone",
-    )
-    veto: bool = Field(
-        True, description="RiskAnalyst's verdicts cap the position; false, as a control: they are advice"
     )
     retries: int = Field(
         0,
         ge=0,
         le=5,
         description="malformed turns of a conversation that get an error message; one more ends it",
-    )
-    knowledge_cutoff: str = Field(
-        "", description="day up to which the model may have read the news, UTC, as 2024-06-30; empty: not known"
     )
     prompts: Literal["auto", "short", "full"] = Field(
         "auto",
@@ -137,12 +121,6 @@ class TeamConfig(Section):
         le=65_536,
         description="tokens for the thought of a model that answers here or on vLLM, beside its answer; 0: it does not "
         "think; at an endpoint a model that thinks has 8,192 by itself",
-    )
-    memory: int = Field(
-        0,
-        ge=0,
-        le=100,
-        description="lessons of its earlier decisions the manager reads in a backtest; never in training",
     )
 
     def answer_tokens(self, full: bool) -> int:
@@ -171,16 +149,6 @@ class TeamConfig(Section):
         if 0 < tokens < LEAST_THOUGHT:
             raise ValueError(f"no thought fits into {tokens} tokens; give {LEAST_THOUGHT} or more, or 0")
         return tokens
-
-    @field_validator("knowledge_cutoff")
-    @classmethod
-    def _day(cls, day: str) -> str:
-        if day:
-            try:
-                parse_time(day)
-            except UserError as error:
-                raise ValueError(str(error)) from error
-        return day
 
 
 class NanoConfig(Section):

@@ -32,7 +32,6 @@ from backend.paper.snapshots import Shortening, Snapshot, missed_before, write_s
 from backend.paper.switch import Switch, SwitchOrder
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
-from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import Clamp
 from cryptosentinel.guard.pending import closing_orders
@@ -105,7 +104,6 @@ class PaperSession:
         codec: ChatFormat,
         *,
         decide_every: int,
-        memory: Memory | None = None,
         follower: Follower | None = None,
         shares: Callable[[LiveBar], None] | None = None,
         on_bar: Callable[[int], None] | None = None,
@@ -117,7 +115,7 @@ class PaperSession:
         None for everything. `notes` gives what else a snapshot is to hold. `whole_result` gives what came of all of the
         session once some of it was forgotten."""
         self._broker, self._bars, self._journal = broker, bars, journal
-        self._switch, self._guard, self._codec, self._memory = switch, guard, codec, memory
+        self._switch, self._guard, self._codec = switch, guard, codec
         self._follower, self._shares, self._on_bar = follower, shares, on_bar
         self._keeps, self._notes, self._whole_result = keeps, notes, whole_result
         self.window = Window(broker.start, sys.maxsize, decide_every)
@@ -201,7 +199,6 @@ class PaperSession:
                 "dropped": dropped,
                 "decisions": [decision_document(self._codec, decision).to_json() for _, decision in self.decisions],
                 "guard": self._guard.state(),
-                "memory": None if self._memory is None else self._memory.to_dict(),
                 **self._thoughts.summary(),
             },
         )
@@ -228,9 +225,9 @@ class PaperSession:
         """Tell `thoughts` of each decision that begins, and write what they say of it."""
         self._thoughts = thoughts
 
-    def decided_by(self, codec: ChatFormat, memory: Memory | None) -> None:
-        """The team that decides from now on has this format and this memory."""
-        self._codec, self._memory = codec, memory
+    def decided_by(self, codec: ChatFormat) -> None:
+        """The team that decides from now on has this format."""
+        self._codec = codec
 
     def succeeded_by(self, succession: Succession) -> None:
         """Ask `succession` at each decision whether another team takes the place."""
@@ -455,7 +452,6 @@ class PaperSession:
         return {
             "broker": self._broker.state(),
             "guard": self._guard.state(),
-            "memory": None if self._memory is None else self._memory.to_dict(),
             "due": self._due,
             "now": self._now,
             "killed": self._killed,

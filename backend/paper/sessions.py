@@ -60,7 +60,6 @@ from backend.store.errors import StoreError
 from backend.store.records import PAPER, JournalRecord, RunRecord
 from backend.store.run_record import new_run_id, store_at, versions
 from backend.store.store import Store
-from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.episode import play
 from cryptosentinel.guard.guard import Guard
 from simulator.errors import Interrupted, RunFailed, UserError
@@ -343,7 +342,7 @@ def play_session(
         dict(history.kinds), history.interval, broker.close, half_spread, inside, lambda: broker.account().mark
     )
     limits = limits_of(config.guard)
-    guard, memory = Guard(limits), saved_memory(snapshot, entries) if team.team.settings.memory else None
+    guard = Guard(limits)
     last = None if start["last"] is None else int(start["last"])
     expected = 0 if last is None else (last - int(history.open_time[-1])) // history.interval
     mirror = None
@@ -355,7 +354,7 @@ def play_session(
     switch = Switch(parts.folder if shared is None else parts.folder.parent, settings.on_kill)
     session = PaperSession(
         broker, bars, parts.journal, switch, guard, team.team.codec, decide_every=int(start["decide_every"]),
-        memory=memory, follower=mirror, shares=None if shadow is None else shadow.take,
+        follower=mirror, shares=None if shadow is None else shadow.take,
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),
         keeps=shortening_of(start), notes=lambda: {"monitor": monitor.state()},
         whole_result=JournalReplay(parts.store, run, start, account).result,
@@ -408,15 +407,14 @@ def play_session(
                 thinker.run(
                     play(
                         team.team, session, limits, parts.record.seed, guard=guard, on_clamps=session.clamped,
-                        memory=memory, budget=team.budget, decisions=session.decisions,
+                        price=team.price, decisions=session.decisions,
                         thinking_time=session_thinking_time(config),
                     )
                 )  # fmt: skip
                 if not session.succeeded or promoter.team is None:
                     break
                 team = promoter.team
-                memory = Memory() if team.team.settings.memory else None
-                session.decided_by(team.team.codec, memory)
+                session.decided_by(team.team.codec)
                 if shadow is not None:
                     shadow.leave()
     finally:
@@ -438,17 +436,6 @@ def play_session(
         run, parts.folder, session.ended, session.bars, session.decided, len(result.fills), session.missed,
         held.equity, account.cash, held.positions,
     )  # fmt: skip
-
-
-def saved_memory(snapshot: Snapshot | None, entries: Sequence[JournalRecord]) -> Memory:
-    """The memory of the team in place, by the snapshot and the entries after it; one begins empty."""
-    saved = None if snapshot is None else snapshot.state["memory"]
-    for entry in entries:
-        if entry.kind == "promotion":
-            saved = None
-        elif entry.document.get("memory") is not None:
-            saved = entry.document["memory"]
-    return Memory() if saved is None else Memory.from_dict(saved)
 
 
 def _with_shadow(store: Store, record: RunRecord, team: str) -> RunRecord:

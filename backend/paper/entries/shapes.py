@@ -85,7 +85,6 @@ class _Decision(_Shape):
     dropped: bool
     decisions: list[dict[str, Any]]
     guard: dict[str, Any] | None = None
-    memory: dict[str, Any] | None = None
     cut_off: str = ""
 
 

@@ -156,7 +156,7 @@ def drift_report(
     run = BacktestRun(history, Window(first, len(history) - 1, every), **account.terms)
     decided: list[tuple[int, TeamDecision]] = []
     task = play(
-        loaded.team, run, limits, seed, decisions=decided, thinking_time=thinking_time, budget=loaded.budget
+        loaded.team, run, limits, seed, decisions=decided, thinking_time=thinking_time, price=loaded.price
     )  # fmt: skip
     [episode] = run_all([task], loaded.engine)
     expected = figures_of_backtest(history, episode.result, every, decided)

@@ -94,7 +94,6 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
                 loaded.team.settings,
                 horizon_bars=config.team.horizon_bars,
                 mask_symbols=config.team.mask_symbols,
-                headlines=config.team.headlines,
             )
             team = Team(loaded.team.codec, loaded.team.version_of, asked)
             sources.append(Source(replace(loaded, name=name, team=team), rollouts))

@@ -35,7 +35,7 @@ from tests.small_world import team_in
 ROOT = Path(__file__).resolve().parents[3]
 SESSION = "paper-promoted"
 SETTINGS = ("paper.history_bars=130", "paper.snapshot_bars=50", "costs.thinking_time=20", "gate.decisions=20",
-            "team.memory=3")  # fmt: skip
+            )  # fmt: skip
 SHADOWED, BARS = 22, 36  # bars before the promotion, and in all
 
 
