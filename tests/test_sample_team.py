@@ -44,7 +44,7 @@ BEFORE = ["training.shards=1", "training.validation_every=4", "training.validati
 
 def test_it_is_of_its_settings_and_their_market() -> None:
     manifest, preset = read_manifest(SHIPPED), load_config(ROOT / PROVENANCE["settings"], BEFORE)
-    seeds = {"market": preset.market.seed, "nano": preset.nano.seed, "training": preset.training.seed}
+    seeds = {"market": preset.market.seed, "training": preset.training.seed}
     assert PROVENANCE["seeds"] == seeds
     places = {"base": manifest.base, "adapters": manifest.adapters, "trained_on": manifest.trained_on}
     assert manifest == TeamManifest.of(preset, **places)

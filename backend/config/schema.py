@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -166,7 +166,6 @@ class NanoConfig(Section):
     )
     steps: int = Field(700, ge=1, le=1_000_000, description="steps of the warm start")
     learning_rate: Rate = Field(3e-3, description="learning rate of the warm start")
-    seed: int = Field(11, ge=0, le=2**31 - 1, description="seed of weights, transcripts and batches")
 
 
 class EvaluationConfig(Section):
@@ -181,7 +180,6 @@ class EvaluationConfig(Section):
         description="held-out states of a simulated market on which the likeliest decisions of the trained team, its "
         "beginning and its teacher are scored over common scenarios; 0: none",
     )
-    seed: int = Field(3, ge=0, le=2**31 - 1, description="seed of sampling, resamples and random baselines")
     baselines: Names = Field(
         ("hold", "flat", "equal_weight", "always_short", "sma_cross", "volatility_target", "matched_random", "oracle"),
         description="strategies to compare with, as a list or 'a,b'; the oracle only where the truth is known",
@@ -206,7 +204,6 @@ class SftConfig(Section):
     steps: int = Field(300, ge=1, le=1_000_000, description="steps of the supervised training of each role")
     learning_rate: Rate = Field(2e-3, description="learning rate")
     score_states: int = Field(400, ge=2, le=100_000, description="states of a held-out score")
-    seed: int = Field(5, ge=0, le=2**31 - 1, description="seed of states, sampling, batches and resamples")
 
 
 class StoreConfig(Section):
@@ -258,9 +255,6 @@ class PaperConfig(Section):
     metrics_port: int = Field(
         0, ge=0, le=65_535, description="port of /metrics and /health, on this machine only; 0: none"
     )
-    on_kill: Literal["flatten", "freeze"] = Field(
-        "flatten", description="what the kill switch does: close everything, or withdraw what waits and keep positions"
-    )
 
     @field_validator("broker")
     @classmethod
@@ -272,23 +266,6 @@ class PaperConfig(Section):
                 "keeps a mistake from costing any"
             )
         return broker
-
-
-class SeedsConfig(Section):
-    """Seeds that are set apart."""
-
-    confirm: tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...] = Field(
-        (),
-        description="seeds of generated markets that are kept for a headline: nothing is tuned on them. train, sft "
-        "and demo refuse them, and an experiment reads them with seeds = 'confirm' alone",
-    )
-
-    @field_validator("confirm")
-    @classmethod
-    def _each_once(cls, confirm: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(confirm)) < len(confirm):
-            raise ValueError("a seed is named twice")
-        return confirm
 
 
 class PluginsConfig(Section):
@@ -314,7 +291,6 @@ class Config(Section):
     sft: SftConfig = Field(default_factory=SftConfig)
     paper: PaperConfig = Field(default_factory=PaperConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
-    seeds: SeedsConfig = Field(default_factory=SeedsConfig)
     plugins: PluginsConfig = Field(default_factory=PluginsConfig)
 
     @model_validator(mode="after")
@@ -336,14 +312,21 @@ class Config(Section):
             )
         return self
 
-    def check_seeds(self) -> None:
-        """Raise `ConfigError` where the market is one that is kept for a headline (`seeds.confirm`): whoever tunes on
-        it can show nothing with it."""
-        if not (self.market.data or self.market.source) and self.market.seed in self.seeds.confirm:
-            raise ConfigError(
-                f"market.seed = {self.market.seed} is one of seeds.confirm, the markets that are kept for a headline "
-                "and that nothing is tuned on: choose another, or run an experiment with seeds = 'confirm'"
-            )
+    # Every draw is by `training.seed`; the parts of a run are apart, so that none repeats the draws of another.
+    @property
+    def nano_seed(self) -> int:
+        """Of nano's first weights, transcripts and batches."""
+        return self.training.seed + 10
+
+    @property
+    def sft_seed(self) -> int:
+        """Of the states, the sampling, the batches and the resamples of `sft`."""
+        return self.training.seed + 4
+
+    @property
+    def evaluation_seed(self) -> int:
+        """Of the sampling, the random baseline and the resamples of an evaluation."""
+        return self.training.seed + 2
 
     def coins_of_a_decision(self) -> int:
         """One, or of a portfolio as many as are named or generated; of data without `market.symbols` as many as would

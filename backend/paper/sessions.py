@@ -216,7 +216,7 @@ def resume_paper(
         folder = runs / run
         if entries and entries[-1].kind == "end":
             raise UserError(f"session {run} is over ({entries[-1].document['why']}): begin another one")
-        if read_order(folder, config.paper.on_kill) in ("flatten", "freeze") and not released:
+        if read_order(folder) in ("flatten", "freeze") and not released:
             raise UserError(
                 f"the kill switch of session {run} is set ({folder}): look why, and take it back with "
                 f"`cryptosentinel paper resume {run} --release`"
@@ -351,7 +351,7 @@ def play_session(
         mirror = SandboxMirror(parts.sandbox, run, write, sandbox_entries(parts.store, parts.record))
     bars: BarSource = shared or FeedBars(feed, assembler, parts.journal, grace, last)
     shadow = _shadow_of(parts, start, released) if shared is None and parts.record.config.get("shadow") else None
-    switch = Switch(parts.folder if shared is None else parts.folder.parent, settings.on_kill)
+    switch = Switch(parts.folder if shared is None else parts.folder.parent)
     session = PaperSession(
         broker, bars, parts.journal, switch, guard, team.team.codec, decide_every=int(start["decide_every"]),
         follower=mirror, shares=None if shadow is None else shadow.take,

@@ -158,7 +158,6 @@ def check_trainable(config: Config) -> None:
     """Raise `ConfigError` for a team that is not trained, settings about roles that are not in it, an engine whose
     samples cannot be trained on, or a market that is kept for a headline. Raises `UserError` for a team that cannot
     be."""
-    config.check_seeds()
     load_plugins(config)
     reward_of(config.training)
     recipe_of(config.training)

@@ -96,7 +96,6 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     elsewhere, as `shared_data.is_data_set` knows them. Raises `UserError` for sources,
     a folder or a configuration that cannot be used, `RunFailed` where training cannot go on.
     """
-    config.check_seeds()
     load_plugins(config)
     if config.team.roles[: len(STANDARD)] != STANDARD:
         raise ConfigError(
@@ -194,15 +193,14 @@ def _data_set(
     sets from elsewhere."""
     if (folder / DATA / DATA_MANIFEST).is_file():
         return read_data_manifest(folder / DATA)
-    settings = config.sft
     rows, counts = select(
         _collect(config, market, sources, folder, policies, codec, report),
-        Selection(_VALIDATION_SHARE, settings.seed),
+        Selection(_VALIDATION_SHARE, config.sft_seed),
     )
     rows, counts = [*rows, *shared], with_counts(counts, shared)
     document = {
         "sources": list(sources),
-        "seed": settings.seed,
+        "seed": config.sft_seed,
         "data": {"source": market.source, "hash": market.content_hash},
         "base": policies.base_fingerprint,
         "counts": counts,
@@ -227,7 +225,7 @@ def _collect(
     [pool] = pools_of(
         config.training, market, [split(market, config.market, horizon).train], horizon, gross_limit(config)
     )
-    queries = pool.draw(derive_seed(settings.seed, "states"), 0, settings.states, easy=False)
+    queries = pool.draw(derive_seed(config.sft_seed, "states"), 0, settings.states, easy=False)
     teams = sources_of([source for source in sources if not is_data_set(source)], config, policies, codec)
     if not teams:
         return []
@@ -241,7 +239,7 @@ def _collect(
                 one
                 for team in teams
                 for one in collect_conversations(
-                    team, chunk, rollout_settings(config, config.sft.rollouts), settings.seed
+                    team, chunk, rollout_settings(config, config.sft.rollouts), config.sft_seed
                 )
             ]
             _write(path, [asdict(one) for one in heard])
@@ -289,7 +287,7 @@ def _fit(
             learning_rate=settings.learning_rate,
             warmup_steps=min(20, settings.steps // 5 + 1),
             weight_decay=0.0,  # it would pull an adapter to the base, which is not its prior
-            seed=derive_seed(settings.seed, "sft", role),
+            seed=derive_seed(config.sft_seed, "sft", role),
             mixed=True,
         ),
     )
@@ -371,7 +369,7 @@ def _scores(
     settings, horizon = config.sft, config.team.horizon_bars
     parts = split(market, config.market, horizon)
     part = parts.held_out
-    seed = derive_seed(settings.seed, "scores")
+    seed = derive_seed(config.sft_seed, "scores")
     queries = QueryPool(market, *part, horizon, gross_limit=gross_limit(config)).draw(
         seed, 0, settings.score_states, easy=False
     )
@@ -394,7 +392,7 @@ def _scores(
         name: score_roles(make(), queries, asked, seed, partial(report, f"score {name}"))
         for name, make in teams.items()
     }
-    return compare_roles(saved["before"], saved["after"], saved["scripted"], RESAMPLES, settings.seed)
+    return compare_roles(saved["before"], saved["after"], saved["scripted"], RESAMPLES, config.sft_seed)
 
 
 def _write(path: Path, document: object) -> None:

@@ -112,7 +112,7 @@ def held_out_states(config: Config, market: Market) -> list[Query]:
     part = split(market, config.market, config.team.horizon_bars).held_out
     believed = config.training.model_copy(update={"scenario_source": "beliefs", "states": ""})
     [pool] = pools_of(believed, market, [part], config.team.horizon_bars, gross_limit(config))
-    return pool.draw(config.evaluation.seed, 0, config.evaluation.states, easy=False)
+    return pool.draw(config.evaluation_seed, 0, config.evaluation.states, easy=False)
 
 
 def state_values(
@@ -123,7 +123,6 @@ def state_values(
 ) -> dict[str, StateValues]:
     """What each team decides in each of the states, and what that is worth; also of leaving all positions as they are
     (holding). All are scored over the same scenarios, which are made once a state."""
-    evaluation = config.evaluation
     settings = replace(rollout_settings(config, 1), scenario_paths=SCENARIOS)
     scorers = [settings.scorer(query) for query in queries]
     values: dict[str, StateValues] = {}
@@ -132,7 +131,7 @@ def state_values(
         def finished(done: int, name: str = team.name) -> None:
             report(f"value of {name}", done, len(queries))
 
-        groups = collect(team.team, team.engine, queries, settings, evaluation.seed, finished, scorers=scorers)
+        groups = collect(team.team, team.engine, queries, settings, config.evaluation_seed, finished, scorers=scorers)
         if isinstance(team.engine, RememberingEngine):
             team.engine.forget()  # what it kept of these conversations helps no other, and is large
         values[team.name] = _values_of(team.team, [rollout for [rollout] in groups])
@@ -260,11 +259,10 @@ def _stretches(queries: Sequence[Query], count: int) -> list[IntArray]:
 
 
 def _difference(config: Config, ours: StateValues, other: StateValues, stretches: Sequence[IntArray]) -> dict[str, Any]:
-    evaluation = config.evaluation
     difference: dict[str, Any] = {}
     for key in ("net_return", "outcome"):
         gains = getattr(ours, key) - getattr(other, key)
         means = [float(gains[positions].mean()) for positions in stretches]
         difference[key] = float(np.mean(means))
-        difference[f"{key}_ci95"] = list(mean_interval(means, RESAMPLES, evaluation.seed))
+        difference[f"{key}_ci95"] = list(mean_interval(means, RESAMPLES, config.evaluation_seed))
     return difference

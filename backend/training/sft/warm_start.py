@@ -111,6 +111,7 @@ def make_nano(
     pools: Sequence[QueryPool],
     team_settings: TeamSettings,
     nano: NanoConfig,
+    seed: int,
     report: ReportProgress,
     parts: int = 1,
     workers: Workers = ALONE,
@@ -120,14 +121,14 @@ def make_nano(
     report("tokenizer", 0, 1)
     bytes_codec = make_byte_codec()
     few = min(TOKENIZER_DECISIONS, nano.decisions)
-    sample = transcribe(bytes_codec, pools, team_settings, few, nano.teacher_share, nano.seed, nano.teacher)
+    sample = transcribe(bytes_codec, pools, team_settings, few, nano.teacher_share, seed, nano.teacher)
     tokenizer = train_tokenizer([bytes_codec.decode(list(one.ids)) for one in sample], NANO_VOCABULARY)
     report("tokenizer", 1, 1)
     codec = ChatCodec(tokenizer)
-    queries, experts = _drawn_queries(pools, nano.decisions, nano.seed), round(nano.decisions * nano.teacher_share)
+    queries, experts = _drawn_queries(pools, nano.decisions, seed), round(nano.decisions * nano.teacher_share)
     json = tokenizer.backend_tokenizer.to_str()
     tasks = [
-        _ExamplesTask(json, of_whom[first : first + _DECISIONS_AT_ONCE], team_settings, nano.seed, teacher)
+        _ExamplesTask(json, of_whom[first : first + _DECISIONS_AT_ONCE], team_settings, seed, teacher)
         for of_whom, teacher in ((queries[:experts], nano.teacher), (queries[experts:], None))
         for first in range(0, len(of_whom), _DECISIONS_AT_ONCE)
     ]
@@ -136,14 +137,14 @@ def make_nano(
         examples += [(ids[start:stop], mask[start:stop]) for start, stop in pairwise([0, *ends])]
     report("transcripts", len(examples), len(examples))
     architecture = nano_config(codec.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers)
-    model = new_nano(nano.seed, architecture)
+    model = new_nano(seed, architecture)
     settings = SftSettings(
         steps=nano.steps,
         batch_tokens=_BATCH_TOKENS,
         learning_rate=nano.learning_rate,
         warmup_steps=_WARMUP_STEPS,
         weight_decay=_WEIGHT_DECAY,
-        seed=nano.seed,
+        seed=seed,
         parts=parts,
     )
     losses = warm_start(model, examples, settings, lambda step, loss: report("warm start", step, nano.steps), workers)

@@ -159,7 +159,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "paper resume": ("SESSION", "--release", "--shadow", *KEPT),
     "paper status": ("SESSION", "--check", *KEPT),
     "paper stop": ("SESSION", "--runs"),
-    "paper kill": ("SESSION", "--flatten", "--freeze", "--runs"),
+    "paper kill": ("SESSION", "--freeze", "--runs"),
     "paper report": ("SESSION", "--parity", "--drift", *KEPT),
     "paper demo": (*KEPT, "--speed"),
     "search": (

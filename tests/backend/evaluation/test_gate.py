@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from backend.builders.market import load_market
 from backend.config.gate import GateConfig
 from backend.config.load import config_from_dict
-from backend.config.schema import Config, EvaluationConfig
+from backend.config.schema import Config
 from backend.decisions.document import GuardClamp
 from backend.evaluation.evaluate import held_out_windows
 from backend.evaluation.gate import GATE_RECORD, judged
@@ -34,7 +34,7 @@ from simulator.synthetic.generator import generate
 from tests.small_world import team_in
 from tests.stored_runs import full_decision
 
-EVALUATION = EvaluationConfig()
+SEED = 3
 
 
 def measured(lead: float, windows: int = 24, trials: int = 1, **rows: float) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def measured(lead: float, windows: int = 24, trials: int = 1, **rows: float) -> 
 
 def failed(held_out: dict[str, Any], no_edge: dict[str, Any] | None = None, **gate: Any) -> list[str]:
     """The names of the rules that are not kept."""
-    rules = judged(GateConfig(**gate), EVALUATION, held_out, no_edge, [])
+    rules = judged(GateConfig(**gate), SEED, held_out, no_edge, [])
     assert all(rule.sentence for rule in rules)
     return [rule.name for rule in rules if not rule.passed]
 
@@ -86,11 +86,11 @@ def test_a_guard_that_had_to_end_trading_is_a_failure() -> None:
     made = full_decision()
     daily = GuardClamp(rule="max_exposure", symbol="AAAUSDT", asked=2.0, allowed=1.0, detail="")
     decision = replace(made, document=made.document.model_copy(update={"clamps": (daily,)}))
-    quiet = judged(GateConfig(), EVALUATION, measured(0.02), None, [decision])
+    quiet = judged(GateConfig(), SEED, measured(0.02), None, [decision])
     assert all(rule.passed for rule in quiet), "a clamp of an order is the guard's daily work"
     clamp = daily.model_copy(update={"rule": "max_drawdown", "symbol": ""})
     shut = replace(decision, document=decision.document.model_copy(update={"clamps": (clamp,)}))
-    [rule] = [one for one in judged(GateConfig(), EVALUATION, measured(0.02), None, [shut, shut]) if not one.passed]
+    [rule] = [one for one in judged(GateConfig(), SEED, measured(0.02), None, [shut, shut]) if not one.passed]
     assert rule.name == "guard" and "2 times max_drawdown" in rule.sentence
 
 

@@ -101,7 +101,7 @@ def test_a_session_with_everything_leaves_no_secret(looker: Looker) -> None:
 
     def look_and_kill(session: Path) -> None:
         looker.seen.extend(repr(get(port, path)) for path in ("/metrics", "/health", "/other"))
-        set_kill(session, None)
+        set_kill(session, "flatten")
 
     with playing() as live:
         network = SandboxNetwork(minutes(BARS, ("BTCUSDT", "ETHUSDT")), live.clock, KEY, SECRET)
