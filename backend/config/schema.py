@@ -8,7 +8,6 @@ from pydantic import Field, field_validator, model_validator
 
 from backend.config.base import Fraction, Names, Rate, Section, suggestion
 from backend.config.engine import BudgetConfig, EngineConfig
-from backend.config.gate import GateConfig
 from backend.config.market import CostsConfig, MarketConfig, VenueConfig
 from backend.config.training import TrainingConfig
 from cryptosentinel.teachers import Teacher
@@ -287,7 +286,6 @@ class Config(Section):
     nano: NanoConfig = Field(default_factory=NanoConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
-    gate: GateConfig = Field(default_factory=GateConfig)
     sft: SftConfig = Field(default_factory=SftConfig)
     paper: PaperConfig = Field(default_factory=PaperConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from backend.config.gate import OWN_BEGINNING, GateConfig
 from backend.decisions.document import StoredDecision
 from backend.evaluation.attribution import attribution
 from backend.evaluation.evaluate import TRAINED
@@ -21,6 +20,8 @@ from backend.statistics.mean_interval import RESAMPLES, mean_interval
 
 GATE_RECORD = "gate"  # name of the record
 _LEVEL = 0.95
+OWN_BEGINNING = "warm_started"  # the team as its training began
+RIVALS = (OWN_BEGINNING, "flat")  # whom a team must beat: itself untrained, and doing nothing
 LEAST_WINDOWS = 12  # with fewer an interval of means says little: its own width is not known
 # What the guard does only when a loss limit is passed, or when it fails itself.
 _ENDS_TRADING = frozenset({"max_drawdown", "daily_loss", "guard_error"})
@@ -62,7 +63,6 @@ class GateVerdict:
 
 
 def judged(
-    gate: GateConfig,
     seed: int,
     held_out: Mapping[str, Any],
     no_edge: Mapping[str, Any] | None,
@@ -71,7 +71,7 @@ def judged(
     """The rules on what was measured: the documents of `backend.evaluation.evaluate.measure` on the held-out windows,
     and on the twin without an edge, and all decisions of the trained team on the former."""
     rules = [_enough_windows(held_out)]
-    rules += [_beats(rival, seed, held_out) for rival in gate.better_than]
+    rules += [_beats(rival, seed, held_out) for rival in RIVALS]
     if no_edge is not None:
         rules.append(_no_luck(no_edge))
     rules.append(_guard_was_idle(decisions))

@@ -185,8 +185,8 @@ def _with_variants(
             if changed.name in {one.name for one in (*subjects, *every)}:
                 raise UserError(f"{changed.name} would be played twice: leave out --unmasked or the variant {variant}")
             if variant.changes_market:
-                if config.venue.finer or config.venue.mark:
-                    raise UserError(f"variant {variant} has no finer bars and no mark prices: run it without them")
+                if config.venue.finer:
+                    raise UserError(f"variant {variant} has no finer bars: run it without them")
                 altered[changed.name] = variant.market(market, window.start, window.stop, request.seed)
             every.append(changed)
             sources[changed.name] = TeamSource(sources[subject.name].team, str(variant))

@@ -140,7 +140,7 @@ def _gate(
 ) -> GateVerdict:
     """The verdict on the team whose files had the digest `digest` when it was measured."""
     folder = team_folder(request.folder)
-    rules = judged(config.gate, config.evaluation_seed, measured.result, no_edge, measured.decisions)
+    rules = judged(config.evaluation_seed, measured.result, no_edge, measured.decisions)
     windows = held_out_windows(config, market)
     rules += held_out_rules(read_manifest(folder), config, market, windows, trained_here=trained is not None)
     if team_digest(folder, config.training.base_model) != digest:

@@ -123,7 +123,7 @@ def promote_shadow(
     runs: RunsOption = RUNS,
 ) -> None:
     """Let the shadow of a session trade in the place of its team, from the next decision on. It must have passed
-    `evaluate --gate` with the same files, and have decided often enough as the shadow (`gate.decisions`)."""
+    `evaluate --gate` with the same files, and have decided often enough as the shadow."""
     from backend.paper.promotion.check import promotable
     from backend.paper.promotion.request import request_promotion
     from backend.paper.records.stored import newest_entries, session_record

@@ -20,6 +20,8 @@ from backend.store.store import Store
 from cryptosentinel.team import derive_seed
 from simulator.errors import UserError
 
+SHADOW_DECISIONS = 50  # as a shadow: fewer say little about a team that is to trade
+
 
 @dataclass(frozen=True)
 class Promotable:
@@ -57,11 +59,11 @@ def promotable(store: Store, record: RunRecord, config: Config, name: str = "") 
         raise UserError(f"the files of {team} are not those that have been the shadow of session {session}: {where}")
     gate = _gate_run(store, team, digest)
     entries = entries_of(store, shadow)
-    decisions, needed = sum(entry.kind == "decision" for entry in entries), config.gate.decisions
-    if decisions < needed:
+    decisions = sum(entry.kind == "decision" for entry in entries)
+    if decisions < SHADOW_DECISIONS:
         raise UserError(
-            f"{team} has decided {decisions} times as the shadow of session {session}, and {needed} are asked for "
-            f"(gate.decisions): wait for {needed - decisions} more"
+            f"{team} has decided {decisions} times as the shadow of session {session}, and {SHADOW_DECISIONS} are "
+            f"asked for: wait for {SHADOW_DECISIONS - decisions} more"
         )
     figures = [figures_of_session(found) for found in (entries_of(store, session), entries)]
     begun = min((one.time for one in figures[1] if one.asked), default=0)

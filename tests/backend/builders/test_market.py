@@ -178,7 +178,6 @@ def test_mark_prices_beside_the_bars_value_the_account(folder: Path) -> None:
     run = BacktestRun(market, Window(20, 40), **account.terms)
     run.apply([Order("AAAUSDT", 1.0)])
     assert run.account().mark["AAAUSDT"] == pytest.approx(0.9 * market.close[21, 0])
-    assert venue_of(config_on(folder, venue={"mark": "none"}), market).mark is None
 
 
 def test_mark_prices_and_finer_bars_fit_each_other(folder: Path) -> None:

@@ -27,7 +27,6 @@ PAIRS: list[tuple[type, tuple[type[Section], ...]]] = [
     (SyntheticConfig, (MarketConfig,)),
 ]
 DIFFERENT = {  # the same name, another value: why
-    (Costs, "fee_tiers"): "none at all in both, of another type",
     (Costs, "participation"): "None is any share, which TOML writes as 0",
     (SyntheticConfig, "start"): "the configuration's is the first day to load",
     (SyntheticConfig, "symbols"): "the configuration's are those to load; none: as many as `coins`",

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.builders.market import load_market
-from backend.config.gate import GateConfig
 from backend.config.load import config_from_dict
 from backend.config.schema import Config
 from backend.decisions.document import GuardClamp
@@ -51,9 +50,9 @@ def measured(lead: float, windows: int = 24, trials: int = 1, **rows: float) -> 
     }
 
 
-def failed(held_out: dict[str, Any], no_edge: dict[str, Any] | None = None, **gate: Any) -> list[str]:
+def failed(held_out: dict[str, Any], no_edge: dict[str, Any] | None = None) -> list[str]:
     """The names of the rules that are not kept."""
-    rules = judged(GateConfig(**gate), SEED, held_out, no_edge, [])
+    rules = judged(SEED, held_out, no_edge, [])
     assert all(rule.sentence for rule in rules)
     return [rule.name for rule in rules if not rule.passed]
 
@@ -63,12 +62,11 @@ def test_who_is_better_for_certain_passes() -> None:
     assert failed(measured(0.0)) == ["better than warm_started", "better than flat"]
     assert failed(measured(0.02, flat=0.05)) == ["better than flat"], "all rivals are to be beaten"
     assert failed(measured(0.02, windows=6)) == ["windows"]
-    assert failed(measured(0.02), better_than=("hold",)) == ["better than hold"], "what was not measured is not beaten"
 
 
 @given(st.floats(-0.03, 0.03), st.integers(1, 500), st.integers(1, 500))
 def test_more_tries_on_the_same_windows_never_help(lead: float, some: int, more: int) -> None:
-    few, many = (failed(measured(lead, trials=count), better_than=("flat",)) for count in (some, some + more))
+    few, many = (failed(measured(lead, trials=count)) for count in (some, some + more))
     assert set(few) <= set(many)
 
 
@@ -86,18 +84,12 @@ def test_a_guard_that_had_to_end_trading_is_a_failure() -> None:
     made = full_decision()
     daily = GuardClamp(rule="max_exposure", symbol="AAAUSDT", asked=2.0, allowed=1.0, detail="")
     decision = replace(made, document=made.document.model_copy(update={"clamps": (daily,)}))
-    quiet = judged(GateConfig(), SEED, measured(0.02), None, [decision])
+    quiet = judged(SEED, measured(0.02), None, [decision])
     assert all(rule.passed for rule in quiet), "a clamp of an order is the guard's daily work"
     clamp = daily.model_copy(update={"rule": "max_drawdown", "symbol": ""})
     shut = replace(decision, document=decision.document.model_copy(update={"clamps": (clamp,)}))
-    [rule] = [one for one in judged(GateConfig(), SEED, measured(0.02), None, [shut, shut]) if not one.passed]
+    [rule] = [one for one in judged(SEED, measured(0.02), None, [shut, shut]) if not one.passed]
     assert rule.name == "guard" and "2 times max_drawdown" in rule.sentence
-
-
-@pytest.mark.parametrize("names", [[], ["nobody"], ["trained"], ["oracle"]])
-def test_rivals_are_known(names: list[str]) -> None:
-    with pytest.raises(UserError, match=r"better_than"):
-        config_from_dict({"gate": {"better_than": names}}, "a test")
 
 
 def generated(**market: Any) -> Config:

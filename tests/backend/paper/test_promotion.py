@@ -18,6 +18,7 @@ from backend.config.schema import Config
 from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict
 from backend.models.team_digest import team_digest
 from backend.paper.journal import EntryKind, Journal, entries_of
+from backend.paper.promotion import check
 from backend.paper.promotion.check import promotable
 from backend.paper.promotion.request import PROMOTE_FILE, read_request, request_promotion
 from backend.paper.records.stored import shadow_name
@@ -34,9 +35,16 @@ from tests.small_world import team_in
 
 ROOT = Path(__file__).resolve().parents[3]
 SESSION = "paper-promoted"
-SETTINGS = ("paper.history_bars=130", "paper.snapshot_bars=50", "costs.thinking_time=20", "gate.decisions=20",
-            )  # fmt: skip
+SETTINGS = ("paper.history_bars=130", "paper.snapshot_bars=50", "costs.thinking_time=20")
 SHADOWED, BARS = 22, 36  # bars before the promotion, and in all
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_decisions() -> Iterator[None]:
+    """A shadow of 20 decisions is enough here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check, "SHADOW_DECISIONS", 20)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +172,7 @@ def waiting(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_what_was_not_shown_is_refused_with_what_to_do(
-    waiting: tuple[Store, Path], folder: Path, tmp_path: Path
+    waiting: tuple[Store, Path], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, _ = waiting
     record = store.run(SESSION)
@@ -185,9 +193,12 @@ def test_what_was_not_shown_is_refused_with_what_to_do(
     store.add_run(theirs)
     store.add_evaluation(replace(verdict, run="evaluate-6"))
     assert promotable(store, record, config).gate == "evaluate-5", "an imported verdict admits no team"
-    patient = config.model_copy(update={"gate": config.gate.model_copy(update={"decisions": 500})})
-    with pytest.raises(UserError, match=r"has decided \d+ times .* 500 are asked for .* wait for 4\d\d more"):
-        promotable(store, record, patient)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(UserError, match=r"has decided \d+ times .* 500 are asked for .* wait for 4\d\d more"),
+    ):
+        patch.setattr(check, "SHADOW_DECISIONS", 500)
+        promotable(store, record, config)
     with pytest.raises(UserError, match=r"elsewhere is not the shadow of session .* paper resume"):
         promotable(store, record, config, "elsewhere")
     with pytest.raises(UserError, match="promote that one's"):

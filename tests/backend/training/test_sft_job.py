@@ -24,7 +24,6 @@ def settings(nano: Path, training: dict[str, Any] | None = None, **changes: Any)
     document = small_config(base_model=str(nano), **(training or {})).to_dict()
     document["sft"] |= {
         "states": 40, "rollouts": 3, "steps": 4, "score_states": 4,
-        "validation_share": 0.3,
     } | changes  # fmt: skip
     return config_from_dict(document, "test")
 
