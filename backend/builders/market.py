@@ -69,7 +69,7 @@ def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
             "which names their folder, and give that folder as market.data"
         )
     if config.data:
-        market = Catalog(config.data).load(
+        return Catalog(config.data).load(
             config.symbols or None,
             config.timeframe,
             start=parse_time(config.start) if config.start else None,
@@ -79,8 +79,6 @@ def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
             funding_dir=Path(config.funding_dir) if config.funding_dir else None,
             news_path=Path(config.news) if config.news else None,
         )
-        kind = config.instrument
-        return replace(market, kinds=dict.fromkeys(market.symbols, kind)) if kind else market
     symbols = config.symbols or tuple(f"{letter * 3}USDT" for letter in "ABCDEFGHIJKLMNOPQRST"[: config.coins])
     return generate(
         SyntheticConfig(
@@ -173,8 +171,6 @@ def venue_of(config: Config, market: Market) -> Venue:
             )
         finer = Catalog(root).beside(market, settings.finer, config.costs.half_spread_bps)
     rules = _rules(settings.rules, root, market)
-    if config.market.instrument:
-        rules = {symbol: replace(one, kind=config.market.instrument) for symbol, one in rules.items()}
     return Venue(rules=rules, isolated=leverages, finer=finer, mark=_mark(root, market, finer))
 
 
@@ -211,7 +207,7 @@ def describe_carry(account: Account, market: Market, window: Window | None = Non
     for kind in ("spot", None):
         named = [one.symbol for one in carried if one.kind == kind]
         if named:
-            what = "as spot" if kind else "as spot, since nothing states what they are (market.instrument does)"
+            what = "as spot" if kind else "as spot, since nothing states what they are (instruments.json does)"
             parts.append(f"{', '.join(named)} {what}: {100 * costs.borrow_rate:g} % a year on what is borrowed")
     for one in carried:
         if one.unfunded_bars:

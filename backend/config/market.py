@@ -40,9 +40,6 @@ class MarketConfig(Section):
     resample: Literal["", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d", "1w"] = Field(
         "", description="timeframe to decide on, a multiple of `timeframe`; empty: the same"
     )
-    instrument: Literal["", "spot", "perpetual"] = Field(
-        "", description="what all symbols are, where the data does not say or says it wrongly; empty: as it says"
-    )
     funding_dir: str = Field("", description="folder of funding files; empty: look beside the bars")
     news: str = Field("", description="Parquet file of dated headlines; empty: look beside the bars")
     start: str = Field("", description="first day to use, UTC, as 2023-01-31; empty: from the beginning")
