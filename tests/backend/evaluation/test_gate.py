@@ -163,7 +163,7 @@ def test_the_verdict_is_recorded_with_what_it_is_of(nano: Path, tmp_path: Path) 
         record = store.run(outcome.run)
     assert kept["team_digest"] == team_digest(folder) and kept["data_hash"] == record.data_hash
     assert not kept["passed"] and {rule["name"] for rule in kept["rules"]} >= {"windows", "guard", "held out"}
-    assert record.config["versions"]["cryptosentinel"] and record.config["config"]["gate"]["windows"] == 12
+    assert record.config["versions"]["cryptosentinel"]
 
 
 def test_a_team_was_trained_here_where_a_run_of_the_store_made_its_folder(tmp_path: Path) -> None:

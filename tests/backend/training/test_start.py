@@ -118,7 +118,14 @@ def test_without_a_kl_no_second_copy_is_kept(team: Path) -> None:
 def test_a_run_goes_on_from_a_team_and_needs_it_no_longer(team: Path, tmp_path: Path, store: Store) -> None:
     """The first step is sampled by the team's weights, whose KL to themselves is 0; resumed, all is equal to the bit,
     though the team has gone meanwhile."""
-    config = smaller_config(start_from=str(team), kl=KL, minibatches=1, stage1_max_steps=1, stage2_steps=2)
+    options = {
+        "minibatches": 1,
+        "stage1_max_steps": 1,
+        "stage2_steps": 2,
+        "rollouts_per_query": 4,
+        "queries_per_step": 4,
+    }
+    config = smaller_config(start_from=str(team), kl=KL, **options)
     first = versions(team)
     run(config, tmp_path / "whole", store)
     assert {one.policy_version for one in store.trajectories(RUN, 0)} == set(first.values())
