@@ -179,7 +179,5 @@ def test_a_rate_that_is_too_high_is_named(nano: Path, tmp_path: Path, monkeypatc
 def test_an_answer_that_would_be_cut_off_is_no_lesson(nano: Path, tmp_path: Path) -> None:
     document = settings(nano).to_dict()
     document["team"]["max_tokens"] = 16
-    with pytest.raises(
-        UserError, match=r"an answer of \w+ has \d+ tokens .* cut off after 16: set team.max_tokens"
-    ):
+    with pytest.raises(UserError, match=r"an answer of \w+ has \d+ tokens .* cut off after 16: set team.max_tokens"):
         run(config_from_dict(document, "test"), tmp_path / "sft")
