@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from backend.builders.sources import kept_bars
+from backend.builders.sources import bars_at, kept_bars
 from backend.config.base import split_names
 from backend.config.schema import Config
 from backend.errors import names_missing_extras
@@ -73,7 +73,7 @@ def backtest(
     """
     request = BacktestRequest(
         teams=_names(teams),
-        data=kept_bars(data, Path(runs)) if isinstance(data, Market) else data,
+        data=kept_bars(data, Path(runs)) if isinstance(data, Market) else _folder(data, runs),
         symbols=_names(symbols),
         timeframe=data.timeframe if isinstance(data, Market) else timeframe,
         resample=resample,
@@ -94,6 +94,11 @@ def backtest(
         overrides=tuple(overrides),
     )
     return backtest_teams(request, store, Path(runs), _Callback(on_progress))
+
+
+def _folder(data: str | Path | None, runs: str | Path) -> str | Path | None:
+    """The folder of `data`; files of other programs are imported into one below `runs`."""
+    return bars_at(data, Path(runs))[0] if data and Path(data).exists() else data
 
 
 def compare(
@@ -147,7 +152,7 @@ def train(
     """
     request = TrainRequest(
         config=config,
-        data=data,
+        data=_folder(data, RUNS),
         symbols=_names(symbols),
         timeframe=timeframe,
         resample=resample,
@@ -191,7 +196,7 @@ def evaluate(
 
     request = EvaluateRequest(
         folder=folder,
-        data=data,
+        data=_folder(data, RUNS),
         symbols=_names(symbols),
         timeframe=timeframe,
         resample=resample,
@@ -231,7 +236,7 @@ def sft(
     request = SftRequest(
         sources=_names(sources),
         folder=Path(folder),
-        data=data,
+        data=_folder(data, RUNS),
         symbols=_names(symbols),
         timeframe=timeframe,
         resample=resample,

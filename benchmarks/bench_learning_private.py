@@ -27,7 +27,7 @@ from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.training.curriculum.queries import Query, pools_of
 from backend.training.rollout.collect import rollout_settings
-from backend.training.rollout.expected_value import evidence_values, expected_values
+from backend.training.rollout.expected_value import decisions_in, evidence_values, scores_in
 from benchmarks.run import Result
 from cryptosentinel.teachers import Teacher
 from simulator.synthetic.information import SOURCES, DecisionValues, KnowledgeSource
@@ -75,7 +75,7 @@ def _measured(seed: int) -> tuple[list[DecisionValues], dict[str, Row]]:
     scores = {}
     for teacher in get_args(Teacher):
         team = scripted_team(config.team, teacher)
-        scores[teacher] = expected_values(team.team, team.engine, queries, settings, seed).scores
+        scores[teacher] = scores_in(decisions_in(team.team, team.engine, queries, settings, seed))
     return evidence_values(queries, settings), scores
 
 
@@ -88,7 +88,7 @@ def _score_row(name: str, weight: float) -> Result:
         means = []
         for teacher in _COMPARED:
             team = scripted_team(config.team, teacher)
-            rollouts = expected_values(team.team, team.engine, queries, settings, seed).rollouts
+            rollouts = decisions_in(team.team, team.engine, queries, settings, seed)
             asked = [call.expert for one in rollouts for call in one.subs if call.role == "market_analyst"]
             means.append(float(np.mean([score for score in asked if score is not None])))
         gains.append(1000.0 * (means[0] - means[1]))

@@ -34,13 +34,7 @@ from backend.builders.market import load_market
 from backend.builders.teams import load_team
 from backend.config.load import load_config
 from backend.config.schema import SCRIPTED, Config
-from backend.statistics.mean_interval import student_quantile
-from backend.store.run_record import recorded_run
-from backend.store.store import Store
-from backend.training.rl_job import run_rl
-from backend.training.rollout.collect import rollout_settings
-from backend.training.rollout.expected_value import evidence_values
-from backend.training.rollout.held_out_value import (
+from backend.evaluation.held_out_value import (
     HOLDING,
     TEACHER,
     TRAINED_GREEDY,
@@ -48,6 +42,12 @@ from backend.training.rollout.held_out_value import (
     greedy_teams,
     held_out_value,
 )
+from backend.statistics.mean_interval import student_quantile
+from backend.store.run_record import recorded_run
+from backend.store.store import Store
+from backend.training.rl_job import run_rl
+from backend.training.rollout.collect import rollout_settings
+from backend.training.rollout.expected_value import evidence_values
 from benchmarks.bench_learning_private import held_out_states
 from benchmarks.run import Result
 from simulator.files import write_whole

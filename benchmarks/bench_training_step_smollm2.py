@@ -50,7 +50,7 @@ def run() -> list[Result]:
     folder = Path(os.environ[SMOLLM2])
     if torch.cuda.is_available():
         return [
-            _row(f"training.step_smollm2.gpu.{name}", folder, Hardware("cuda", name))
+            _row(f"training.step_smollm2.gpu.{name}", folder, Hardware("cuda", name, compiled=name == "bfloat16"))
             for name in ("float32", "bfloat16")
         ]
     threads = torch.get_num_threads()

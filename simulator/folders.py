@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from simulator.errors import DataError, UserError
 SAMPLE = "sample"  # the name of the shipped market in place of a folder
 _IN_CLONE = Path("data/synthetic")
 _IN_WHEEL = Path(__file__).resolve().parent / "data" / "sample"
+_BARS = re.compile(r"(?!series-).+-(\d{1,2}[mhdw])\.parquet")  # of any timeframe
 _IN_REPOSITORY = Path(__file__).resolve().parents[1] / _IN_CLONE  # of an editable install
 
 
@@ -27,13 +29,32 @@ def sample_data() -> Path:
 
 
 def named_data(folder: str | Path) -> Path:
-    """`folder`, or that of the shipped sample for `sample`, unless the current folder has one of that name."""
-    return sample_data() if str(folder) == SAMPLE and not Path(SAMPLE).is_dir() else Path(folder)
+    """`folder`, or that of the shipped sample for `sample`, unless the current folder has one of that name. Of a folder
+    without bars that holds a single one with bars, as an import makes it, that one."""
+    named = sample_data() if str(folder) == SAMPLE and not Path(SAMPLE).is_dir() else Path(folder)
+    if not named.is_dir() or timeframes_in(named):
+        return named
+    venues = [path for path in named.iterdir() if path.is_dir() and timeframes_in(path)]
+    return venues[0] if len(venues) == 1 else named
+
+
+def timeframes_in(folder: Path) -> set[str]:
+    """The timeframes of the files of bars in a folder, by their names."""
+    try:
+        found = (_BARS.fullmatch(name) for name in os.listdir(folder))
+        return {match[1] for match in found if match}
+    except OSError:
+        return set()  # whatever reads the folder says what is wrong
 
 
 def data_folder(folder: str | Path) -> Path:
     """`named_data`, which holds market data. Raises `DataError` where there is no such folder."""
     named = named_data(folder)
+    if named.is_file():
+        raise DataError(
+            f"{folder}: is a file, and a folder of bars is needed; make one of it with `cryptosentinel data import"
+            f" {folder} --out data`"
+        )
     if not named.is_dir():
         raise DataError(f"{folder}: there is no such folder; '{SAMPLE}' names the sample market that is shipped")
     return named

@@ -83,6 +83,7 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel data import data --out bars", {"data --": "vision --"}, says="BTCUSDT"),
         Step("cryptosentinel data import BTCUSDT-1h.csv --out bars", says="BTCUSDT"),
         Step("cryptosentinel data import BTCUSDT-1h.csv --out bars --venue mine", says="BTCUSDT"),
+        Step("cryptosentinel backtest --data BTCUSDT-1h.csv --team hold", says="was imported into runs/data/"),
         Step("cryptosentinel backtest --data bars/mine --team ema_cross", says="report: runs/"),
         Step("cryptosentinel backtest --data bars/mine --team my_module:MyStrategy", says="report: runs/"),
         Step("cryptosentinel data import Binance_BTCUSDT_1h.csv --out bars", says="BTCUSDT"),
@@ -100,7 +101,7 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel check lookahead --strategy donchian_breakout --data DIR", RECORDED, says="no look-ahead"),
         Step("cryptosentinel check lookahead --strategy my_module:MyStrategy --data DIR --symbols BTCUSDT --timeframe 1h "
              "--resample 4h", RECORDED, says="no look-ahead"),
-        Step("cryptosentinel check lookahead --team scripted --times 40 --seed 3 --out report.json", says="no look-ahead"),
+        Step("cryptosentinel check lookahead --team scripted --seed 3 --out report.json", says="no look-ahead"),
         Step("cryptosentinel check recursion --strategy sma_cross --warm-up 121,200,400,800"),
         Step("cryptosentinel check recursion --strategy my_module:MyStrategy --data DIR", RECORDED),
         Step("cryptosentinel search ema_cross --data DIR --timeframe 1h --start 2023-01-01 --decide-every 1 --trials 1000",

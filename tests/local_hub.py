@@ -87,9 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         if hub.readers and token not in hub.readers:
             return self._refuse(401, "GatedRepo")
         parts = path.strip("/").split("/")
-        if path.startswith("/datasets/"):
-            parts = parts[1:]
-        if path.startswith(("/api/models/", "/api/datasets/")):
+        if path.startswith("/api/models/"):
             name, rest = "/".join(parts[2:4]), parts[4:]
             if name not in hub.models:
                 return self._refuse(404, "RepoNotFound")

@@ -9,10 +9,10 @@ import pytest
 
 import cryptosentinel as cs
 from backend.builders.market import load_market
+from backend.builders.spans import trained_span
 from backend.builders.teams import load_team
 from backend.config.load import load_config
 from backend.config.schema import TeamConfig
-from backend.evaluation.in_sample import trained_span
 from backend.models.manifest import SAMPLE_TEAM, TeamManifest, read_manifest, sample_team, team_folder, team_name
 from backend.runs.requests import EvaluateRequest
 from backend.store.store import Store

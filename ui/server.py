@@ -7,8 +7,10 @@ first figure is drawn, and the table of runs and the newest run are read.
 from __future__ import annotations
 
 import ast
+import errno
 import gc
 import logging
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from starlette.middleware import Middleware
 from streamlit.web.server.starlette import App
 from uvicorn.config import LOGGING_CONFIG
 
+from simulator.errors import UserError
 from ui.door import Door
 
 HERE = Path(__file__).parent
@@ -48,9 +51,24 @@ _OPTIONS = {
 _log = logging.getLogger(__name__)
 
 
+def check_port(host: str, port: int) -> None:
+    """Raise `UserError` where another program answers at this address, before seconds are spent."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        try:
+            probe.bind(address)
+        except OSError as error:
+            other = f"choose another port, as --port {port + 1 if port < 65_535 else 8501}"
+            if error.errno == errno.EADDRINUSE:
+                other = f"another program uses it, perhaps another page: end that one, or {other}"
+            raise UserError(f"the page cannot answer at {host}, port {port} ({error.strerror}): {other}") from None
+
+
 def serve(host: str, port: int, token: str, ready: Callable[[], None]) -> None:
     """Serve the page at an address of this machine until a signal ends it, behind a door that `token` opens; empty:
     that is open to anyone. `ready` is called when all is read and the address is about to be opened."""
+    check_port(host, port)
     import_all()
     reading = threading.Thread(target=_read, name="what the first visit needs", daemon=True)
     reading.start()

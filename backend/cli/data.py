@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -20,7 +21,7 @@ from simulator.market.timeframes import TIMEFRAMES, format_time, parse_time
 
 if TYPE_CHECKING:  # it imports numba
     from simulator.data.importing import ImportReport
-    from simulator.data.instruments import StatedKind
+    from simulator.data.venue import StatedKind
 
 data_app = typer.Typer(help="Make, list, check and import market data.", no_args_is_help=True)
 
@@ -100,7 +101,7 @@ def data_import(
         str, typer.Option("--time-zone", help="Zone of the times of a CSV that name none: UTC, Europe/Berlin.")
     ] = "",
     delimiter: Annotated[str, typer.Option("--delimiter", help="What parts the cells of a CSV; tab for a tab.")] = "",
-    decimal: Annotated[str, typer.Option("--decimal", help="Decimal point of a CSV: . or ,")] = ".",
+    decimal: Annotated[str, typer.Option("--decimal", help="Decimal point of a CSV: . or ,")] = "",
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Replace stored rows of the same times where they differ; all others stay."),
@@ -108,16 +109,15 @@ def data_import(
 ) -> None:
     """Add recorded bars, funding, books, news and series to catalogs. Nothing that is stored there is deleted.
 
-    Exit code 1 if a file was refused, 2 if nothing could be used. Binance Vision, CryptoDataDownload and freqtrade are
-    recognised; for other CSV say --columns.
+    Exit code 1 if a file was refused, 2 if nothing could be used. CSV of Binance, CryptoDataDownload, TradingView,
+    Kraken, Yahoo and Kaggle and files of freqtrade and ccxt are recognized; for other CSV give --columns.
     """
-    from simulator.data.formats.csv_table import CsvLayout
-    from simulator.data.formats.recognise import FileOptions, columns_of
+    from simulator.data.formats import FileOptions, columns_of
     from simulator.data.importing import import_tree
 
     kind = check_kind("--instrument", instrument) if instrument else None
-    layout = CsvLayout("\t" if delimiter == "tab" else delimiter, decimal, time_format, time_zone)
-    options = FileOptions(columns_of(columns), layout, symbol, timeframe, venue)
+    delimiter = "\t" if delimiter == "tab" else delimiter
+    given = FileOptions(columns_of(columns), symbol, timeframe, venue, delimiter, decimal, time_format, time_zone)
     with bars() as shown:
         report = import_tree(
             source,
@@ -125,7 +125,7 @@ def data_import(
             split_names(symbols) or None,
             lambda done, total: shown.progress("import", done, total),
             kind,
-            options,
+            given,
             replace=replace,
         )
     for one in report.sources:
@@ -137,6 +137,8 @@ def data_import(
     refused = sum(one.outcome == "refused" for one in report.sources)
     if not report.catalogs:
         raise DataError(f"{source}: nothing could be used; the reasons are above")
+    folder = quote(str(report.catalogs[0]))
+    console.print(f"next      cryptosentinel backtest --team hold --data {folder}", soft_wrap=True)
     if refused:
         console.print(f"{source}: {refused} of {len(report.sources)} files were refused; the reasons are above")
         raise typer.Exit(1)

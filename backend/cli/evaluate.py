@@ -38,7 +38,7 @@ from simulator.errors import UserError
 from simulator.files import write_whole
 
 if TYPE_CHECKING:  # it imports the database and torch
-    from backend.training.doctor import Examination
+    from backend.evaluation.doctor import Examination
 
 # What `doctor` shows, as (metric, words); `{role}/` stands before those of a role.
 ROLE_ROWS = (
@@ -172,8 +172,8 @@ def doctor(
     json_: Annotated[Path | None, typer.Option("--json", help="Write all of it to this file, too.")] = None,
 ) -> None:
     """Say what is wrong with a training run, and what to try: a table per role, and the findings."""
+    from backend.evaluation.doctor import examine_run
     from backend.store.store import Store
-    from backend.training.doctor import examine_run
 
     with Store.open(store, reads_only=True) as opened:
         found = examine_run(opened, Path(run).name)  # a run's folder bears its id

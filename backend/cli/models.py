@@ -19,7 +19,7 @@ from simulator.errors import UserError
 if TYPE_CHECKING:  # they bring torch, which takes seconds
     from backend.config.schema import Config
     from backend.models.checks import Findings
-    from backend.models.export.team import Form
+    from backend.models.export import Form
     from backend.models.registry import AdapterInfo, BaseInfo
     from backend.runs.try_model import Contact, TrialDecision
     from cryptosentinel.llm.engine import Usage
@@ -29,7 +29,7 @@ models_app = typer.Typer(
     no_args_is_help=True,
 )
 
-FORMS = ("peft", "merged", "gguf", "ollama")  # what a team is exported as
+FORMS = ("peft", "merged")  # what a team is exported as
 ModelsOption = Annotated[Path, typer.Option("--models", help="Folder that holds a folder for each base model.")]
 
 
@@ -129,23 +129,21 @@ def pull(
 @models_app.command("export")
 def export(
     team: Annotated[Path, typer.Argument(help="Folder of a finished run, or 'sample'.")],
-    to: Annotated[Path, typer.Option("--to", help="Folder to write to: a folder or a file for each role.")],
+    to: Annotated[Path, typer.Option("--to", help="Folder to write to: a folder for each role.")],
     form: Annotated[
         str,
-        typer.Option(
-            "--as", help="peft (adapters), merged (whole models), gguf (for llama.cpp), ollama (that and a Modelfile)."
-        ),
+        typer.Option("--as", help="peft (adapters) or merged (whole models)."),
     ] = "peft",
     base: Annotated[str, typer.Option("--base", help="The team's base model, if it is not in the run's folder.")] = "",
     set_: SetOption = None,
 ) -> None:
-    """Write a team's roles for other programs: PEFT folders, which peft and vLLM load, whole models, GGUF files."""
+    """Write a team's roles for other programs: PEFT folders, which peft and vLLM load, or whole models."""
     if form not in FORMS:
         raise UserError(f"--as {form} is not known{suggestion(form, FORMS)}: use {', '.join(FORMS)}")
     from backend.builders.plugins import load_plugins
     from backend.config.load import load_config
     from backend.config.schema import Config
-    from backend.models.export.team import export_team
+    from backend.models.export import export_team
     from backend.models.manifest import read_manifest, team_folder
 
     folder = team_folder(team)

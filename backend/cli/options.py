@@ -15,10 +15,12 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from backend.cli.console import console
 from backend.cli.parts.places import RunsOption, StoreOption
 from backend.config.base import split_names
 from backend.config.market import NONE
 from backend.runs.requests import RUNS, STORE
+from simulator.folders import named_data, timeframes_in
 from simulator.market.timeframes import TIMEFRAMES
 
 ConfigOption = Annotated[str, typer.Option("--config", "-c", help="A preset (demo, quick, recorded) or a TOML file.")]
@@ -43,7 +45,10 @@ BaselinesOption = Annotated[
 class MarketOptions:
     """The bars of a run and what lies beside them."""
 
-    data: Annotated[Path | None, typer.Option("--data", help="Folder of Parquet bars. Default: as configured.")] = None
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Folder of Parquet bars, or CSV, which is imported. Default: as configured."),
+    ] = None
     symbols: SymbolsOption = ""
     timeframe: Annotated[
         str,
@@ -56,8 +61,16 @@ class MarketOptions:
     news: Annotated[Path | None, typer.Option("--news", help="File or folder of headlines; default: --data.")] = None
 
     def given(self) -> dict[str, Any]:
-        """The fields of a request."""
-        return {**vars(self), "symbols": split_names(self.symbols)}
+        """The fields of a request. Files of other programs are imported for it, which is printed."""
+        data = self.data
+        bars = data is None or not data.exists() or timeframes_in(named_data(data))
+        if data is not None and not bars and (data.is_file() or any(one.is_file() for one in data.rglob("*"))):
+            from backend.builders.sources import bars_at  # pandas, for those who have such files
+
+            data, done = bars_at(data, RUNS)
+            if done:
+                console.print(done, soft_wrap=True)
+        return {**vars(self), "data": data, "symbols": split_names(self.symbols)}
 
 
 @dataclass(frozen=True)

@@ -170,27 +170,24 @@ def request_from_paper(session: str, request: TrainRequest, recorded: RecordOpti
 
 def show_dry_run(config: Config) -> None:
     """Print the settings and the memory that a training with them takes. Raises `UserError` for a base of unknown
-    architecture, and, with settings that fit, where the memory of this machine is too small."""
+    architecture, and, with settings that take less, where the memory of this machine is too small."""
     print_config(config)
     from backend.models.architectures import architecture_of
     from backend.models.shape import Shape
     from backend.policies.hardware import hardware_of, machine_memory
-    from backend.training.memory_estimate import estimate, gib, memory_verdict, plan_of, require
+    from backend.training.memory_estimate import estimate, gib, plan_of, require
 
     shape = Shape.of(architecture_of(config.training, config.nano))
     hardware = hardware_of(config.training)
-    free = machine_memory(hardware.device)
-    expected = estimate(shape, plan_of(config, shape, hardware.kind))
     base = config.training.base_model or "nano"
     console.print(f"{base}: {shape.parameters / 1e9:.3g} billion parameters, {shape.layers} blocks")
     table = narrow_table(f"memory of the trainer, estimated ({hardware.device}, {hardware.precision})")
     table.add_column("when")
     table.add_column("takes", justify="right", no_wrap=True)
-    for need in sorted(expected.needs, key=lambda one: -one.size):
+    for need in sorted(estimate(shape, plan_of(config, shape, hardware.kind)).needs, key=lambda one: -one.size):
         table.add_row(need.part, need.phase, gib(need.size))
     console.print(table)
-    require(config, shape, hardware.kind, free)
-    console.print(memory_verdict(expected, free))
+    console.print(require(config, shape, hardware.kind, machine_memory(hardware.device)))
 
 
 @grouped
@@ -203,8 +200,7 @@ def sft(
         typer.Option(
             "--from",
             help="Whose conversations are learned: 'scripted', 'warm_start' (the base itself), the folder of a trained "
-            "team, or a data set: its folder, or hf://OWNER/NAME on the model hub. Repeatable; the best of what teams "
-            "said is kept, and all of a data set.",
+            "team, or that of a data set. Repeatable; the best of what teams said is kept, and all of a data set.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of the run, which becomes a team.")] = RUNS / "sft",

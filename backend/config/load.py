@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -235,6 +236,9 @@ def _problem(problem: Any, source: str, overridden: dict[str, str]) -> str:
     if of_name:
         return f"{where}: {key} is not allowed: expected {allowed}"
     value = json.dumps(problem["input"], default=str)
+    if percent := re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*%\s*", str(problem["input"])):
+        fraction = f"{Decimal(percent[1]) / 100:f}"
+        return f"{where}: {key} = {value} is not allowed: write it as a fraction, {key}={fraction}"
     return f"{where}: {key} = {value} is not allowed: {f'expected {allowed}' if allowed else message}"
 
 

@@ -6,6 +6,7 @@ Like all sections of the configuration (`schema.py`), they are typed, bounded, f
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -13,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from backend.config.base import Fraction, Names, Section
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
-from simulator.folders import SAMPLE, named_data
+from simulator.folders import named_data
 from simulator.market.timeframes import HALF_SPREAD_BPS, TIMEFRAMES
 from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, KIND, NEWS_ACCURACY, TIMEFRAME, Knowledge
 
@@ -34,10 +35,10 @@ class MarketConfig(Section):
         "is empty; what it gives is kept in a folder, which `data` then names",
     )
     symbols: Names = Field((), description="symbols to use, as a list or 'A,B'; empty: all there are")
-    timeframe: Literal["1m", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d", "1w"] = Field(
+    timeframe: Literal["1m", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8h", "12h", "1d", "3d", "1w"] = Field(
         TIMEFRAME, description="bars to load or generate"
     )
-    resample: Literal["", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d", "1w"] = Field(
+    resample: Literal["", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8h", "12h", "1d", "3d", "1w"] = Field(
         "", description="timeframe to decide on, a multiple of `timeframe`; empty: the same"
     )
     funding_dir: str = Field("", description="folder of funding files; empty: look beside the bars")
@@ -69,7 +70,8 @@ class MarketConfig(Section):
     @field_validator("data")
     @classmethod
     def _named(cls, data: str) -> str:
-        return str(named_data(data)) if data == SAMPLE else data
+        named = named_data(data)
+        return data if not data or named == Path(data) else str(named)
 
     @model_validator(mode="before")
     @classmethod
@@ -166,7 +168,7 @@ class VenueConfig(Section):
     isolated: Names = Field(
         (), description="symbols margined apart with their leverage, as a list or 'BTCUSDT:5,ETHUSDT:3'; others cross"
     )
-    finer: Literal["", "1m", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d"] = Field(
+    finer: Literal["", "1m", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8h", "12h", "1d"] = Field(
         "", description="finer bars that decide what came first inside a bar, where there are some; empty: none"
     )
 

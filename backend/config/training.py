@@ -124,17 +124,15 @@ class TrainingConfig(Section):
     learning_rate: dict[RoleName, Rate] = Field(
         default_factory=dict, description="learning rate of a role's optimizer, by role; 2e-4 for the others"
     )
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant",
-        description="course of the learning rates over stage 2, down to a tenth, by its steps or, where tokens end it, "
-        "by these; in stage 1 they are constant",
+    lr_end: Fraction = Field(
+        1.0,
+        description="share of the learning rates that stage 2 ends with; they fall to it linearly, by its steps or, "
+        "where tokens end it, by these; 1: constant",
     )
     warmup_steps: int = Field(5, ge=0, le=10_000, description="optimizer steps over which learning rates rise from 0")
     minibatches: int = Field(4, ge=1, le=64, description="optimizer steps per role on the rollouts of one step")
-    optimizer: Literal["adamw", "adamw8bit", "adafactor", "sgd"] = Field(
-        "adamw",
-        description="AdamW; AdamW with eight-bit moments, on a GPU with the extra qlora; Adafactor, with less memory "
-        "for whole models; or SGD with a momentum of 0.9",
+    optimizer: Literal["adamw", "adamw8bit"] = Field(
+        "adamw", description="AdamW; or AdamW with eight-bit moments, on a GPU with the extra qlora"
     )
     max_grad_norm: float = Field(1.0, gt=0.0, le=1e6, description="the gradient of each role is clipped to this norm")
     freeze: Names = Field((), description="roles that keep their weights, as 'A,B'")
@@ -223,7 +221,7 @@ class TrainingConfig(Section):
         defaults = {name: info.default for name, info in type(self).model_fields.items()}
         for key, read, reader in (
             ("practice_roles", self.practice_queries > 0, "practice_queries above 0"),
-            ("lr_schedule", self.stage2_steps > 0, "stage2_steps above 0"),
+            ("lr_end", self.stage2_steps > 0, "stage2_steps above 0"),
             ("tail_weight", not self.reward, "reward left empty"),
             ("credit", self.pays_outcome(), "a beta that pays for the outcome"),
         ):

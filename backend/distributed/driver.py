@@ -24,10 +24,10 @@ from backend.distributed.published import PublishedWeights
 from backend.models.registry import START
 from backend.store.run_record import code_version
 from backend.store.store import Store
-from backend.training.checkpoints import TrainingState, read_state
+from backend.training.checkpoints import TrainingState, read_kept
 from backend.training.components import LearningStep, RolloutBatch, TrainingParts
 from backend.training.curriculum.curriculum import StepPlan
-from backend.training.learning.step_data import StepData
+from backend.training.learning.learner import StepData
 from backend.training.learning.training_metrics import team_metrics
 from backend.training.rl_job import check_trainable, training_parts, write_team
 from backend.training.rollout.shared_shards import to_bytes
@@ -239,10 +239,7 @@ class CoordinatorState:
         """As `StateStore.load`."""
         if not self._path.is_file():
             return None
-        try:
-            return read_state(self._path)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self._path} cannot be read ({error}): put the run's folder back from a copy") from error
+        return read_kept(self._path, TrainingState, "put the run's folder back from a copy")
 
     def save(self, state: TrainingState) -> None:
         """As `StateStore.save`: whole or not at all."""

@@ -16,8 +16,7 @@ from backend.store.records import PublishedRecord
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState, load_newest, save_checkpoint
 from backend.training.curriculum.curriculum import Curriculum
-from backend.training.learning.learner import Learner
-from backend.training.learning.step_data import LearningResult, StepData
+from backend.training.learning.learner import Learner, LearningResult, StepData
 from backend.training.recorder import TrainingRecorder
 from backend.training.start import start_of
 from simulator.documents import read_document

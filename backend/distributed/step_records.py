@@ -15,7 +15,7 @@ from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.team_credit import BROADCAST
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.curriculum import Curriculum
-from backend.training.learning.step_data import StepData
+from backend.training.learning.learner import StepData
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.replay import acts_through_code
 

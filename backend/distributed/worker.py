@@ -36,5 +36,5 @@ class RolloutWorker:
         self._weights.load(step)
         rollouts = self._collector.roll_out(step, asked, throughput)
         outcomes = self._collector.role_outcomes(rollouts.team, self._curriculum.stage(stage))
-        self._recorder.shard(step, stage, shard, rollouts.team, rollouts.practice, outcomes)
+        self._recorder.shard(step, stage, shard, rollouts, outcomes)
         return throughput

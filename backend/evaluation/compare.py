@@ -6,7 +6,7 @@ window, so that what the market did to both cancels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account
 from backend.builders.strategies import named_strategies
+from backend.processes import WorkReport
 from backend.statistics.mean_interval import mean_interval
 from cryptosentinel.episode import EpisodeResult, ThinkingTime, play
 from cryptosentinel.guard.limits import GuardLimits
@@ -27,7 +28,6 @@ from simulator.strategies import MatchedRandom, Oracle
 from simulator.synthetic.oracle import OraclePolicy, solve
 from simulator.synthetic.truth import truth_of
 
-ReportProgress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 _METRICS = ("total_return", "sharpe", "max_drawdown", "exposure", "trades", "long_share", "turnover", "hit_rate")
 ORACLE_LEVELS = 5
 
@@ -54,7 +54,7 @@ def play_windows(
     account: Account,
     limits: GuardLimits,
     seed: int,
-    report: ReportProgress,
+    report: WorkReport,
     thinking_time: ThinkingTime = 0.0,
 ) -> list[EpisodeResult]:
     """The team's backtests of all windows, side by side. A measured `thinking_time` is that of the whole batch that an
@@ -86,9 +86,7 @@ def window_tasks(
     ]
 
 
-def played(
-    tasks: Sequence[AgentTask[EpisodeResult]], loaded: LoadedTeam, report: ReportProgress
-) -> list[EpisodeResult]:
+def played(tasks: Sequence[AgentTask[EpisodeResult]], loaded: LoadedTeam, report: WorkReport) -> list[EpisodeResult]:
     """Play tasks of teams that all have the engine of `loaded`, whose name is shown, side by side."""
     report(loaded.name, 0, len(tasks))
     episodes = run_all(tasks, loaded.engine, on_finished=lambda done: report(loaded.name, done, len(tasks)))

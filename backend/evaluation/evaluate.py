@@ -23,7 +23,6 @@ from backend.decisions.document import EXAMPLE_DECISION, StoredDecision, write_d
 from backend.decisions.recording import episode_decisions
 from backend.evaluation.attribution import attribution
 from backend.evaluation.compare import (
-    ReportProgress,
     baselines,
     difference,
     mean_equity,
@@ -33,6 +32,7 @@ from backend.evaluation.compare import (
     window_tasks,
 )
 from backend.evaluation.trials import record_trial
+from backend.processes import WorkReport
 from backend.statistics.mean_interval import RESAMPLES
 from backend.store.records import EvaluationRecord
 from backend.store.store import Store
@@ -58,7 +58,7 @@ def measure(
     name: str,
     store: Store,
     run: str,
-    report: ReportProgress,
+    report: WorkReport,
     episodes: Mapping[str, list[EpisodeResult]] | None = None,
 ) -> Measurement:
     """Play `teams` (named `trained` and `warm_started`, and any others) and the baselines on the held-out windows.
@@ -100,7 +100,7 @@ def measure(
 
 
 def play_held_out(
-    config: Config, seats: Sequence[tuple[LoadedTeam, Market]], report: ReportProgress
+    config: Config, seats: Sequence[tuple[LoadedTeam, Market]], report: WorkReport
 ) -> list[list[EpisodeResult]]:
     """The backtests of the held-out windows, for each team and the market that it trades in. All have one engine, and
     are played side by side on it: many conversations at once take it less time than a few."""

@@ -11,7 +11,7 @@ def shown_difference(difference: Mapping[str, Any], tail_weight: float) -> tuple
     """The mean, the ends of its 95 % interval, and the unit: the net return in basis points. Of teams that are to avoid
     large losses (`tail_weight` above 0) that says too little; then it is the outcome score.
 
-    `difference` is one of `differences` in the document of `backend.training.rollout.held_out_value`.
+    `difference` is one of `differences` in the document of `backend.evaluation.held_out_value`.
     """
     key, scale, unit = "net_return", 1e4, "bp"
     if tail_weight > 0.0:

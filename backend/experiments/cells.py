@@ -16,10 +16,11 @@ import numpy as np
 
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import Account, account_of, limits_of, load_market, split, thinking_time_of
+from backend.builders.spans import spans_trained_on
 from backend.builders.strategies import NamedStrategy
 from backend.config.schema import Config
 from backend.evaluation.compare import play_windows
-from backend.evaluation.in_sample import IN_SAMPLE, overlaps, spans_trained_on
+from backend.evaluation.in_sample import IN_SAMPLE, overlaps
 from backend.evaluation.trials import digest_of_trial
 from backend.experiments.controls import TEACHER, TRAINED_HERE, UNTRAINED, shuffled_news, time_reversed
 from backend.experiments.folds import Fold, folds_of, with_fold

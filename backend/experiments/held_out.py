@@ -63,7 +63,7 @@ def value_of_arm(
     `evaluation.states` states, and a hash by which arms are known to have decided in the same ones. With who leaves
     all positions as they are comes `allowed`: how much more the best decision given all evidence is worth in the mean,
     where that is known."""
-    from backend.training.rollout.held_out_value import HOLDING, SCENARIOS, allowed_above_holding, row_of, values_in
+    from backend.evaluation.held_out_value import HOLDING, SCENARIOS, allowed_above_holding, row_of, values_in
 
     teams = [subject.at_temperature(0.0)] if isinstance(subject, LoadedTeam) else []
     queries, values = values_in(config, market, teams, report)

@@ -21,7 +21,13 @@ from typing import Any, Literal
 import numpy as np
 
 from backend.builders.market import Account, account_of, load_market
-from backend.builders.strategies import NamedStrategy, arguments_of_strategy, named_strategy, with_arguments
+from backend.builders.strategies import (
+    NamedStrategy,
+    arguments_of_strategy,
+    made_ready,
+    named_strategy,
+    with_arguments,
+)
 from backend.config.schema import Config
 from backend.evaluation.trials import TrialCount, count_trials, digest_of_trial
 from backend.experiments.tuning.drawing import Drawing, DrawnSet
@@ -168,10 +174,10 @@ def search_parameters(
     began = time.monotonic()
     config = market_settings(request)
     market = load_market(config.market, config.costs)
-    window = requested_window(market, request)
     account = account_of(config, market)
     strategy = named_strategy(request.strategy)
     ranges = ranges_of(strategy, request.ranges)
+    window = requested_window(market, request, _warm_up(strategy, ranges))
     searched, final = parts_of(window, request.test_share)
     folder: SearchFolder | None = None
     if request.name:
@@ -231,6 +237,19 @@ def _plan(
         "decide_every": searched.decide_every,
         "config": config.to_dict(),
     }
+
+
+def _warm_up(strategy: NamedStrategy, ranges: ParameterRanges) -> int:
+    """The most bars that the strategy needs before its first decision, with the ends of the ranges."""
+    taken, bars = arguments_of_strategy(strategy), list[int]()
+    for ends in itertools.product(*ranges.values()):
+        values = zip(ranges, ends, strict=True)
+        text = ",".join(f"{name}={round(end) if isinstance(taken[name], int) else end}" for name, end in values)
+        try:
+            bars.append(made_ready(with_arguments(strategy, text))[1])
+        except UserError:
+            continue  # it refuses these together, such as a fast average that is slower than the slow one
+    return max(bars, default=made_ready(strategy)[1])
 
 
 def ranges_of(strategy: NamedStrategy, given: Mapping[str, tuple[float, float]] | None) -> ParameterRanges:

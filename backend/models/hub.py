@@ -1,5 +1,4 @@
-"""A model or a data set from the model hub into a folder: config, tokenizer and safetensors, or a manifest and Parquet,
-never anything that may hold code.
+"""A model from the model hub into a folder: config, tokenizer and safetensors, never anything that may hold code.
 
 The files come into a folder beside the target and take its name when all of them are whole: sizes as the hub lists
 them, and the SHA-256 of the large ones. What was complete before an interrupt is not fetched again. The address of the
@@ -47,8 +46,6 @@ WANTED = (
     "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "model*.safetensors", INDEX,
 )  # fmt: skip
 _TIMEOUT = 30.0  # seconds for an answer about what is pulled
-_MOST_BYTES = 2 * 2**30  # of a data set
-_MODEL, _DATA_SET = "model", "data set"
 _POOL_LOG = logging.getLogger("concurrent.futures")
 
 
@@ -97,83 +94,26 @@ def pull_model(name: str, revision: str = "main", to: Path | None = None, models
         raise UserError(f"{target} is there already and was not pulled: give another folder with --to")
     partial = target.with_name(f".{target.name}.partial")
     _make_room(partial, files)
-
-    def fetch(patterns: list[str]) -> None:
-        with _explained(name, revision, endpoint), _without_words_of_threads():
-            snapshot_download(
-                name,
-                revision=commit,
-                local_dir=partial,
-                endpoint=endpoint,
-                token=token,
-                allow_patterns=patterns,
-                etag_timeout=_TIMEOUT,
-            )
-
-    fetch([CONFIG])
-    _check_architecture(name, partial, files)  # before its weights are fetched
-    fetch([file.name for file in files])
+    of_hub: dict[str, Any] = {"revision": commit, "endpoint": endpoint, "token": token, "etag_timeout": _TIMEOUT}
+    with _explained(name, revision, endpoint), _without_words_of_threads():
+        snapshot_download(name, local_dir=partial, allow_patterns=[CONFIG], **of_hub)
+        _check_architecture(name, partial, files)  # before its weights are fetched
+        snapshot_download(name, local_dir=partial, allow_patterns=[file.name for file in files], **of_hub)
     for file in files:
         _check_file(partial / file.name, file)
-    _take_its_place(partial, target, name, revision, commit, files)
+    with _explained(name, revision, endpoint):
+        _take_its_place(partial, target, name, commit, files)
     return Pulled(target, commit, len(files), size, True)
 
 
-def pull_data_set(name: str, revision: str, target: Path, manifest: str) -> Pulled:
-    """Download the data set `name` of the hub, at a branch, tag or commit, to the folder `target`: the file `manifest`
-    and the Parquet files beside it.
-
-    Raises as `pull_model` does, and `UserError` for a data set without that manifest or of more than 2 GiB.
-    """
-    if not is_hub_name(name):
-        raise UserError(f"{name!r} is no name of a data set on the hub: give hf://OWNER/NAME")
-    endpoint, token = _endpoint(), _token()
-    with _explained(name, revision, endpoint, _DATA_SET):
-        info = HfApi(endpoint=endpoint, token=token).dataset_info(
-            name, revision=revision, timeout=_TIMEOUT, files_metadata=True
-        )
-    commit = info.sha
-    if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{40}", commit):
-        raise UserError(f"{_host(endpoint)} names no commit for {name}: check that HF_ENDPOINT is a model hub")
-    files = [file for file in _listed(info.siblings or []) if file.name == manifest or file.name.endswith(".parquet")]
-    if manifest not in {file.name for file in files}:
-        raise UserError(
-            f"{name} has no {manifest} on the hub: give a data set of conversations as `sft` writes it into its folder "
-            "`data`"
-        )
-    size = sum(file.size for file in files)
-    if size > _MOST_BYTES:
-        raise UserError(f"{name} has {size / 2**30:,.1f} GiB on the hub, and at most 2 are fetched: choose another")
-    if _is_there(target, name, commit, files):
-        return Pulled(target, commit, len(files), size, False)
-    partial = target.with_name(f".{target.name}.partial")
-    _make_room(partial, files)
-    with _explained(name, revision, endpoint, _DATA_SET), _without_words_of_threads():
-        snapshot_download(
-            name,
-            repo_type="dataset",
-            revision=commit,
-            local_dir=partial,
-            endpoint=endpoint,
-            token=token,
-            allow_patterns=[file.name for file in files],
-            etag_timeout=_TIMEOUT,
-        )
-    for file in files:
-        _check_file(partial / file.name, file)
-    _take_its_place(partial, target, name, revision, commit, files)
-    return Pulled(target, commit, len(files), size, True)
-
-
-def _take_its_place(partial: Path, target: Path, name: str, revision: str, commit: str, files: list[HubFile]) -> None:
+def _take_its_place(partial: Path, target: Path, name: str, commit: str, files: list[HubFile]) -> None:
     """Record where the files are from, and give their folder its name."""
-    with _explained(name, revision, _endpoint()):
-        shutil.rmtree(partial / ".cache", ignore_errors=True)  # the library's notes of what it has fetched
-        record = {"name": name, "revision": commit, "files": {file.name: file.size for file in files}}
-        (partial / SOURCE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(partial, target)
+    shutil.rmtree(partial / ".cache", ignore_errors=True)  # the library's notes of what it has fetched
+    record = {"name": name, "revision": commit, "files": {file.name: file.size for file in files}}
+    (partial / SOURCE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    if target.exists():
+        shutil.rmtree(target)
+    os.replace(partial, target)
 
 
 def read_source(folder: Path) -> dict[str, Any] | None:
@@ -187,7 +127,11 @@ def read_source(folder: Path) -> dict[str, Any] | None:
 
 def _wanted(name: str, siblings: list[Any]) -> list[HubFile]:
     """Those of the model's files that are fetched. Raises `UserError` where what is needed is not among them."""
-    files = [file for file in _listed(siblings) if any(fnmatch(file.name, pattern) for pattern in WANTED)]
+    files = [
+        HubFile(one.rfilename, int(one.size or 0), None if one.lfs is None else one.lfs.sha256)
+        for one in sorted(siblings, key=lambda one: str(one.rfilename))
+        if any(fnmatch(one.rfilename, pattern) for pattern in WANTED) and "/" not in one.rfilename
+    ]
     names = {file.name for file in files}
     if CONFIG not in names or TOKENIZER not in names:
         raise UserError(
@@ -202,18 +146,6 @@ def _wanted(name: str, siblings: list[Any]) -> list[HubFile]:
         )
         raise UserError(f"{name} has no safetensors weights on the hub{others}: choose a model that has them")
     return files
-
-
-def _listed(siblings: list[Any]) -> list[HubFile]:
-    """The files at the top of what the hub lists, by name."""
-    return sorted(
-        (
-            HubFile(one.rfilename, int(one.size or 0), None if one.lfs is None else one.lfs.sha256)
-            for one in siblings
-            if "/" not in one.rfilename
-        ),
-        key=lambda file: file.name,
-    )
 
 
 def _is_there(target: Path, name: str, commit: str, files: list[HubFile]) -> bool:
@@ -286,81 +218,72 @@ def _without_words_of_threads() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(name: str, revision: str, endpoint: str, what: str = _MODEL) -> Iterator[None]:
+def _explained(name: str, revision: str, endpoint: str) -> Iterator[None]:
     """What goes wrong with the hub, as one sentence. The library's own texts are left out: they quote what a server
     sent."""
-    hub = _host(endpoint)
     try:
         yield
-    except GatedRepoError as error:
-        raise UserError(
-            f"{name} is gated: accept its terms on its page of the hub, and set HF_TOKEN to a token that may read it"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise UserError(f"{name} has no revision {revision!r}: give a branch, tag or commit with --revision") from error
-    except DisabledRepoError as error:
-        raise UserError(f"{name} was disabled on {hub}: choose another {what}") from error
-    except RepositoryNotFoundError as error:
-        raise UserError(
-            f"{hub} knows no {what} {name} that {_reader()} may see: check the name, or set HF_TOKEN to one that may "
-            "read it"
-        ) from error
-    except OfflineModeIsEnabled as error:
-        raise UserError("HF_HUB_OFFLINE is set, so nothing can be pulled: unset it, or copy the model here") from error
-    except LocalEntryNotFoundError as error:
-        cause = error.__cause__
-        if isinstance(cause, HfHubHTTPError):
-            raise _answered(cause, name, hub, what) from error
-        raise _unreachable(hub, cause or error, what) from error
-    except FileMetadataError as error:
-        raise UserError(f"{hub} does not answer as a model hub does: check HF_ENDPOINT") from error
-    except HfHubHTTPError as error:
-        raise _answered(error, name, hub, what) from error
-    except HTTPError as error:  # of the connection: refused, timed out, cut off, no such host, a proxy
-        raise _unreachable(hub, error, what) from error
-    except OSError as error:
-        if error.errno in DISK_FULL:
-            raise RunFailed(
+    except (HTTPError, OSError, ValueError, RuntimeError) as error:  # what a hub, its library or the disk may raise
+        raise _reason(error, name, revision, _host(endpoint)) from error
+
+
+def _reason(error: Exception, name: str, revision: str, hub: str) -> UserError | RunFailed:
+    """The error of the hub's library in words, and what to do."""
+    reader = "this token" if os.environ.get("HF_TOKEN", "").strip() else "a visitor without a token"
+    match error:
+        case UserError() | RunFailed():
+            return error
+        case GatedRepoError():
+            return UserError(
+                f"{name} is gated: accept its terms on its page of the hub, and set HF_TOKEN to one that may read it"
+            )
+        case RevisionNotFoundError():
+            return UserError(f"{name} has no revision {revision!r}: give a branch, tag or commit with --revision")
+        case DisabledRepoError():
+            return UserError(f"{name} was disabled on {hub}: choose another model")
+        case RepositoryNotFoundError():
+            return UserError(
+                f"{hub} knows no model {name} that {reader} may see: check the name, or set HF_TOKEN to one that may "
+                "read it"
+            )
+        case OfflineModeIsEnabled():
+            return UserError("HF_HUB_OFFLINE is set, so nothing can be pulled: unset it, or copy the model here")
+        case LocalEntryNotFoundError(__cause__=HfHubHTTPError() as cause):
+            return _reason(cause, name, revision, hub)
+        case FileMetadataError():
+            return UserError(f"{hub} does not answer as a model hub does: check HF_ENDPOINT")
+        case HfHubHTTPError(response=response):
+            status = response.status_code
+            if status in (401, 403):
+                return UserError(
+                    f"{hub} refuses {reader} the model {name} ({status}): set HF_TOKEN to one that may read it"
+                )
+            if status == 429:
+                return UserError(f"{hub} has had too many requests from here (429): try again later, or set HF_TOKEN")
+            if status >= 500:
+                return UserError(f"{hub} has a fault of its own ({status}): try again later")
+            return UserError(f"{hub} answers {status} for {name}: check the name and HF_ENDPOINT")
+        case LocalEntryNotFoundError() | HTTPError():  # the connection: refused, timed out, cut off, no such host
+            return UserError(
+                f"the model hub {hub} cannot be reached ({type(error.__cause__ or error).__name__}): check the "
+                "connection and HF_ENDPOINT, or copy the model's folder here from elsewhere"
+            )
+        case OSError(errno=number) if number in DISK_FULL:
+            return RunFailed(
                 f"the disk is full, so {name} could not be pulled: free some space and run the same command again, or "
                 "give another folder with --to"
-            ) from error
-        if error.errno is not None:
-            raise RunFailed(
+            )
+        case OSError(errno=int()):
+            return RunFailed(
                 f"{error.filename or 'the folder'} cannot be written ({error.strerror}): give another folder with --to"
-            ) from error
-        # The library's only other OSError: what came is longer or shorter than was announced.
-        raise UserError(
-            f"a file of {name} came cut short: run the same command again; files that are whole are kept"
-        ) from error
-    except (ValueError, RuntimeError) as error:  # no JSON where JSON belongs; the accelerated transfer failed
-        raise UserError(
-            f"what {hub} sent for {name} cannot be used ({type(error).__name__}): check HF_ENDPOINT, or try again later"
-        ) from error
-
-
-def _answered(error: HfHubHTTPError, name: str, hub: str, what: str) -> UserError:
-    """What an answer that is no success means."""
-    status = error.response.status_code
-    if status in (401, 403):
-        return UserError(
-            f"{hub} refuses {_reader()} the {what} {name} ({status}): set HF_TOKEN to one that may read it"
-        )
-    if status == 429:
-        return UserError(f"{hub} has had too many requests from here (429): try again later, or set HF_TOKEN")
-    if status >= 500:
-        return UserError(f"{hub} has a fault of its own ({status}): try again later")
-    return UserError(f"{hub} answers {status} for {name}: check the name and HF_ENDPOINT")
-
-
-def _unreachable(hub: str, error: BaseException, what: str) -> UserError:
-    return UserError(
-        f"the model hub {hub} cannot be reached ({type(error).__name__}): check the connection and HF_ENDPOINT, or "
-        f"copy the {what}'s folder here from elsewhere"
+            )
+        case OSError():  # the library's only other one: what came is longer or shorter than was announced
+            return UserError(
+                f"a file of {name} came cut short: run the same command again; files that are whole are kept"
+            )
+    return UserError(  # no JSON where JSON belongs; the accelerated transfer failed
+        f"what {hub} sent for {name} cannot be used ({type(error).__name__}): check HF_ENDPOINT, or try again later"
     )
-
-
-def _reader() -> str:
-    return "this token" if os.environ.get("HF_TOKEN", "").strip() else "a visitor without a token"
 
 
 def _endpoint() -> str:

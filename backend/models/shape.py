@@ -20,6 +20,7 @@ from cryptosentinel.llm.architecture import (
     text_config,
     vocabulary_of,
 )
+from cryptosentinel.llm.local.families import has_standard_blocks
 
 _HEAD_NORM = re.compile(r"\.(q|query)_(layer)?norm$")
 
@@ -50,6 +51,7 @@ class Shape:
     block           numbers in a block: the average where blocks differ
     outside         numbers outside of blocks, embedding and output layer: the last norm, say
     head_norms      whether queries and keys have norms
+    standard        whether the blocks are ones that `policies.fused_blocks` computes
     """
 
     vocabulary: int
@@ -65,6 +67,7 @@ class Shape:
     block: float
     outside: int
     head_norms: bool
+    standard: bool
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> Shape:
@@ -101,6 +104,7 @@ class Shape:
             block=in_blocks / layers,
             outside=whole - in_blocks - table * (1 if tied else 2),
             head_norms=any(_HEAD_NORM.search(name) for name, _ in blocks.named_modules()),
+            standard=has_standard_blocks(config),
         )
 
     @property

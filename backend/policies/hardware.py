@@ -4,6 +4,9 @@
 stays float32 with its gradient and its optimizer: an adapter, or in the mode `full` the whole copy. Losses, log-softmax
 and norms are float32: autocast leaves them so, and `token_logps` takes the logits there.
 
+**Compiled.** On a GPU in bfloat16, where there is a C compiler, torch compiles the blocks of the Llama family
+(`fused_blocks`) and the passes over the logits; the first steps of a process wait half a minute for it.
+
 **Checkpointing** (arXiv 1604.06174). A block keeps its input alone and is computed again in the backward pass. The
 gradient is the same; there is about one more forward pass.
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -31,7 +35,9 @@ from transformers import PreTrainedModel
 
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
+from backend.policies.fused_blocks import fuse
 from cryptosentinel.llm.architecture import blocks_of
+from cryptosentinel.llm.local.matrices import keep_products, products
 
 Precision = Literal["float32", "bfloat16"]
 Quantisation = Literal["none", "nf4"]
@@ -46,6 +52,7 @@ class Hardware:
     precision: Precision = "float32"
     checkpointing: bool = False
     quantization: Quantisation = "none"
+    compiled: bool = False  # blocks and log-probs by kernels that torch compiles
 
     @property
     def kind(self) -> DeviceKind:
@@ -83,13 +90,14 @@ class Hardware:
         self.carry(model)
 
     def prepare(self, model: PreTrainedModel) -> None:
-        """Let a model that is trained compute its blocks again in the backward pass, if that is wanted."""
-        if not self.checkpointing:
-            return
-        # Not by the library's switch, which works in training mode alone and so would turn dropout on: the model stays
-        # in evaluation mode, in which two passes of one policy are equal.
+        """Compile the blocks of a model that is trained, and let it compute them again in the backward pass, where that
+        is wanted."""
+        if self.compiled:
+            fuse(model)
         blocks: list[Any] = list(blocks_of(model, model.config)[1])
-        for block in blocks:
+        for block in blocks if self.checkpointing else ():
+            # Not by the library's switch, which works in training mode alone and so would turn dropout on: the model
+            # stays in evaluation mode, in which two passes of one policy are equal.
             block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
 
 
@@ -165,7 +173,21 @@ def hardware_of(training: TrainingConfig) -> Hardware:
                 f"training.{key} = {value} needs bitsandbytes, which is not installed: install cryptosentinel[qlora]"
             )
     precision = precision_on(training, "cpu" if device == "cpu" else "cuda")
-    return Hardware(device, precision, training.gradient_checkpointing, training.quantization)
+    compiled = compiled_on(training, "cpu" if device == "cpu" else "cuda")
+    return Hardware(device, precision, training.gradient_checkpointing, training.quantization, compiled)
+
+
+def compiled_on(training: TrainingConfig, kind: DeviceKind) -> bool:
+    """Whether blocks and log-probs are compiled on a kind of device: on a GPU in bfloat16, where it can be done."""
+    short = precision_on(training, kind) == "bfloat16" and training.quantization == "none"
+    return kind == "cuda" and short and _can_compile()
+
+
+def _can_compile() -> bool:
+    """Whether torch can make kernels for a GPU here: with Triton, and a C compiler that starts them."""
+    named = os.environ.get("CC")
+    compilers = [named] if named else ["gcc", "clang"]
+    return importlib.util.find_spec("triton") is not None and any(shutil.which(one) for one in compilers)
 
 
 def machine_memory(device: str = "cpu") -> int:
@@ -207,11 +229,14 @@ def _device(training: TrainingConfig) -> str:
     return "cuda:0"
 
 
-def describe_hardware(training: TrainingConfig) -> dict[str, Any]:
-    """What a run records of the hardware that it is trained on. Raises as `hardware_of` does."""
+def describe_hardware(training: TrainingConfig, former: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a run records of the hardware that it is trained on, and of a CPU who multiplies there. A resumed run
+    multiplies as its `former` record says. Raises as `hardware_of` does."""
     hardware = hardware_of(training)
-    name = torch.cuda.get_device_name(hardware.device) if hardware.kind == "cuda" else "cpu"
-    return {"device": name, "precision": hardware.precision}
+    if hardware.kind == "cuda":
+        return {"device": torch.cuda.get_device_name(hardware.device), "precision": hardware.precision}
+    keep_products((former or {}).get("products"))
+    return {"device": "cpu", "precision": hardware.precision, "products": products()}
 
 
 def hardware_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

@@ -1,9 +1,10 @@
 """Linear layers as they are trained: each one product, by the kernel that is quickest.
 
 A layer with a LoRA adapter is peft's, which adds W x and (alpha / r) B A x by operations of their own; each of them
-reads and writes all activations, and so does the pass back. Here the adapter is added to the weights, of which there
-are far fewer than activations, as it is where the engine samples. The numbers are the same but for the rounding of
-float32; shorter ones would round small adapters away, so there the layer is peft's own.
+reads and writes all activations, and so does the pass back. In float32 the adapter is added to the weights, of which
+there are far fewer than activations, as it is where the engine samples; the numbers are the same but for rounding. In
+bfloat16 that would round small adapters away, and so does peft, which adds two rounded products: a change below half a
+unit of W x is lost. There the adapter stands beside the weights, and the sum is rounded once.
 
 A layer without an adapter is torch's, with products by `cryptosentinel/llm/local/matrices.py`.
 """
@@ -41,6 +42,25 @@ class _WithAdapter(torch.autograd.Function):
         return of_x, None, None, product(of_inner.t(), x.t()), product(inner.t(), grad.t()).t()
 
 
+class BesideAdapter(torch.autograd.Function):
+    """y = W x + B A x in the numbers of x, shorter than the adapter's; W has no gradient. B stands beside W and A x
+    below x, so that the sum is rounded once and costs no pass over the activations."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
+        """x (N, in), weight W (out, in), down A (r, in), up B (out, r)."""
+        inner = x @ down.t()  # (N, r)
+        ctx.save_for_backward(x, inner, weight, down, up)
+        return torch.cat((x, inner), 1) @ torch.cat((weight, up), 1).t()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        x, inner, weight, down, up = ctx.saved_tensors
+        grad: Tensor = grads[0]
+        of_x, of_inner = (grad @ torch.cat((weight, up), 1)).split((weight.shape[1], up.shape[1]), 1)
+        return of_x + of_inner @ down, None, of_inner.t() @ x, grad.t() @ inner
+
+
 class _Plain(torch.autograd.Function):
     """y = W x + b."""
 
@@ -64,7 +84,7 @@ class _Plain(torch.autograd.Function):
 
 class AdaptedLinear(Linear):
     """Peft's layer, which computes the plain case in one operation: one active adapter, not merged, and everything in
-    float32 or float64. Any other case is peft's own."""
+    float32 or float64, or all but the adapter in bfloat16 under autocast. Any other case is peft's own."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """As peft's."""
@@ -74,7 +94,12 @@ class AdaptedLinear(Linear):
         base = cast(nn.Linear, self.base_layer)
         down, up = self.lora_A[adapter].weight, self.scaling[adapter] * self.lora_B[adapter].weight
         rows = x.reshape(-1, x.shape[-1])
-        return cast(Tensor, _WithAdapter.apply(rows, base.weight, base.bias, down, up)).view(*x.shape[:-1], -1)
+        if x.dtype == torch.bfloat16:
+            result = cast(Tensor, BesideAdapter.apply(rows, base.weight, down.to(x.dtype), up.to(x.dtype)))
+            result = result if base.bias is None else result + base.bias
+        else:
+            result = cast(Tensor, _WithAdapter.apply(rows, base.weight, base.bias, down, up))
+        return result.view(*x.shape[:-1], -1)
 
     def _adapter_of(self, x: Tensor) -> str | None:
         """The active adapter of the plain case, None in any other."""
@@ -88,8 +113,8 @@ class AdaptedLinear(Linear):
             return None
         if not isinstance(self.lora_dropout[adapter], nn.Identity):
             return None
-        down = cast(nn.Linear, self.lora_A[adapter])
-        return adapter if _exact(x, cast(nn.Linear, base).weight, down.weight) else None
+        weight, down = cast(nn.Linear, base).weight, cast(nn.Linear, self.lora_A[adapter]).weight
+        return adapter if _exact(x, weight, down) or _short(x, weight) else None
 
 
 class QuickLinear(nn.Linear):
@@ -107,6 +132,11 @@ def _exact(x: Tensor, *weights: Tensor) -> bool:
     """Whether all are of one type of numbers, which rounds as little as float32, and products stay in it."""
     alike = all(one.dtype == x.dtype for one in weights)
     return alike and x.dtype in _EXACT and not torch.is_autocast_enabled(x.device.type)
+
+
+def _short(x: Tensor, weight: Tensor) -> bool:
+    """Whether products are in bfloat16, and the layer's input and weights are so already."""
+    return x.dtype == weight.dtype == torch.bfloat16 and torch.is_autocast_enabled(x.device.type)
 
 
 def quicken(model: nn.Module) -> None:

@@ -134,7 +134,7 @@ def _blocks(
                 _tensor(queries, device),
                 _tensor(keys, device),
                 _tensor(at, device),
-                None if allowed is None else torch.from_numpy(allowed).to(device),
+                None if allowed is None else _tensor(allowed, device),
             )
         )
     return tuple(blocks), _tensor(places, device)
@@ -157,6 +157,14 @@ def attend(
             module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **named
         )
         return attended
+    return _attend_in_tree(query, key, value, tree, scaling, sliding_window), None
+
+
+@torch.compiler.disable
+def _attend_in_tree(
+    query: Tensor, key: Tensor, value: Tensor, tree: PrefixTree, scaling: float | None, window: int | None
+) -> Tensor:
+    """`attend` with a tree. Its shapes differ from one batch to the next, and it is kernels that no compiler fuses."""
     heads, width = query.shape[1], query.shape[3]
     by_node = [one[0].transpose(0, 1).flatten(1) for one in (query, key, value)]  # (N, heads x D)
     answers = []
@@ -165,7 +173,7 @@ def attend(
             pick(table, index).unflatten(-1, (-1, width)).transpose(1, 2)
             for table, index in zip(by_node, (block.queries, block.keys, block.keys), strict=True)
         )
-        allowed = block.seen(sliding_window)
+        allowed = block.seen(window)
         if allowed is not None and query.is_cuda:  # its kernels take a mask or grouped heads, not both
             keys, values = (one.repeat_interleave(heads // one.shape[1], 1) for one in (keys, values))
         answer = functional.scaled_dot_product_attention(
@@ -178,7 +186,7 @@ def attend(
             enable_gqa=True,
         )
         answers.append(answer.transpose(1, 2).reshape(-1, heads * width))
-    return pick(torch.cat(answers), tree.places).view(1, -1, heads, width), None
+    return pick(torch.cat(answers), tree.places).view(1, -1, heads, width)
 
 
 def pick(table: Tensor, index: Tensor) -> Tensor:
@@ -200,21 +208,21 @@ class SampledStates:
 
 
 def sampled_states(model: PreTrainedModel, ids: Tensor, mask: Tensor) -> SampledStates | None:
-    """The states before the sampled tokens of a batch, ids (B, T) and mask (B, T), by a pass over its tree; None where
-    a tree saves too little, or the model is one that `attend` does not compute."""
+    """The states before the sampled tokens of a batch, ids (B, T) and mask (B, T) on the CPU, by a pass over its tree;
+    None where a tree saves too little, or the model is one that `attend` does not compute."""
     if not _can_share(model):
         return None
-    tokens, sampled = ids.cpu().numpy(), mask.cpu().numpy()
+    tokens, sampled, device = ids.numpy(), mask.numpy(), model.device
     # Up to the last sampled token, which nothing follows.
     lengths = np.where(sampled.any(1), sampled.shape[1] - 1 - np.argmax(sampled[:, ::-1], 1), 0)
-    tree = prefix_tree(tokens, lengths, ids.device)
+    tree = prefix_tree(tokens, lengths, device)
     if len(tree.ids) > WORTHWHILE * ids.shape[0] * (ids.shape[1] - 1):
         return None
     row, position = np.nonzero(sampled)
     pairs = np.stack([tree.nodes[row, position - 1], tokens[row, position]])
     (before, target), index = np.unique(pairs, axis=1, return_inverse=True)
-    states = pick(_hidden_states(model, tree), _tensor(before, ids.device))
-    return SampledStates(states, _tensor(target, ids.device), _tensor(index, ids.device))
+    states = pick(_hidden_states(model, tree), _tensor(before, device))
+    return SampledStates(states, _tensor(target, device), _tensor(index, device))
 
 
 def _can_share(model: PreTrainedModel) -> bool:
@@ -251,8 +259,15 @@ def _hidden_states(model: PreTrainedModel, tree: PrefixTree) -> Tensor:
     return states[0]
 
 
-def _tensor(array: Ints, device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device)
+def _tensor(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    return sent(torch.from_numpy(array), device)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device. A GPU fetches it in its turn: nobody waits until that comes."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 AttentionInterface.register(ATTENTION, attend)

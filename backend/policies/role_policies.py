@@ -112,7 +112,7 @@ class RolePolicies:
     ) -> tuple[Tensor, Tensor]:
         """`token_logps` under the role's policy: log-probs and entropies, (B, T) each."""
         with self.hardware.computing():
-            return token_logps(self.activate(role), ids, mask, temperature, entropy_gradient)
+            return token_logps(self.activate(role), ids, mask, temperature, entropy_gradient, self.hardware.compiled)
 
     def anchor(self) -> None:
         """From here on, the reference of every role is its policy as it is now, no longer the base."""
@@ -127,11 +127,11 @@ class RolePolicies:
         with torch.no_grad(), self.hardware.computing():
             if role in self._anchors:
                 with self._anchored(role) as model:
-                    return token_logps(model, ids, mask, temperature)[0]
+                    return self._values(model, ids, mask, temperature)
             if self._peft is None:
-                return token_logps(self._base, ids, mask, temperature)[0]
+                return self._values(self._base, ids, mask, temperature)
             with self._peft.disable_adapter():
-                return token_logps(self._base, ids, mask, temperature)[0]
+                return self._values(self._base, ids, mask, temperature)
 
     def merged_state(self, role: str) -> dict[str, Tensor]:
         """The role's whole model for a decode engine: fp32 copies under the base's own parameter names.
@@ -215,6 +215,9 @@ class RolePolicies:
         if shape is not None:  # under the names that files have had from the beginning
             lora = {"r": shape.lora_rank, "alpha": shape.lora_alpha, "targets": list(shape.lora_targets)}
         return {"kind": "policy", "role": role, "mode": self.mode, "lora": lora, "base": self.base_fingerprint}
+
+    def _values(self, model: PreTrainedModel, ids: Tensor, mask: Tensor, temperature: float) -> Tensor:
+        return token_logps(model, ids, mask, temperature, compiled=self.hardware.compiled)[0]
 
     @contextmanager
     def _anchored(self, role: str) -> Iterator[PreTrainedModel]:

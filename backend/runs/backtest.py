@@ -57,7 +57,7 @@ from cryptosentinel.llm.engine import engine_notes
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Window
-from simulator.checks.altered_future import AlteredRun
+from simulator.checks.perturbation import AlteredRun
 from simulator.checks.verdict import LookaheadVerdict
 from simulator.errors import UserError
 from simulator.folders import sample_data

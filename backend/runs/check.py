@@ -20,8 +20,7 @@ from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.engine import RememberingEngine
 from cryptosentinel.scheduler import run_all
 from simulator.backtest.run import BacktestRun, Window
-from simulator.checks.lookahead import CheckProgress, Drive, drive_strategies
-from simulator.checks.verdict import LookaheadVerdict
+from simulator.checks.verdict import CheckProgress, Drive, LookaheadVerdict, drive_strategies, verdict_of_drive
 from simulator.errors import UserError
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
@@ -80,14 +79,16 @@ def check_case(request: CheckRequest) -> CheckCase:
     return CheckCase(name, drive, market, chosen.window, account.terms, tuple(notes), strategy)
 
 
-def history_verdict(case: CheckCase, seed: int, on_progress: CheckProgress | None = None) -> LookaheadVerdict | None:
-    """The look-ahead verdict on a strategy over the whole history; None for a team."""
-    if case.strategy is None:
-        return None
+def case_verdict(case: CheckCase, seed: int, on_progress: CheckProgress | None = None) -> LookaheadVerdict:
+    """The look-ahead verdict on a strategy over the whole history, or on a team over its window."""
     own = case.strategy
+    if own is None:
+        return verdict_of_drive(case.drive, case.market, case.window, case.account, seed)
     subject = replace(own, load=own.load or (lambda: own.make))
     played = play_strategy(subject, case.market, case.window, case.account)
-    return lookahead_verdict(played, whole=True, seed=seed, on_progress=on_progress)
+    verdict = lookahead_verdict(played, whole=True, seed=seed, on_progress=on_progress)
+    assert verdict is not None  # there is a `load`
+    return verdict
 
 
 def _checked_team(name: str, config: Config) -> LoadedTeam:

@@ -11,6 +11,8 @@ from pathlib import Path
 from pyarrow import ArrowException
 from pyarrow.parquet import read_schema
 
+from backend.builders.strategies import made_ready, named_strategies, named_strategy
+from backend.config.schema import model_named
 from backend.training.curriculum.queries import WARM_UP_BARS
 from simulator.data.catalog import Catalog, SeriesInfo
 from simulator.errors import UserError
@@ -63,28 +65,33 @@ class BacktestChoices:
         lengths = {symbol: -(last - first) // DAY_MS for symbol, (first, last) in spans.items()}
         return tuple(sorted(sorted(lengths, key=lambda symbol: (lengths[symbol], symbol))[:_SYMBOLS]))
 
-    def days(self, symbols: Sequence[str], timeframe: str, resample: str = "") -> tuple[date, date]:
-        """The first day on which a decision on all these symbols can be made, and the day after their last bar.
-
-        Before the first decision there must be history for the team's tools. Raises `UserError` where nothing is left.
+    def days(
+        self, symbols: Sequence[str], timeframe: str, resample: str = "", warm_up: int = WARM_UP_BARS
+    ) -> tuple[date, date]:
+        """The first day on which a decision on all these symbols can be made, which `warm_up` bars must come before,
+        and the day after their last bar. Raises `UserError` where nothing is left.
         """
         spans = [self._used(symbol, timeframe, resample) for symbol in symbols]
         if not spans:
             raise UserError("no symbol is chosen: choose at least one")
         traded = resample or timeframe
         interval = TIMEFRAMES[traded]
-        first = max(start for start, _ in spans) + WARM_UP_BARS * interval
+        first = max(start for start, _ in spans) + warm_up * interval
         days = _day(first + DAY_MS - 1), _day(min(end for _, end in spans) + interval + DAY_MS - 1)
         if days[0] >= days[1]:
             raise UserError(
-                f"{', '.join(symbols)} have too few {traded} bars in common: {WARM_UP_BARS} must come before the "
+                f"{', '.join(symbols)} have too few {traded} bars in common: {warm_up} must come before the "
                 "first decision; choose other symbols or finer bars"
             )
         return days
 
     def suggested_days(self, symbols: Sequence[str], timeframe: str, resample: str = "") -> tuple[date, date]:
-        """The window of the first choice: the last weeks of what `days` allows. Raises `UserError` as that does."""
-        first, last = self.days(symbols, timeframe, resample)
+        """The window of the first choice: the last weeks of what `days` allows a team, or where it allows none, a
+        strategy that needs no history. Raises `UserError` as that does."""
+        try:
+            first, last = self.days(symbols, timeframe, resample)
+        except UserError:
+            first, last = self.days(symbols, timeframe, resample, 0)
         length = min(_DAYS, max(1, _MOST_BARS * TIMEFRAMES[resample or timeframe] // DAY_MS))
         return max(first, last - timedelta(days=length)), last
 
@@ -101,6 +108,19 @@ class BacktestChoices:
         used = max(served, key=lambda one: TIMEFRAMES[one.timeframe])
         assert used.first is not None and used.last is not None
         return used.first, used.last
+
+
+def warm_up_of(names: Sequence[str]) -> int:
+    """The bars that must come before the first decision of all these teams and strategies; of a user's own, which is
+    not imported for it, 0."""
+    known, bars = named_strategies(), [0]
+    for name in names:
+        word, colon, _ = name.partition(":")
+        if word in known:
+            bars.append(made_ready(named_strategy(name))[1])
+        elif not colon or model_named(name):
+            bars.append(WARM_UP_BARS)
+    return max(bars)
 
 
 def _serves(one: SeriesInfo, timeframe: str, resample: str) -> bool:

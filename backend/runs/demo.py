@@ -16,6 +16,7 @@ from backend.evaluation.evaluate import (
     verdict,
     write_example,
 )
+from backend.evaluation.held_out_value import SCENARIOS, value_sentence
 from backend.policies.hardware import describe_hardware
 from backend.processes import Workers, started
 from backend.reporting.report import write_report
@@ -35,7 +36,6 @@ from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.rl_job import check_training, processes_for, run_rl
-from backend.training.rollout.held_out_value import SCENARIOS, value_sentence
 from backend.training.start import begin
 from cryptosentinel.agents.registry import roles_of
 from simulator.documents import read_document

@@ -21,6 +21,11 @@ from backend.evaluation.evaluate import (
 )
 from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict, judged
 from backend.evaluation.gate_data import held_out_rules
+from backend.evaluation.held_out_value import (
+    greedy_teams,
+    held_out_value,
+    value_sentence,
+)
 from backend.evaluation.in_sample import IN_SAMPLE, overlaps
 from backend.models.manifest import MANIFEST, read_manifest, team_folder
 from backend.models.team_digest import team_digest
@@ -32,11 +37,6 @@ from backend.runs.requests import RUNS, SILENT, STORE, EvaluateRequest, Observer
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.run_record import new_run_id, recorded_run, store_at, stored_config
 from backend.store.store import Store
-from backend.training.rollout.held_out_value import (
-    greedy_teams,
-    held_out_value,
-    value_sentence,
-)
 from simulator.backtest.run import Window
 from simulator.market.market import Market
 

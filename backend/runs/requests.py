@@ -5,6 +5,7 @@ A field of a request that is left out changes nothing: then the configuration de
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,8 @@ from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config, model_named
 from backend.models.manifest import MANIFEST, SAMPLE_TEAM, read_manifest, team_folder
 from simulator.errors import UserError
-from simulator.folders import data_folder, sample_data
-from simulator.market.timeframes import parse_time
+from simulator.folders import data_folder, sample_data, timeframes_in
+from simulator.market.timeframes import TIMEFRAMES, parse_time
 
 if TYPE_CHECKING:  # they import torch and pandas, which take seconds
     from backend.builders.market import Account
@@ -33,16 +34,40 @@ GENERATED, RECORDED_TRAINING = "demo", "recorded_training"  # presets
 def check_subject(name: str) -> None:
     """Raise `UserError` where `name` is neither that of a team or strategy nor a folder, nor `module:Class`."""
     known = sorted(set(BASELINES) - {"matched_random", "oracle"})  # these two need arguments
+    path, _, attribute = name.partition(":")
+    if path.endswith(".py"):
+        raise UserError(_about_file(Path(path), attribute))
     if name in (SCRIPTED, PROMPTED, SAMPLE_TEAM, *known) or model_named(name) or ":" in name or Path(name).exists():
         return
     if installed(STRATEGY.group, name):
         return
     named = [SCRIPTED, PROMPTED, SAMPLE_TEAM, *known]
+    if "," in name and all(part.strip() in named or Path(part.strip()).exists() for part in name.split(",")):
+        each = " ".join(f"--team {part.strip()}" for part in name.split(","))
+        raise UserError(f"no team is called '{name}': name each by itself, as {each}")
     raise UserError(
         f"no team '{name}'{suggestion(name, named)}: give 'scripted', 'sample' (a shipped trained team), 'model' (see "
         f"engine.model) or 'model=NAME', a strategy ({', '.join(known)}), your own as module:Class, a recording, or "
         f"the folder of a finished training (one that holds {MANIFEST})"
     )
+
+
+def _about_file(path: Path, attribute: str) -> str:
+    """How to name a strategy in the Python file `path`, which is read and not run."""
+    if not path.is_file():
+        return f"{path}: there is no such file; name your own strategy as module:Class, like my_module:MyStrategy"
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        return f"{path}: is not valid Python ({error}); fix it first"
+    classes = [one for one in tree.body if isinstance(one, ast.ClassDef)]
+    deciding = [one.name for one in classes if any(getattr(part, "name", "") == "decide" for part in one.body)]
+    where = f" in the folder {path.parent}" if path.parent != Path() else ""
+    named = [attribute] if attribute else deciding
+    if not named:
+        return f"{path}: has no class with a method decide(self, view, account); add one, and name it {path.stem}:CLASS"
+    each = " or ".join(f"{path.stem}:{one}" for one in named)
+    return f"{path} is a file; name its strategy as a module{where}: {each}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +129,21 @@ class MarketRequest(RunRequest):
     def on(self, source: Config | str | None) -> Config:
         """As for every request. Where a data source of the user's own is set, what it gives is in `market.data`."""
         config = super().on(source)
-        if not config.market.source or config.market.data:
-            return config
-        return load_config(config, options=self._from_source(config))
+        market = config.market
+        if market.source and not market.data:
+            return load_config(config, options=self._from_source(config))
+        there = timeframes_in(Path(market.data)) if market.data else set()
+        if len(there) == 1 and there <= TIMEFRAMES.keys() and not self._sets_timeframe(source):
+            [only] = there
+            if TIMEFRAMES[market.timeframe] % TIMEFRAMES[only]:  # nor can its bars be made of those
+                return load_config(config, options={"market.timeframe": only, "market.resample": ""})
+        return config
+
+    def _sets_timeframe(self, source: Config | str | None) -> bool:
+        """Whether the user states the timeframe; the presets do so for the sample."""
+        keys = {one.partition("=")[0].strip() for one in self.overrides}
+        own = isinstance(source, Config) or (isinstance(source, str) and source.endswith(".toml"))
+        return bool(self.timeframe or self.resample or own or keys & {"market.timeframe", "market.resample"})
 
     @staticmethod
     def _from_source(config: Config) -> dict[str, Any]:
@@ -230,8 +267,8 @@ class EvaluateRequest(MarketRequest):
 class SftRequest(MarketRequest):
     """Supervised fine-tuning of each role on the best conversations of the teams in `sources`; `folder` becomes a team.
 
-    A source is `scripted`, `warm_start` (the base model itself), the folder of a trained team, or a data set of
-    conversations: its folder, or `hf://OWNER/NAME` on the model hub.
+    A source is `scripted`, `warm_start` (the base model itself), the folder of a trained team, or of a data set of
+    conversations.
     """
 
     sources: tuple[str, ...] = ("scripted",)

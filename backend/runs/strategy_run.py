@@ -9,9 +9,8 @@ from typing import Any
 from backend.builders.strategies import NamedStrategy
 from backend.config.plugins import describe_failure
 from simulator.backtest.run import BacktestResult, Window, run_backtest
-from simulator.checks.lookahead import CheckProgress
 from simulator.checks.outside_reads import outside_reads, reads_note
-from simulator.checks.verdict import SKIPPED, LookaheadCheck, LookaheadVerdict, RecordedStrategy
+from simulator.checks.verdict import SKIPPED, CheckProgress, LookaheadCheck, LookaheadVerdict, RecordedStrategy
 from simulator.errors import UserError
 from simulator.market.market import Market
 
@@ -45,8 +44,8 @@ def play_strategy(subject: NamedStrategy, market: Market, window: Window, terms:
             strategy = subject.make()
             recorded = RecordedStrategy(strategy)
             result = run_backtest(own, recorded, window, **terms)
-    except UserError:
-        raise
+    except UserError as error:
+        raise type(error)(f"{subject.name}: {error}") from error
     except Exception as error:
         if subject.load is None:
             raise

@@ -145,7 +145,8 @@ def _prepared(
             f"run {run} was trained on other data (its hash differs from that of {market.source} now): resume "
             "with the same files, or start a new run"
         )
-    account, hardware = account_of(config, market), describe_hardware(config.training)
+    former = opened.run(run).config.get("hardware", {}) if request.resume else {}
+    account, hardware = account_of(config, market), describe_hardware(config.training, former)
     origin = dict(opened.run(run).config.get("origin", {}) if request.resume else request.origin)
     not_scored = unknown_to_training(account)
     if origin:
@@ -157,7 +158,7 @@ def _prepared(
         notes.append(f"training does not score {', '.join(not_scored)}; `evaluate` and `backtest` do")
     if market.truth is None:  # of a generated market all parts are alike
         notes += part_notes(market, split(market, config.market, config.team.horizon_bars))
-    other_hardware = hardware_change(opened.run(run).config.get("hardware", {}), hardware) if request.resume else None
+    other_hardware = hardware_change(former, hardware)
     if other_hardware:
         notes.append(other_hardware)
     observer.started(RunStart(run, folder, config, market, account, notes=tuple(notes)))

@@ -44,11 +44,19 @@ def choose_window(market: Market, request: WindowRequest, warm_up: int = WARM_UP
     if start is not None:
         first_asked = -((begin - start) // interval) - 1  # the first close at or after `start`
     first = max(first_asked, warm_up, 0)
+    there = f"there are bars from {format_time(begin)} to {format_time(int(market.open_time[-1]))} UTC"
+    if start is not None and start > market.open_time[-1]:
+        raise DataError(
+            f"{market.source}: the start {request.start} lies after the data: {there}; choose an earlier one"
+        )
+    if end is not None and end <= begin:
+        raise DataError(f"{market.source}: the end {request.end} lies before the data: {there}; choose a later one")
+    if start is not None and end is not None and start >= end:
+        raise UserError(f"the start {request.start} is not before the end {request.end}: choose an earlier start")
     if first >= last:
         raise DataError(
             f"{market.source}: the window is too short: {warm_up} bars of history must come before its first "
-            f"decision and at least one bar after; there are bars from {format_time(begin)} to "
-            f"{format_time(int(market.open_time[-1]))}. Choose other dates or a finer timeframe"
+            f"decision and at least one bar after; {there}. Choose other dates or a finer timeframe"
         )
     notes = []
     if first > first_asked:

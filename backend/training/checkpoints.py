@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import TypeAdapter
 
@@ -25,6 +26,9 @@ from simulator.files import DISK_FULL
 
 KEPT = 2
 _STATE = "state.json"
+
+
+_Kind = TypeVar("_Kind", "TrainingState", LearnerState)
 
 
 @dataclass
@@ -61,7 +65,7 @@ def save_checkpoint(
         policies.save(partial / "policies")
         for role, learner in learners.items():
             learner.trainer.save(partial / f"trainer-{role}.safetensors")
-            (partial / f"learner-{role}.json").write_text(json.dumps(learner.state.to_dict()))
+            (partial / f"learner-{role}.json").write_text(json.dumps(asdict(learner.state)))
             valid = learner.last_valid_parameters
             if valid is not None:
                 write_tensors(partial / f"good-{role}.safetensors", valid, {"kind": "good", "role": role})
@@ -115,37 +119,25 @@ def load_newest(folder: Path, policies: RolePolicies, learners: Mapping[str, Lea
 def load_checkpoint(path: Path, policies: RolePolicies, learners: Mapping[str, Learner]) -> TrainingState:
     """Put policies and learners where they were. Raises `UserError` for a checkpoint of another model or a damaged
     one."""
-    try:
-        state = read_state(path / _STATE)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path / _STATE} cannot be read ({error}): remove {path} to go on from the one before"
-        ) from error
+    way_out = f"remove {path} to go on from the one before"
+    state = read_kept(path / _STATE, TrainingState, way_out)
     policies.load(path / "policies")
     for role, learner in learners.items():
         learner.trainer.load(path / f"trainer-{role}.safetensors")
+        learner.state = read_kept(path / f"learner-{role}.json", LearnerState, way_out)
         kept = path / f"good-{role}.safetensors"
-        valid = read_tensors(kept)[0] if kept.is_file() else None
-        learner.restore(_learner_state(path / f"learner-{role}.json"), valid)
+        learner.last_valid_parameters = read_tensors(kept)[0] if kept.is_file() else None
     return state
 
 
-def read_state(path: Path) -> TrainingState:
-    """The state in a file of JSON. Raises `OSError`, and `ValueError` for anything else than a state."""
-    document = read_document(path, nan=True)
-    if not isinstance(document, dict) or "step" not in document:
-        raise ValueError("it names no step")
-    unknown = sorted(document.keys() - {one.name for one in fields(TrainingState)})
-    if unknown:
-        raise ValueError(f"it has what no state has: {', '.join(unknown)}")
-    return TypeAdapter(TrainingState).validate_python(document)
-
-
-def _learner_state(path: Path) -> LearnerState:
-    """What a learner remembers of its steps."""
+def read_kept(path: Path, kind: type[_Kind], way_out: str) -> _Kind:
+    """What a run kept in a file of JSON, with all its fields and no other. Raises `UserError`, which ends with the
+    `way_out`, for anything else."""
     try:
-        return LearnerState.from_dict(read_document(path))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise UserError(
-            f"{path} cannot be read ({error}): remove {path.parent} to go on from the one before"
-        ) from error
+        document = read_document(path, nan=True)
+        named = {one.name for one in fields(kind)}
+        if not isinstance(document, dict) or document.keys() != named:
+            raise ValueError(f"it must hold {', '.join(sorted(named))} and nothing else")
+        return TypeAdapter(kind).validate_python(document)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}): {way_out}") from error

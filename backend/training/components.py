@@ -16,36 +16,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from backend.config.training import TrainingConfig
-from backend.policies.role_policies import RolePolicies
 from backend.policies.weight_sync import Publisher, publisher
 from backend.processes import ALONE, Workers
 from backend.training.algorithm.credit import RoleCredit
 from backend.training.checkpoints import TrainingState
 from backend.training.curriculum.curriculum import StepPlan
-from backend.training.curriculum.queries import QueryPool
-from backend.training.learning.step_data import StepData
+from backend.training.learning.learner import StepData
 from backend.training.recorder import TrainingRecorder
-from backend.training.rollout.collect import RolloutSettings
-from backend.training.rollout.sharding import ShardCollector
+from backend.training.rollout.sharding import RolloutParts, ShardCollector
 from backend.training.rollout.shared_shards import SharedShards, TrainingPlace
-from cryptosentinel.llm.engine import Engine
-from cryptosentinel.team import Team
 
 
 @dataclass(frozen=True)
-class TrainingParts:
-    """What every process that rolls out has, whoever learns: the team over its engine, where the windows come from, and
-    what writes the records. `folder` is the run's; `workers` share what there is to roll out, and `place` is where a
-    helper among them finds the rest."""
+class TrainingParts(RolloutParts):
+    """What every process of a training has, whoever learns: what rolls out, and what writes the records. `folder` is
+    the run's; `workers` share what there is to roll out, and `place` is where a helper among them finds the rest."""
 
-    config: TrainingConfig
-    settings: RolloutSettings
-    team: Team
-    engine: Engine
-    policies: RolePolicies
-    pool: QueryPool
-    validation_pool: QueryPool
     recorder: TrainingRecorder
     folder: Path
     workers: Workers = ALONE
@@ -59,12 +45,12 @@ class TrainingParts:
     @cached_property
     def collector(self) -> ShardCollector:
         """Rolls shards out."""
-        return ShardCollector(self.team, self.engine, self.publisher, self.pool, self.settings, self.config)
+        return ShardCollector(self, self.publisher)
 
     @cached_property
     def shards(self) -> SharedShards:
         """Rolls all shards of a step out, and of a validation, here and in helpers."""
-        return SharedShards(self.collector, self.policies, self.pool, self.workers, self.place)
+        return SharedShards(self.collector, self.workers, self.place)
 
 
 @dataclass(frozen=True)

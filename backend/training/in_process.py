@@ -11,10 +11,10 @@ from backend.training.checkpoints import TrainingState, load_newest, save_checkp
 from backend.training.components import LearningStep, RolloutBatch, TrainingParts
 from backend.training.curriculum.curriculum import StepPlan
 from backend.training.learning.helper_gradients import HelperGradients
-from backend.training.learning.learner import Learner
+from backend.training.learning.learner import Learner, StepData
 from backend.training.learning.role_trainer import GradientPool
-from backend.training.learning.step_data import StepData
 from backend.training.learning.training_metrics import team_metrics
+from backend.training.rollout.sharding import Shard
 from backend.training.trainer import Trainer
 from cryptosentinel.scheduler import Throughput
 
@@ -58,12 +58,12 @@ class LocalRollouts:
         step, stage, throughput = plan.step, plan.stage, Throughput()
         queries = self._collector.queries(step, stage)
         shards = self._shards.roll_out(step, queries, throughput)
-        team = [group for shard in shards for group in shard.team]
-        practice = [group for shard in shards for group in shard.practice]
-        outcomes = self._collector.role_outcomes(team, stage)
-        records = self._recorder.rollouts(step, stage.number, team, practice, outcomes)
+        whole = Shard([one for part in shards for one in part.team], [one for part in shards for one in part.practice])
+        outcomes = self._collector.role_outcomes(whole.team, stage)
+        records = self._recorder.rollouts(step, stage.number, whole, outcomes)
         metrics = {"stage": float(stage.number), **team_metrics(records)}
-        return RolloutBatch(StepData(stage, team, [*team, *practice], outcomes), metrics, throughput.metrics())
+        data = StepData(stage, whole.team, [*whole.team, *whole.practice], outcomes)
+        return RolloutBatch(data, metrics, throughput.metrics())
 
 
 class LocalLearners:

@@ -14,7 +14,9 @@ Without norms of queries and keys Q + K less in lora, 2 Q + 2 K less in full. Al
 bfloat16 the inputs of norms still take 4 bytes (lora 2 H + Q + K, full 4 H + Q + K) and the others 2, but in `full`
 each linear layer keeps its input for itself, 3 H more; and there is a bfloat16 copy of what is trained. Gradient
 checkpointing keeps N H a block, and one block in full while it is computed again. The logits of S sampled tokens take
-S V times 4 bytes, `LOGIT_COPIES` times. The KV cache has 2 K numbers a token and block.
+S V times 4 bytes, `LOGIT_COPIES` times. Compiled blocks (`policies.fused_blocks`) keep what products take and give and
+what attention needs, N (4 H + 3 Q + 4 K + 3 I + 7 r) times 2 bytes, and compiled log-probs S V numbers twice. The KV
+cache has 2 K numbers a token and block.
 
 Phases follow one another, so the peak is what is always held plus the largest phase.
 """
@@ -23,12 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from backend.config.schema import Config
 from backend.models.shape import Shape
 from backend.policies.adapter_shapes import largest_rank
-from backend.policies.hardware import DeviceKind, Precision, Quantisation, precision_on
+from backend.policies.hardware import DeviceKind, Precision, Quantisation, compiled_on, precision_on
 from cryptosentinel.agents.registry import ROLES, roles_of
 from cryptosentinel.llm.local.matrices import copies_head
 from cryptosentinel.team import TOKENS_PER_COIN
@@ -38,7 +40,7 @@ Phase = Literal["always", "rollouts", "updates", "publishing"]
 GIB = 2**30
 FLOAT = 4  # bytes
 LOGIT_COPIES, ENTROPY_COPIES = 4, 6  # logits, log-probs, products of the entropy; with a gradient through the entropy
-MOMENTS = {"adamw": 2, "adamw8bit": 0.5, "sgd": 1, "adafactor": 0}  # a row and a column of a matrix are next to nothing
+MOMENTS = {"adamw": 2, "adamw8bit": 0.5}
 NF4_BITS = 4.127  # with double quantization (arXiv 2305.14314, section 3)
 BACKWARD_COPIES = 4  # of the MLP's width: gradients of the product, of SiLU, of gate and up
 # Measured: the C library's heap on a CPU, by mode and checkpointing; torch's allocator on a GPU.
@@ -55,36 +57,26 @@ _LEAST_CONTEXT = 2560  # that is suggested: shorter ones hold no decision with f
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What the estimate depends on besides the architecture.
-
-    rank              of the largest adapter; all are counted with it, on all linear layers
-    precision         of the frozen base and of matrix products
-    answering         precision of the engine in this process
-    micro_tokens      padded tokens of a micro-batch, N, of which `micro_sampled` are sampled, S
-    rows, context     conversations that are decoded at once, and tokens of the longest
-    entropy           whether the entropy has a gradient
-    moments           numbers that the optimizer keeps for each that is trained
-    anchored          whether the KL is to initial weights that are not the base
-    shared            whether the training starts a vLLM server on the trainer's device
-    """
+    """What the estimate depends on besides the architecture."""
 
     roles: int = len(ROLES)
     weights: Literal["lora", "full"] = "lora"
-    rank: int = 16
-    precision: Precision = "float32"
+    rank: int = 16  # of the largest adapter; all are counted with it, on all linear layers
+    precision: Precision = "float32"  # of the frozen base and of matrix products
     quantization: Quantisation = "none"
     engine: Literal["local", "vllm"] = "local"
-    answering: Precision = "float32"
-    micro_tokens: int = 8192
-    micro_sampled: int = 4096
-    rows: int = DECODE_ROWS
-    context: int = 4096
-    entropy: bool = False
-    moments: float = 2
+    answering: Precision = "float32"  # of the engine in this process
+    micro_tokens: int = 8192  # padded tokens of a micro-batch, N
+    micro_sampled: int = 4096  # the sampled ones of these, S
+    rows: int = DECODE_ROWS  # conversations that are decoded at once
+    context: int = 4096  # tokens of the longest of them
+    entropy: bool = False  # whether it has a gradient
+    moments: float = 2  # numbers that the optimizer keeps for each that is trained
     checkpointing: bool = False
-    anchored: bool = False
+    anchored: bool = False  # whether the KL is to initial weights that are not the base
     device: DeviceKind = "cpu"
-    shared: bool = True
+    compiled: bool = False  # whether blocks and log-probs are compiled (`Hardware.compiled`)
+    shared: bool = True  # whether the training starts a vLLM server on the trainer's device
 
     @property
     def number(self) -> int:
@@ -152,6 +144,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
         moments=MOMENTS[training.optimizer],
         anchored=bool(training.start_from) and training.kl > 0.0,
         device=device,
+        compiled=compiled_on(training, device),
         shared=served and not engine.url,
     )
 
@@ -166,8 +159,11 @@ def estimate(shape: Shape, plan: MemoryPlan) -> Estimate:
         Need("optimizer", "always", round(plan.roles * plan.moments * own * FLOAT)),
         Need("copies to roll back to", "always", plan.roles * own * FLOAT),
         *_updates(shape, plan, own),
-        *(_in_process(shape, plan) if plan.engine == "local" else _server(shape, plan) if plan.shared else ()),
     ]
+    if plan.engine == "local":
+        needs += _in_process(shape, plan)
+    elif plan.shared:
+        needs.append(_server(shape, plan))
     if plan.anchored:
         needs.append(Need("initial weights of the roles", "always", plan.roles * own * FLOAT))
         needs.append(Need("a role's weights while its initial ones answer", "updates", own * FLOAT))
@@ -177,7 +173,8 @@ def estimate(shape: Shape, plan: MemoryPlan) -> Estimate:
 def _updates(shape: Shape, plan: MemoryPlan, own: int) -> list[Need]:
     """What one role's optimizer step takes besides weights and optimizer; it trains `own` numbers."""
     slack = HEAP_SLACK[plan.weights, plan.checkpointing] if plan.device == "cpu" else DEVICE_SLACK
-    logits = plan.micro_sampled * shape.vocabulary * FLOAT * (ENTROPY_COPIES if plan.entropy else LOGIT_COPIES)
+    copies = FLOAT * (ENTROPY_COPIES if plan.entropy else LOGIT_COPIES)
+    logits = plan.micro_sampled * shape.vocabulary * (2 * plan.number if plan.compiled else copies)
     backward = BACKWARD_COPIES * plan.micro_tokens * shape.intermediate * plan.number
     return [
         Need("what is trained, in bfloat16", "updates", 0 if plan.number == FLOAT else own * plan.number),
@@ -192,9 +189,13 @@ def activations(shape: Shape, plan: MemoryPlan) -> int:
     """Bytes that are kept of a micro-batch for its backward pass, logits apart."""
     hidden, heads, wide = shape.hidden, shape.queries + shape.keys, 4 * shape.intermediate
     normed = heads if shape.head_norms else 0
-    if plan.weights == "lora":
+    inner = round(sum(one.share for one in shape.linears)) * plan.rank
+    if plan.weights == "lora" and plan.compiled and shape.standard:
+        in_float, last = 0, 0  # what each product takes and gives, and what attention does
+        short = 4 * hidden + 3 * heads + shape.keys + 3 * shape.intermediate + inner
+    elif plan.weights == "lora":
         in_float, last = 2 * hidden + normed, 0
-        short = 2 * hidden + 2 * heads + wide + round(sum(one.share for one in shape.linears)) * plan.rank
+        short = 2 * hidden + 2 * heads + wide + inner
     else:
         in_float, last = 4 * hidden + normed, 2 * hidden * FLOAT
         short = (2 if plan.number == FLOAT else 5) * hidden + 2 * heads + normed + wide
@@ -228,13 +229,12 @@ def _in_process(shape: Shape, plan: MemoryPlan) -> Iterator[Need]:
     yield Need("engine: merging one role", "publishing", 2 * (shape.body + shape.embedding) * FLOAT)
 
 
-def _server(shape: Shape, plan: MemoryPlan) -> Iterator[Need]:
-    """A vLLM server in bfloat16: weights once, adapters beside them. It reserves `engine.gpu_share` anyway."""
-    half = FLOAT // 2
-    yield Need("vLLM: weights", "always", shape.parameters * half)
-    yield Need("vLLM: adapters", "always", plan.roles * shape.adapter(plan.rank) * half)
-    yield Need("vLLM: KV cache", "always", 2 * shape.keys * shape.layers * plan.rows * plan.context * half)
-    yield Need("vLLM: context and graphs", "always", SERVER_RUNTIME)
+def _server(shape: Shape, plan: MemoryPlan) -> Need:
+    """A vLLM server in bfloat16: weights once, adapters beside them, the KV cache. It reserves `engine.gpu_share`
+    anyway."""
+    numbers = shape.parameters + plan.roles * shape.adapter(plan.rank)
+    numbers += 2 * shape.keys * shape.layers * plan.rows * plan.context
+    return Need("vLLM: weights, adapters, KV cache, graphs", "always", numbers * FLOAT // 2 + SERVER_RUNTIME)
 
 
 def memory_verdict(needed: Estimate, memory: int) -> str:
@@ -247,52 +247,37 @@ def memory_verdict(needed: Estimate, memory: int) -> str:
     )
 
 
-def require(config: Config, shape: Shape, device: DeviceKind, memory: int) -> None:
-    """Raise `UserError`, with settings that fit, where a training takes more than `memory` bytes."""
+def require(config: Config, shape: Shape, device: DeviceKind, memory: int) -> str:
+    """The verdict on a training. Raises `UserError`, with what takes less, where it takes more than `memory` bytes."""
     needed = estimate(shape, plan_of(config, shape, device))
-    if needed.total > memory:
-        changed, least = settings_that_fit(config, shape, device, memory)
-        settings = ", ".join(f"{name}={value}" for name, value in changed.items())
-        raise UserError(
-            f"{memory_verdict(needed, memory)}. "
-            + (f"Set {settings}: that takes {gib(least)}" if least <= memory else
-               f"No setting makes it fit (the least is {gib(least)}): take a smaller base or a larger machine")
-        )  # fmt: skip
+    verdict = memory_verdict(needed, memory)
+    if needed.total <= memory:
+        return verdict
+    less = [f"{setting} ({gib(total)})" for total, setting in smaller(config, shape, device) if total < needed.total]
+    raise UserError(f"{verdict}. Take {', '.join([*less, 'a smaller base'])} or a larger machine")
 
 
-def settings_that_fit(config: Config, shape: Shape, device: DeviceKind, memory: int) -> tuple[dict[str, Any], int]:
-    """Settings to change until the training fits, those that save the most first, and the bytes it takes then."""
-    changed: dict[str, Any] = {}
-    total = estimate(shape, plan_of(config, shape, device)).total
-    while total > memory:
-        tried = [(_with(config, name, value), name, value) for name, value in _smaller(config, shape, device)]
-        totals = [estimate(shape, plan_of(one, shape, device)).total for one, _, _ in tried]
-        if not totals or min(totals) >= total:
-            break
-        total = min(totals)
-        config, name, value = tried[totals.index(total)]
-        changed[name] = value
-    return changed, total
-
-
-def _smaller(config: Config, shape: Shape, device: DeviceKind) -> Iterator[tuple[str, Any]]:
-    """Settings that take less memory than the configuration's."""
+def smaller(config: Config, shape: Shape, device: DeviceKind) -> list[tuple[int, str]]:
+    """What the training takes with one setting changed, and that setting, the least first."""
     training, engine, plan = config.training, config.engine, plan_of(config, shape, device)
-    yield from [("training.weights", "lora")] if training.weights == "full" else []
-    yield from [("training.gradient_checkpointing", True)] if not training.gradient_checkpointing else []
-    if device == "cuda":
-        yield from [("training.precision", "auto")] if plan.precision == "float32" else []
-        yield from [("training.quantization", "nf4")] if training.quantization == "none" else []
-    yield from [("engine.concurrency", engine.concurrency // 2)] if plan.shared and engine.concurrency > 1 else []
-    if plan.context > _LEAST_CONTEXT:
-        yield "engine.context_tokens", max(_LEAST_CONTEXT, plan.context // 2)
-    if training.micro_batch_tokens > plan.context:
-        yield "training.micro_batch_tokens", max(plan.context, training.micro_batch_tokens // 2)
-
-
-def _with(config: Config, name: str, value: Any) -> Config:
-    section, _, key = name.partition(".")
-    return config.model_copy(update={section: getattr(config, section).model_copy(update={key: value})})
+    whole, context = training.weights == "full", max(_LEAST_CONTEXT, plan.context // 2)
+    micro = max(plan.context, training.micro_batch_tokens // 2)
+    settings = [
+        ("training", "weights", "lora", whole),
+        ("training", "gradient_checkpointing", True, not training.gradient_checkpointing),
+        ("training", "precision", "auto", device == "cuda" and plan.precision == "float32"),
+        ("training", "quantization", "nf4", device == "cuda" and training.quantization == "none" and not whole),
+        ("training", "micro_batch_tokens", micro, training.micro_batch_tokens > plan.context),
+        ("engine", "concurrency", engine.concurrency // 2, plan.shared and engine.concurrency > 1),
+        ("engine", "context_tokens", context, plan.context > _LEAST_CONTEXT),
+    ]
+    found = []
+    for section, key, value, applies in settings:
+        if applies:
+            part = getattr(config, section).model_copy(update={key: value})
+            plan = plan_of(config.model_copy(update={section: part}), shape, device)
+            found.append((estimate(shape, plan).total, f"{section}.{key}={value}"))
+    return sorted(found)
 
 
 def gib(size: float) -> str:

@@ -23,11 +23,14 @@ from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.training_metrics import market_move, ordered_exposure
 from backend.training.rollout.collect import Practice, Rollout
+from backend.training.rollout.sharding import Shard
 from backend.training.wandb_logger import WandbLogger
 from cryptosentinel.agents.registry import MANAGER, SUB_AGENTS
 from cryptosentinel.conversation.transcript import Transcript
 from simulator.documents import parse_json
 from simulator.files import write_whole
+
+RoleOutcomes = Mapping[str, Sequence[Sequence[float]]]  # by role, of each rollout of each query
 
 
 class TrainingRecorder:
@@ -92,55 +95,35 @@ class TrainingRecorder:
         for name, value in values.items():
             self._tensorboard.add_scalar(name, value, step)
 
-    def rollouts(
-        self,
-        step: int,
-        stage: int,
-        team: Sequence[Sequence[Rollout]],
-        practice: Sequence[Sequence[Practice]],
-        role_outcomes: Mapping[str, Sequence[Sequence[float]]],
-    ) -> list[RolloutRecord]:
+    def rollouts(self, step: int, stage: int, rolled: Shard, role_outcomes: RoleOutcomes) -> list[RolloutRecord]:
         """Write queries, rollouts, conversations and delegations of a step; returns the rollouts' records.
 
-        `role_outcomes` are those of `team` (`rollout.role_outcomes`). Practice has conversations, but no team, so no
-        rollout and no delegation.
+        `role_outcomes` are those of the team's rollouts (`rollout.role_outcomes`). Practice has conversations, but no
+        team, so no rollout and no delegation.
         """
-        queries, records, trajectories = self._records(step, stage, team, practice, role_outcomes)
+        queries, records, trajectories = self._records(step, stage, rolled, role_outcomes)
         self.store.add_queries(queries)
         self.store.add_rollouts(records)
         self.store.add_trajectories(trajectories)
         return records
 
-    def shard(
-        self,
-        step: int,
-        stage: int,
-        shard: int,
-        team: Sequence[Sequence[Rollout]],
-        practice: Sequence[Sequence[Practice]],
-        role_outcomes: Mapping[str, Sequence[Sequence[float]]],
-    ) -> None:
-        """Write the part `shard` of a step as `rollouts` does, whole or, where it is stored, not at all."""
-        queries, records, trajectories = self._records(step, stage, team, practice, role_outcomes)
-        mark = ShardRecord(self.run, step, shard, len(queries), len(records), len(trajectories))
+    def shard(self, step: int, stage: int, number: int, rolled: Shard, role_outcomes: RoleOutcomes) -> None:
+        """Write the shard `number` of a step as `rollouts` does, whole or, where it is stored, not at all."""
+        queries, records, trajectories = self._records(step, stage, rolled, role_outcomes)
+        mark = ShardRecord(self.run, step, number, len(queries), len(records), len(trajectories))
         self.store.add_shard(mark, queries, records, trajectories)
 
     def _records(
-        self,
-        step: int,
-        stage: int,
-        team: Sequence[Sequence[Rollout]],
-        practice: Sequence[Sequence[Practice]],
-        role_outcomes: Mapping[str, Sequence[Sequence[float]]],
+        self, step: int, stage: int, rolled: Shard, role_outcomes: RoleOutcomes
     ) -> tuple[list[QueryRecord], list[RolloutRecord], list[TrajectoryRecord]]:
-        groups: list[Sequence[Rollout | Practice]] = [*team, *practice]
+        groups: list[Sequence[Rollout | Practice]] = [*rolled.team, *rolled.practice]
         queries = [
             QueryRecord(self.run, step, query.number, stage, query.symbols, query.bar, query.view().now, query.seed)
             for query in (group[0].query for group in groups)
         ]
         records: list[RolloutRecord] = []
         trajectories: list[TrajectoryRecord] = []
-        for place, group in enumerate(team):
+        for place, group in enumerate(rolled.team):
             move = market_move(group[0].query, self._horizon)  # of all rollouts of the window
             for position, one in enumerate(group):
                 records.append(self._rollout(step, one, move))
@@ -152,7 +135,7 @@ class TrainingRecorder:
                     )
                     for call, transcript in zip(one.subs, one.decision.transcripts[1:], strict=True)
                 ]
-        for attempts in practice:
+        for attempts in rolled.practice:
             for attempt in attempts:
                 trajectories += [
                     self._trajectory(step, attempt, call, transcript, None, attempt.shared_outcome)

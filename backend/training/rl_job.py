@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend.builders.plugins import load_plugins, reward_of
+from backend.builders.spans import spans_trained_on
 from backend.config.schema import Config, ConfigError
-from backend.evaluation.compare import ReportProgress
-from backend.evaluation.in_sample import spans_trained_on
 from backend.models.architectures import architecture_of
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.models.registry import START
 from backend.models.shape import Shape
 from backend.policies.hardware import hardware_of, machine_memory
-from backend.processes import ALONE, Workers, cores
+from backend.processes import ALONE, Workers, WorkReport, cores
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.chosen_recipe import credit_of, recipe_of
@@ -25,7 +24,7 @@ from backend.training.components import TrainingParts
 from backend.training.in_process import helper_gradients, local_learners, local_trainer
 from backend.training.memory_estimate import require
 from backend.training.recorder import TrainingRecorder
-from backend.training.rollout.rollout_parts import begun_parts
+from backend.training.rollout.sharding import begun_parts
 from backend.training.rollout.shared_shards import TrainingPlace
 from backend.training.start import NANO, begin, require_start, start_of
 from backend.training.trainer import Progress, Trainer
@@ -50,7 +49,7 @@ def run_rl(
     store: Store,
     run: str,
     folder: Path,
-    report: ReportProgress,
+    report: WorkReport,
     on_progress: Callable[[Progress], None],
     workers: Workers = ALONE,
 ) -> TrainingResult:
@@ -90,27 +89,10 @@ def training_parts(
     the files of its metrics go to `metrics_folder`. `workers` share the shards of a step."""
     start = start_of(config.training, folder)
     rolling = begun_parts(config, market, run, base, start)
-    recorder = TrainingRecorder(
-        store,
-        run,
-        metrics_folder,
-        config.team.horizon_bars,
-        config.training.wandb_project,
-        config.store.keep,
-    )
-    return TrainingParts(
-        config.training,
-        rolling.settings,
-        rolling.team,
-        rolling.engine,
-        rolling.policies,
-        rolling.pool,
-        rolling.validation_pool,
-        recorder,
-        folder,
-        workers,
-        TrainingPlace(config, base, start),
-    )
+    horizon, project, keep = config.team.horizon_bars, config.training.wandb_project, config.store.keep
+    recorder = TrainingRecorder(store, run, metrics_folder, horizon, project, keep)
+    place = TrainingPlace(config, base, start)
+    return TrainingParts(**vars(rolling), recorder=recorder, folder=folder, workers=workers, place=place)
 
 
 def write_team(config: Config, folder: Path, base: Path, trainer: Trainer, market: Market) -> None:

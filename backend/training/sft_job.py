@@ -25,17 +25,17 @@ from torch import Tensor
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import split
 from backend.builders.plugins import load_plugins
+from backend.builders.spans import spans_trained_on
 from backend.builders.teams import model_team, with_prompts_for
 from backend.config.load import config_from_dict
 from backend.config.schema import LEAST_ANSWER, Config, ConfigError
-from backend.evaluation.compare import ReportProgress
-from backend.evaluation.in_sample import spans_trained_on
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.policies.adapters import save_versions
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.role_policies import RolePolicies
 from backend.policies.tensor_files import read_tensors, write_tensors
+from backend.processes import WorkReport
 from backend.statistics.mean_interval import RESAMPLES
 from backend.store.run_record import versions
 from backend.training.curriculum.queries import QueryPool, gross_limit, pools_of
@@ -55,7 +55,7 @@ from backend.training.sft.datasets import (
 )
 from backend.training.sft.role_scores import compare_roles, score_roles
 from backend.training.sft.sft_trainer import Example, SftSettings, SupervisedTrainer, pad_examples
-from backend.training.sft.shared_data import fetch_data_set, is_data_set, shared_rows, with_counts
+from backend.training.sft.shared_data import is_data_set, shared_rows, with_counts
 from backend.training.start import NANO, begin
 from cryptosentinel.agents.registry import STANDARD, roles_of
 from cryptosentinel.llm.architecture import positions_of
@@ -67,9 +67,8 @@ from simulator.files import write_whole
 from simulator.folders import check_links
 from simulator.market.market import Market
 
-STATE, DATA, COLLECTED, TRAINING, ADAPTERS, SCORES, SHARED = (
-    "sft.json", "data", "collected", "training", "adapters", "scores.json", "shared",
-)  # fmt: skip
+STATE, DATA, COLLECTED, TRAINING = "sft.json", "data", "collected", "training"
+ADAPTERS, SCORES = "adapters", "scores.json"
 _BATCH_TOKENS = 2048  # a step, with padding
 _VALIDATION_SHARE = 0.1  # of the states, on which only the imitation loss is taken
 _CHUNK = 32  # states whose conversations are written at a time
@@ -89,7 +88,7 @@ class SftResult:
     losses: dict[str, Sequence[float] | None]
 
 
-def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path, report: ReportProgress) -> SftResult:
+def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path, report: WorkReport) -> SftResult:
     """Collect, choose, train and score in `folder`, going on with what is there.
 
     `sources` are the teams that are listened to, as `collection.sources_of` takes them, and data sets that were made
@@ -113,10 +112,7 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     if (folder / SCORES).is_file():
         return _finished(folder)
     shared = [
-        row
-        for source in sources
-        if is_data_set(source)
-        for row in shared_rows(source, fetch_data_set(source, folder / SHARED), roles_of(config.team.roles))
+        row for source in sources if is_data_set(source) for row in shared_rows(source, roles_of(config.team.roles))
     ]
     base = begin(config, market, folder, report)
     config = config.model_copy(update={"team": with_prompts_for(config.team, base)})
@@ -137,10 +133,7 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     trained_on = spans_trained_on(config, market)
     write_manifest(folder, TeamManifest.of(config, base=base_name, adapters=ADAPTERS, trained_on=trained_on))
     scores = _scores(config, market, base, folder, policies, codec, report)
-    _write(
-        folder / SCORES,
-        {"roles": scores, "losses": losses, "versions": versions()},
-    )
+    _write(folder / SCORES, {"roles": scores, "losses": losses, "versions": versions()})
     return SftResult(folder, manifest, scores, losses)
 
 
@@ -187,16 +180,14 @@ def _data_set(
     folder: Path,
     policies: RolePolicies,
     codec: ChatFormat,
-    report: ReportProgress,
+    report: WorkReport,
 ) -> dict[str, Any]:
     """The manifest of the data set, which is made unless it is there: what teams said, and `shared`, the rows of data
     sets from elsewhere."""
     if (folder / DATA / DATA_MANIFEST).is_file():
         return read_data_manifest(folder / DATA)
-    rows, counts = select(
-        _collect(config, market, sources, folder, policies, codec, report),
-        Selection(_VALIDATION_SHARE, config.sft_seed),
-    )
+    selection = Selection(_VALIDATION_SHARE, config.sft_seed)
+    rows, counts = select(_collect(config, market, sources, folder, policies, codec, report), selection)
     rows, counts = [*rows, *shared], with_counts(counts, shared)
     document = {
         "sources": list(sources),
@@ -218,7 +209,7 @@ def _collect(
     folder: Path,
     policies: RolePolicies,
     codec: ChatFormat,
-    report: ReportProgress,
+    report: WorkReport,
 ) -> list[ScoredConversation]:
     """All conversations of all sources about the same states of the training part, chunk by chunk."""
     settings, horizon = config.sft, config.team.horizon_bars
@@ -256,7 +247,7 @@ def _read_collected(path: Path) -> list[ScoredConversation]:
 
 
 def _train_role(
-    config: Config, folder: Path, role: str, policies: RolePolicies, codec: ChatFormat, report: ReportProgress
+    config: Config, folder: Path, role: str, policies: RolePolicies, codec: ChatFormat, report: WorkReport
 ) -> tuple[float, float] | None:
     """Train a role's adapter on its rows, going on from its checkpoint; the imitation losses before and after.
 
@@ -273,13 +264,13 @@ def _train_role(
 
 
 def _fit(
-    config: Config, folder: Path, role: str, policies: RolePolicies, examples: Sequence[Example], report: ReportProgress
+    config: Config, folder: Path, role: str, policies: RolePolicies, examples: Sequence[Example], report: WorkReport
 ) -> None:
     """All steps of one role; a checkpoint now and then, from which they go on."""
     settings, path = config.sft, folder / TRAINING / f"{role}.safetensors"
     trainer = SupervisedTrainer(
         policies.trainable(role),
-        lambda ids, mask: policies.logps(role, ids.to(policies.device), mask.to(policies.device))[0],
+        lambda ids, mask: policies.logps(role, ids, mask)[0],
         examples,
         SftSettings(
             steps=settings.steps,
@@ -350,7 +341,7 @@ def _imitation_loss(policies: RolePolicies, role: str, examples: Sequence[Exampl
     with torch.no_grad():
         for start in range(0, len(examples), 8):
             ids, mask = pad_examples(examples[start : start + 8])
-            logps, _ = policies.logps(role, ids.to(policies.device), mask.to(policies.device))
+            logps, _ = policies.logps(role, ids, mask)
             total -= float(logps.sum())
             tokens += int(mask.sum())
     return total / tokens
@@ -363,7 +354,7 @@ def _scores(
     folder: Path,
     policies: RolePolicies,
     codec: ChatFormat,
-    report: ReportProgress,
+    report: WorkReport,
 ) -> dict[str, dict[str, Any]]:
     """Each role's held-out score as the base, as it is now, and as the scripted team, on the same states and draws."""
     settings, horizon = config.sft, config.team.horizon_bars

@@ -15,13 +15,12 @@ from backend.builders.loaded_team import scripted_team, team_settings
 from backend.builders.market import split
 from backend.config.schema import Config, ConfigError
 from backend.config.training import TrainingConfig
-from backend.evaluation.compare import ReportProgress
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, team_folder, write_manifest
 from backend.models.registry import START, base_of_team, resolve_base
-from backend.processes import ALONE, Workers
+from backend.processes import ALONE, Workers, WorkReport
 from backend.training.curriculum.queries import QueryPool, gross_limit
 from backend.training.rollout.collect import rollout_settings
-from backend.training.rollout.expected_value import check_within_evidence, evidence_values, expected_values
+from backend.training.rollout.expected_value import check_within_evidence, decisions_in, evidence_values, scores_in
 from backend.training.sft.spoken_markets import spoken_markets
 from backend.training.sft.warm_start import make_nano
 from cryptosentinel.agents.registry import roles_of
@@ -43,7 +42,7 @@ def require_start(training: TrainingConfig) -> None:
         resolve_base(training.base_model)
 
 
-def begin(config: Config, market: Market, folder: Path, report: ReportProgress, workers: Workers = ALONE) -> Path:
+def begin(config: Config, market: Market, folder: Path, report: WorkReport, workers: Workers = ALONE) -> Path:
     """The base model of the run in `folder`, made or copied there unless it is there already or lies elsewhere; with
     `training.start_from` the weights to begin with as well. Raises `UserError` where either cannot be had."""
     if config.training.start_from:
@@ -143,7 +142,7 @@ def _copy(source: Path, target: Path) -> None:
         copy_folder(source, unfinished)
 
 
-def _make(config: Config, market: Market, base: Path, report: ReportProgress, workers: Workers) -> None:
+def _make(config: Config, market: Market, base: Path, report: WorkReport, workers: Workers) -> None:
     """Nano, warm-started on the training part of the market. Raises `DataError` for a teacher that knows too much."""
     horizon = config.team.horizon_bars
     part = split(market, config.market, horizon).train
@@ -164,5 +163,5 @@ def _check_teacher(config: Config, market: Market, part: tuple[int, int]) -> Non
     queries = QueryPool(market, *part, horizon, beliefs=beliefs).draw(config.nano_seed, 0, _TEACHER_STATES, easy=False)
     settings = rollout_settings(config, 1)
     hidden = [replace(query, belief=None) for query in queries]
-    values = expected_values(teacher.team, teacher.engine, hidden, settings, config.nano_seed)
-    check_within_evidence(f"nano.teacher = {config.nano.teacher}", values.scores, evidence_values(queries, settings))
+    scores = scores_in(decisions_in(teacher.team, teacher.engine, hidden, settings, config.nano_seed))
+    check_within_evidence(f"nano.teacher = {config.nano.teacher}", scores, evidence_values(queries, settings))

@@ -17,8 +17,7 @@ from backend.store.records import AdapterRecord
 from backend.training.checkpoints import TrainingState
 from backend.training.components import LearnerPool, RolloutSource, StateStore, TrainingParts
 from backend.training.curriculum.curriculum import Curriculum, StepPlan
-from backend.training.learning.learner import MAX_IDLE_STEPS
-from backend.training.learning.step_data import tokens_of
+from backend.training.learning.learner import MAX_IDLE_STEPS, tokens_of
 from backend.training.validation import validate
 from cryptosentinel.scheduler import FILLING, SPEED
 from cryptosentinel.team import derive_seed

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simulator.backtest.metrics import compute
 from simulator.backtest.refusals import REFUSED, OrderRefusal, refusal_text
 from simulator.backtest.trades import Trade, trades_of, with_excursions
-from simulator.errors import DataError
+from simulator.errors import DataError, UserError
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import AccountView, Fill, Rejection
@@ -26,6 +26,7 @@ from simulator.exchange.orders import Cancel, Order, OrderRequest, Replace, Targ
 from simulator.exchange.rules import SymbolRules, down_to
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market, MarketView, set_index
+from simulator.market.timeframes import format_time
 
 _SMALLEST_CHANGE = 0.005  # of equity: a smaller change of exposure is not worth an order
 
@@ -221,6 +222,7 @@ class BacktestRun:
         """Submit `requests` at this close and stay there. They are late by the times that their decisions took, one for
         each of them; none: they took none."""
         self._acted = self._exchange.index
+        check_requests(requests, int(self.market.open_time[self._exchange.index]) + self.market.interval)
         for request, milliseconds in zip(requests, thinking_ms or [0] * len(requests), strict=True):
             self._exchange.submit(request, milliseconds)
 
@@ -247,6 +249,21 @@ class BacktestRun:
     def result(self) -> BacktestResult:
         """The result so far: of the whole window when `done`, else up to the present bar."""
         return result_of(self._exchange, self.window.start, self.window.decide_every)
+
+
+def check_requests(requests: object, time: int) -> None:
+    """Raise `UserError` where what was decided at `time` (ms) is not a list of orders."""
+    if isinstance(requests, list | tuple) and all(isinstance(one, OrderRequest) for one in requests):
+        return
+    wrong = (
+        requests
+        if not isinstance(requests, list | tuple)
+        else next(one for one in requests if not isinstance(one, OrderRequest))
+    )
+    raise UserError(
+        f"decide returned {wrong!r:.60} at {format_time(time)} UTC, which is not a list of orders: return orders, such"
+        " as [Order('BTCUSDT', 0.1)] or what orders_for_target(view, account, symbol, exposure) gives, and [] for none"
+    )
 
 
 class AccountAtClose:

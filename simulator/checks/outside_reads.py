@@ -58,33 +58,29 @@ def reads_note(reads: AbstractSet[str]) -> str | None:
 
 
 def _heard(event: str, values: Sequence[Any]) -> None:
-    if not _watching:
-        return
-    reads = _watching.get(threading.get_ident())
+    reads = _watching.get(threading.get_ident()) if _watching else None
     if reads is None:
         return
+    name: str | None = None
     if event == "open":
         name = _file(values[0], values[1], values[2])
     elif event == "sqlite3.connect":
         name = _file(values[0], "r", 0)
     elif event == "socket.connect":
-        name = f"from {_address(values[1])}"
+        address = values[1]
+        name = f"from {address[0] if isinstance(address, tuple) and address else address}"
     elif event == "subprocess.Popen":
         name = f"what {os.path.basename(os.fsdecode(values[0]))} answers"
-    else:
-        return
     if name is not None:
         reads.add(name)
 
 
 def _file(path: object, mode: object, flags: object) -> str | None:
     """How a file that was opened is called; None for what is no data, or was opened for writing only."""
-    if not isinstance(path, str | bytes | os.PathLike):
-        return None  # a descriptor: its file was opened before
+    written = isinstance(flags, int) and bool(flags & os.O_WRONLY)
     if isinstance(mode, str):
-        if not ("r" in mode or "+" in mode):
-            return None
-    elif isinstance(flags, int) and flags & os.O_WRONLY:
+        written = "r" not in mode and "+" not in mode
+    if written or not isinstance(path, str | bytes | os.PathLike):  # the file of a descriptor was opened before
         return None
     full = os.path.abspath(os.fsdecode(path))
     of_python = (sys.prefix + os.sep, sys.base_prefix + os.sep)
@@ -92,9 +88,4 @@ def _file(path: object, mode: object, flags: object) -> str | None:
         return None
     if "\0" in full or not os.path.isfile(full):
         return None
-    here = os.getcwd() + os.sep
-    return full.removeprefix(here)
-
-
-def _address(address: object) -> str:
-    return str(address[0]) if isinstance(address, tuple) and address else str(address)
+    return full.removeprefix(os.getcwd() + os.sep)

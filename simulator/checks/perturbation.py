@@ -1,24 +1,30 @@
-"""Variants of a market for the checks: truncated at the close of a bar, perturbed after it, or with a later beginning.
+"""Markets that agree with a market in everything that was known at a close, and in nothing else.
 
-Truncated and perturbed markets agree with the market in everything that was known at that close. Each function treats
-every field of `Market`. The truth is dropped: nothing that a strategy may use depends on it.
+A market is truncated there, perturbed after it, or begun later. An `AlteredFuture` is perturbed after each close in
+turn: who decides in it as in the real market has used nothing later, whatever way it looked. Each decision is a cut,
+and a whole run is tested in the time of one run. Each function treats every field of `Market`. The truth is dropped:
+nothing that a strategy may use depends on it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from simulator.arrays import FloatArray
+from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import DataError
 from simulator.market.events import FundingEvent, NewsItem
-from simulator.market.market import Market
+from simulator.market.market import Bars, Indicator, Market, MarketView, name_of, values_of
+from simulator.market.resample import CoarseBars, resample_arrays
 from simulator.market.series import BOOK_COLUMNS, DataSeries, OrderBooks
 from simulator.market.signs import PrivateSigns
-from simulator.market.timeframes import BAR_COLUMNS
+from simulator.market.timeframes import BAR_COLUMNS, bar_start
 
 TREATED = frozenset(
     {
@@ -27,6 +33,8 @@ TREATED = frozenset(
     }
 )  # fmt: skip
 
+_RELATIVE, _ABSOLUTE = 1e-9, 1e-12  # differences of indicators that are rounding; the latter times the largest value
+_HOLES = 0.05  # share of later bars that are absent
 _HEADLINES = (
     "buyers return after a quiet week",
     "outage at a large venue, withdrawals are paused",
@@ -58,7 +66,7 @@ def perturbed(market: Market, index: int, rng: np.random.Generator) -> Market:
     before the close of `index`. Equal states of `rng` give equal markets.
     """
     now = _close_of(market, index)
-    bars = _other_bars(market, index, rng)
+    bars = _other_columns(market, index, rng)
     partial = market.partial
     if partial is not None:
         partial = partial.copy()
@@ -92,25 +100,61 @@ def begun_at(market: Market, index: int) -> Market:
     )
 
 
-def with_room(market: Market) -> Market:
-    """The market with one absent bar at its end, so that orders of its last close have a bar to wait for."""
-    absent = np.full((1, len(market.symbols)), np.nan)
-    bars: dict[str, Any] = {name: np.concatenate([getattr(market, name), absent]) for name in BAR_COLUMNS}
-    return replace(
-        market,
-        open_time=np.append(market.open_time, market.open_time[-1] + market.interval),
-        **bars,
-        partial=None,
-        signs=None if market.signs is None else _with_a_row(market.signs),
-        truth=None,
-    )
-
-
 def _rows(market: Market, rows: slice) -> dict[str, Any]:
     """The fields that have a row a bar, with these rows only."""
     arrays: dict[str, Any] = {name: getattr(market, name)[rows].copy() for name in ("open_time", *BAR_COLUMNS)}
     arrays["partial"] = None if market.partial is None else market.partial[rows].copy()
     return {**arrays, "signs": None if market.signs is None else market.signs.rows(rows)}
+
+
+def other_bars(known: Mapping[str, FloatArray], count: int, rng: np.random.Generator, holes: float) -> dict[str, Any]:
+    """`count` bars of a symbol, (count,) by column, which go on from its `known` ones, (k,) by column, on another path
+    with other volumes and spreads. A share of `holes` is absent."""
+    closes = known["close"][~np.isnan(known["close"])]
+    moves = np.diff(np.log(closes[-1000:]))
+    scale = float(moves.std()) if len(moves) > 1 and moves.std() > 0.0 else 0.01
+    # A jump of the whole level, so that the very next open is another one by far more than a tick, and a random walk
+    # that is folded into a band, so that it ends nowhere that no market goes.
+    path = rng.normal(0.0, 0.5) + np.cumsum(rng.normal(0.0, scale, count + 1))
+    prices = (closes[-1] if len(closes) else 100.0) * np.exp(np.abs((path - 1.0) % 4.0 - 2.0) - 1.0)
+    first, final = prices[:-1], prices[1:]
+    wicks = np.exp(np.abs(rng.normal(0.0, scale, (2, count))))
+    volume, spread = (_typical(known[name], without) for name, without in (("volume", 1.0), ("half_spread", 2e-4)))
+    made = {
+        "open": first,
+        "high": np.maximum(first, final) * wicks[0],
+        "low": np.minimum(first, final) / wicks[1],
+        "close": final,
+        "volume": volume * np.exp(rng.normal(0.0, 1.0, count)),
+        "half_spread": np.minimum(spread * np.exp(rng.normal(0.0, 0.5, count)), 0.5),
+    }
+    absent = rng.random(count) < holes
+    return {name: np.where(absent, np.nan, values) for name, values in made.items()}
+
+
+def altered_bars(bars: Bars, cut: int, rng: np.random.Generator) -> Bars:
+    """The bars of a symbol with others after bar `cut`."""
+    known = {name: getattr(bars, name)[: cut + 1] for name in BAR_COLUMNS}
+    # An indicator that was never given an absent bar may not know any.
+    made = other_bars(known, len(bars) - cut - 1, rng, 0.0 if bars.present.all() else _HOLES)
+    arrays: dict[str, Any] = {name: np.concatenate([known[name], values]) for name, values in made.items()}
+    return replace(bars, **arrays, present=~np.isnan(arrays["close"]))
+
+
+def _other_columns(market: Market, index: int, rng: np.random.Generator) -> dict[str, Any]:
+    """The bar columns, (T, S), with the rows after `index` made from what was known at its close and from `rng`."""
+    other = {name: getattr(market, name).copy() for name in BAR_COLUMNS}
+    for column in range(len(market.symbols)):
+        known = {name: getattr(market, name)[: index + 1, column] for name in BAR_COLUMNS}
+        for name, values in other_bars(known, len(market) - index - 1, rng, _HOLES).items():
+            other[name][index + 1 :, column] = values
+    return other
+
+
+def _typical(values: FloatArray, without: float) -> float:
+    """Median of the positive values, `without` where there are none."""
+    known = values[values > 0.0]
+    return float(np.median(known)) if len(known) else without
 
 
 def _close_of(market: Market, index: int) -> int:
@@ -119,45 +163,10 @@ def _close_of(market: Market, index: int) -> int:
     return int(market.open_time[index]) + market.interval
 
 
-def _other_bars(market: Market, index: int, rng: np.random.Generator) -> dict[str, Any]:
-    """The bar columns, (T, S), with the rows after `index` made from what was known at its close and from `rng`."""
-    known, later = slice(0, index + 1), slice(index + 1, None)
-    other = {name: getattr(market, name).copy() for name in BAR_COLUMNS}
-    for column in range(len(market.symbols)):
-        count = len(market) - index - 1
-        closes = _present(market.close[known, column])
-        last = closes[-1] if len(closes) else 100.0
-        moves = np.diff(np.log(closes[-1000:]))
-        scale = float(moves.std()) if len(moves) > 1 and moves.std() > 0.0 else 0.01
-        # A jump of the whole level, so that the very next open is another one by far more than a tick.
-        path = np.clip(rng.normal(0.0, 0.5) + np.cumsum(rng.normal(0.0, scale, count + 1)), -10.0, 10.0)
-        prices = last * np.exp(path)
-        first, final = prices[:-1], prices[1:]
-        wicks = np.exp(np.abs(rng.normal(0.0, scale, (2, count))))
-        absent = rng.random(count) < 0.05
-        values = {
-            "open": first,
-            "high": np.maximum(first, final) * wicks[0],
-            "low": np.minimum(first, final) / wicks[1],
-            "close": final,
-            "volume": _typical(market.volume[known, column], 1.0) * np.exp(rng.normal(0.0, 1.0, count)),
-            "half_spread": np.minimum(
-                _typical(market.half_spread[known, column], 2e-4) * np.exp(rng.normal(0.0, 0.5, count)), 0.5
-            ),
-        }
-        for name, made in values.items():
-            other[name][later, column] = np.where(absent, np.nan, made)
-    return other
-
-
 def _other_signs(signs: PrivateSigns, index: int) -> PrivateSigns:
     """The signs with the opposite of each after `index`."""
     there = np.arange(len(signs.crowded))[:, None] <= index
     return PrivateSigns(*(np.where(there, shown, ~shown) for shown in (signs.crowded, signs.confirmed)))
-
-
-def _with_a_row(signs: PrivateSigns) -> PrivateSigns:
-    return PrivateSigns(*(np.pad(shown, ((0, 1), (0, 0))) for shown in (signs.crowded, signs.confirmed)))
 
 
 def _other_news(market: Market, now: int, rng: np.random.Generator) -> list[NewsItem]:
@@ -201,12 +210,213 @@ def _other_books(books: OrderBooks, now: int, rng: np.random.Generator) -> Order
     return replace(books, **other)
 
 
-def _present(values: FloatArray) -> FloatArray:
-    known: FloatArray = values[~np.isnan(values)]
-    return known
+# An indicator by what stays the same from run to run: symbol, name, parameters.
+IndicatorName = tuple[str, str, tuple[float, ...]]
+Indicators = Mapping[tuple[str, Indicator, tuple[float, ...]], FloatArray]  # as a market keeps them
 
 
-def _typical(values: FloatArray, without: float) -> float:
-    """Median of the positive values, `without` where there are none."""
-    known = values[values > 0.0]
-    return float(np.median(known)) if len(known) else without
+class AlteredFuture:
+    """The market of one run, in which `view(index)` makes everything up to bar `index` real.
+
+    `recorded` are the indicators of the real run, in the order in which they were made. An indicator is made again at
+    its first use, with the later bars altered, and compared with that of the real run (`changed`). From then on the
+    values of the real run are given up to now: to make it again at each bar would take too long.
+    """
+
+    def __init__(
+        self,
+        real: Market,
+        start: int,
+        rng: np.random.Generator,
+        recorded: Indicators,
+    ) -> None:
+        self._market = _Shown(real, start, rng, by_name(recorded))
+
+    def view(self, index: int) -> MarketView:
+        """What was known at the close of bar `index`; not earlier than that of the last call."""
+        self._market.reveal(index)
+        return MarketView(self._market, index)
+
+    @property
+    def changed(self) -> tuple[IndicatorName, int, float, float] | None:
+        """An indicator that was not as in the real run, the bar, and both values there."""
+        return self._market.changed
+
+
+class AlteredRun(BacktestRun):
+    """A run through the real market in which everything after each close looks otherwise: who decides as in the real
+    one has used nothing later. Orders are filled at the real prices."""
+
+    def __init__(self, market: Market, window: Window, seed: int, **terms: Any) -> None:
+        super().__init__(market, window, **terms)
+        self._future = AlteredFuture(market, window.start, np.random.default_rng([seed, window.start]), {})
+
+    def view(self) -> MarketView:
+        return self._future.view(self.index)
+
+
+class _Shown(Market):
+    """A market whose rows and events become the real ones as time passes."""
+
+    def __init__(
+        self,
+        real: Market,
+        start: int,
+        rng: np.random.Generator,
+        recorded: Mapping[IndicatorName, Sequence[FloatArray]],
+    ) -> None:
+        other = perturbed(real, start, rng)
+        super().__init__(**{one.name: getattr(other, one.name) for one in fields(Market)})
+        funding = {
+            symbol: _Events(real.funding[symbol], events, lambda event: event.time)
+            for symbol, events in other.funding.items()
+        }
+        news = _Events(real.news, other.news, lambda item: item.known_at)
+        # The class is frozen for those who read it; these are its own parts.
+        vars(self).update(
+            funding=funding,
+            news=news,
+            _real=real,
+            _rng=rng,
+            _recorded=recorded,
+            _events=[*funding.values(), news],
+            _rows=[
+                (mine, its)
+                for mine, its in ((getattr(self, one.name), getattr(real, one.name)) for one in fields(Market))
+                if isinstance(mine, np.ndarray) and mine is not its
+            ],
+            _known=start,
+            changed=None,
+            _coarse={},
+            _served={},
+            _uses=Counter(),
+        )
+        for events in self._events:
+            events.reveal(self._now)
+
+    changed: tuple[IndicatorName, int, float, float] | None
+    _real: Market
+    _rng: np.random.Generator
+    _recorded: Mapping[IndicatorName, Sequence[FloatArray]]
+    _events: list[_Events]
+    _rows: list[tuple[Any, Any]]  # what has a row a bar: the array of this market and the real one
+    _known: int  # the last real bar
+    _coarse: dict[str, tuple[CoarseBars, int]]  # with how many of its bars are real
+    _served: dict[tuple[str, Indicator, tuple[float, ...]], _Served | None]
+    _uses: Counter[IndicatorName]
+
+    @property
+    def _now(self) -> int:
+        return int(self.open_time[self._known]) + self.interval
+
+    def reveal(self, index: int) -> None:
+        """Make everything up to the close of bar `index` real."""
+        if index <= self._known:
+            return
+        rows, known_before = slice(self._known + 1, index + 1), self._now
+        for shown, real in self._rows:
+            shown[rows] = real[rows]
+        vars(self)["_known"] = index
+        for events in self._events:
+            events.reveal(self._now)
+        for name, series in self.series.items():
+            passed = _between(series.known_at, known_before, self._now)
+            for column, values in series.columns.items():
+                values[passed] = self._real.series[name].columns[column][passed]
+        for symbol, books in self.books.items():
+            passed = _between(books.time, known_before, self._now)
+            for column in BOOK_COLUMNS:
+                getattr(books, column)[passed] = getattr(self._real.books[symbol], column)[passed]
+
+    def coarser(self, timeframe: str) -> CoarseBars:
+        """As of every market, with the bars that are complete by now real."""
+        real = self._real.coarser(timeframe)
+        if timeframe not in self._coarse:
+            columns = {name: getattr(self, name) for name in BAR_COLUMNS}
+            self._coarse[timeframe] = resample_arrays(self.open_time, columns, self.interval, real.interval), 0
+        coarse, known = self._coarse[timeframe]
+        begin = bar_start(int(self.open_time[0]), coarse.interval)
+        complete = (self._now - begin) // coarse.interval
+        for name in (*BAR_COLUMNS, "partial"):
+            getattr(coarse, name)[known:complete] = getattr(real, name)[known:complete]
+        self._coarse[timeframe] = coarse, complete
+        return coarse
+
+    def indicator(self, symbol: str, indicator: Indicator, parameters: tuple[float, ...]) -> FloatArray:
+        """An indicator as `AlteredFuture` says. Its values after now are those of another future or not to be used."""
+        key = (symbol, indicator, parameters)
+        if key not in self._served:
+            made, name = self._made(key), (symbol, name_of(indicator), parameters)
+            of_name = self._recorded.get(name, ())
+            real = of_name[self._uses[name]] if self._uses[name] < len(of_name) else None
+            self._uses[name] += 1
+            self._served[key] = None if real is None else _Served(real, made)
+            if real is None:
+                return made
+            bar = first_differing(real, made, self._known)
+            if bar is not None:
+                vars(self)["changed"] = name, bar, float(real[bar]), float(made[bar])
+        served = self._served[key]
+        return self._made(key) if served is None else served.until(self._known)
+
+    def _made(self, key: tuple[str, Indicator, tuple[float, ...]]) -> FloatArray:
+        symbol, indicator, parameters = key
+        bars = self._real.view(len(self._real) - 1).bars(symbol, len(self._real))
+        return values_of(indicator, altered_bars(bars, self._known, self._rng), parameters)
+
+
+class _Served:
+    """The values of an indicator of the real run up to now, with others behind them."""
+
+    def __init__(self, real: FloatArray, other: FloatArray) -> None:
+        self._real, self._shown, self._known = real, other.astype(real.dtype), -1
+
+    def until(self, bar: int) -> FloatArray:
+        rows = slice(self._known + 1, bar + 1)
+        self._shown[rows] = self._real[rows]
+        self._known = max(self._known, bar)
+        return self._shown
+
+
+class _Events(Sequence[Any]):
+    """Events that are the real ones up to now and others after it."""
+
+    def __init__(self, real: Sequence[Any], other: Sequence[Any], known_at: Callable[[Any], int]) -> None:
+        self._real, self._other, self._known_at = real, other, known_at
+        self._known, self._skipped = 0, 0
+
+    def reveal(self, now: int) -> None:
+        self._known = bisect_right(self._real, now, key=self._known_at)
+        self._skipped = bisect_right(self._other, now, key=self._known_at)
+
+    def __len__(self) -> int:
+        return self._known + len(self._other) - self._skipped
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[place] for place in range(*at.indices(len(self)))]
+        place = range(len(self))[at]
+        return self._real[place] if place < self._known else self._other[place - self._known + self._skipped]
+
+
+def by_name(indicators: Indicators) -> dict[IndicatorName, list[FloatArray]]:
+    """Indicators that two runs made, each with functions of its own, can be compared by their names and their order."""
+    found: dict[IndicatorName, list[FloatArray]] = {}
+    for (symbol, indicator, parameters), values in indicators.items():
+        found.setdefault((symbol, name_of(indicator), parameters), []).append(values)
+    return found
+
+
+def _between(times: Any, after: int, until: int) -> slice:
+    """The records that became known after `after` and up to `until`."""
+    return slice(int(np.searchsorted(times, after, side="right")), int(np.searchsorted(times, until, side="right")))
+
+
+def first_differing(expected: FloatArray, found: FloatArray, cut: int) -> int | None:
+    """The bar of the first value up to bar `cut` that is not as expected; rounding is allowed."""
+    mine, its = expected[: cut + 1], found[: cut + 1]
+    if mine.tobytes() == its.tobytes():
+        return None
+    finite = np.abs(mine[np.isfinite(mine)])
+    close = np.isclose(mine, its, _RELATIVE, _ABSOLUTE * float(finite.max(initial=0.0)), equal_nan=True)
+    return None if close.all() else int(np.flatnonzero(~close)[0])

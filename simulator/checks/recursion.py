@@ -6,31 +6,37 @@ settles once these bars are there. A recursive one, like an exponential average,
 
 from __future__ import annotations
 
-import math
+import os
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from simulator.backtest.run import Window
-from simulator.checks.lookahead import (
-    CheckedRun,
-    CheckProgress,
-    Drive,
-    LookaheadFinding,
-    check_unaltered,
-    choose_bars,
-    failure_finding,
-    first_difference,
-    run_drive,
-)
-from simulator.checks.perturbation import begun_at, truncated
-from simulator.errors import UserError
+from simulator.backtest.run import BacktestRun, Window
+from simulator.checks.perturbation import begun_at
+from simulator.checks.verdict import CheckProgress, Drive, first_difference
+from simulator.errors import RunFailed, UserError
 from simulator.exchange.exchange_records import AccountView
 from simulator.market.market import Market
+from simulator.market.timeframes import format_time
 
 _ROUNDING = 1e-9  # relative: a longer history may be summed in another order
+
+
+@dataclass(frozen=True)
+class DecisionChange:
+    """A decision that is another one with less history: `bar` and `time` (ms) of its close, the symbol and the field of
+    its orders (`-` where it failed), and both values."""
+
+    bar: int
+    time: int
+    symbol: str
+    field: str
+    expected: str
+    found: str
 
 
 @dataclass(frozen=True)
@@ -39,16 +45,13 @@ class WarmUp:
 
     Attributes:
         compared: times that have more history than that. changed: how many of them were decided otherwise.
-        exposure_difference: largest difference of the exposure that a symbol's orders lead to, a fraction of equity,
-            where there was a decision.
         first: the earliest change.
     """
 
     bars: int
     compared: int
     changed: int
-    exposure_difference: float
-    first: LookaheadFinding | None
+    first: DecisionChange | None
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,7 @@ class RecursionReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON types."""
-        return {
-            "times": list(self.times),
-            "with_orders": self.with_orders,
-            "data_hash": self.data_hash,
-            "settled": self.settled,
-            "warm_ups": [asdict(one) for one in self.warm_ups],
-        }
+        return {"settled": self.settled, **asdict(self), "times": list(self.times)}
 
 
 def check_recursion(
@@ -104,18 +101,22 @@ def check_recursion(
     by rounding (1e-9, relative).
 
     Args:
-        times: how many decisions to test, of those from bar `first_time` on; chosen as in `check_lookahead`.
+        times: how many decisions to test, of those from bar `first_time` on: the first, the last, and others spread
+            over the window, half of them among those with orders.
 
     Raises:
-        UserError: the strategy fails or looks ahead; no time has more history than the longest warm-up.
+        UserError: the strategy fails; no time has more history than the longest warm-up.
     """
     if not warm_ups or min(warm_ups) < 1 or times < 2:
         raise UserError("give at least 2 times and at least one warm-up, each of at least 1 bar.")
-    last = window.start + (window.decisions - 1) * window.decide_every
-    whole = CheckedRun(market, window, last, account)
-    stopped = check_unaltered(drive, whole)
-    if stopped is not None:
-        raise UserError(f"{stopped.sentence()}; mend that first, `check lookahead` tells more.")
+    whole = _Replay(market, window, account)
+    failure = _failure(drive, whole)
+    if failure is not None:
+        place = traceback.extract_tb(failure.__traceback__)[-1]
+        raise UserError(
+            f"the strategy fails at {format_time(whole.close)} UTC (bar {whole.bar}) with {_said(failure)} "
+            f"({os.path.basename(place.filename)}, line {place.lineno}); fix it first."
+        ) from failure
     testable = {bar: orders for bar, orders in whole.decided.items() if bar >= max(first_time, max(warm_ups))}
     if not testable:
         raise UserError(
@@ -123,17 +124,10 @@ def check_recursion(
             "or give shorter warm-ups."
         )
     chosen = choose_bars(testable, times, np.random.default_rng(seed))
-    rows: dict[int, list[tuple[LookaheadFinding | None, float | None]]] = {bars: [] for bars in sorted(set(warm_ups))}
+    rows: dict[int, list[DecisionChange | None]] = {bars: [] for bars in sorted(set(warm_ups))}
     for number, bar in enumerate(chosen):
-        known = truncated(market, bar)
-        unlike, _ = _replayed(drive, known, window, 0, whole, account)
-        if unlike is not None:
-            raise UserError(
-                f"the decision is another one where the market ends with it: {unlike.sentence()}; mend that first, "
-                "`check lookahead` tells more."
-            )
         for bars, found in rows.items():
-            found.append(_replayed(drive, known, window, bar + 1 - bars, whole, account))
+            found.append(_replayed(drive, market, window, bar, bar + 1 - bars, whole, account))
         if on_progress is not None:
             on_progress(number + 1, len(chosen))
     return RecursionReport(
@@ -144,57 +138,109 @@ def check_recursion(
             WarmUp(
                 bars,
                 len(found),
-                sum(finding is not None for finding, _ in found),
-                max((difference for _, difference in found if difference is not None), default=0.0),
-                next((finding for finding, _ in found if finding is not None), None),
+                sum(change is not None for change in found),
+                next((change for change in found if change is not None), None),
             )
             for bars, found in rows.items()
         ),
     )
 
 
-def _replayed(
-    drive: Drive, known: Market, window: Window, begin: int, whole: CheckedRun, account: Mapping[str, Any]
-) -> tuple[LookaheadFinding | None, float | None]:
-    """The decision at the last bar of `known`, with the history from bar `begin` on and the accounts of `whole`.
+class _Replay(BacktestRun):
+    """A run that records every decision and account. With `accounts` the decisions are only recorded, not sent: the
+    account is the given one at each bar. `begin` is how many bars this market lacks at its beginning; bars are counted
+    in the whole market."""
 
-    Returns what is not as in the `whole` run, and the largest difference of the exposures that the orders lead to, None
-    where nothing was decided.
-    """
-    bar = len(known) - 1
+    def __init__(
+        self, market: Market, window: Window, terms: Mapping[str, Any], begin: int = 0,
+        accounts: Mapping[int, AccountView] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(market, Window(window.start - begin, window.stop - begin, window.decide_every), **terms)
+        self.decided: dict[int, tuple[Any, ...]] = {}
+        self.accounts: dict[int, AccountView] = {}
+        self._given, self._begin = accounts, begin
+
+    @property
+    def bar(self) -> int:
+        """The present bar, counted as in the whole market."""
+        return self.index + self._begin
+
+    @property
+    def close(self) -> int:
+        """Close of the present bar, ms."""
+        return int(self.market.open_time[self.index]) + self.market.interval
+
+    def account(self) -> AccountView:
+        if self._given is not None:
+            return self._given[self.bar]
+        self.accounts[self.bar] = super().account()
+        return self.accounts[self.bar]
+
+    def _watched_account(self) -> AccountView:
+        # Between decisions, too, who watches the account must see that of the real run.
+        return self.account()
+
+    def apply(self, orders: Sequence[Any], thinking_ms: Sequence[int] = ()) -> None:
+        if self._given is None:
+            self.account()
+        self.decided[self.bar] = tuple(orders)
+        if self._given is None:
+            super().apply(orders, thinking_ms)
+        else:
+            super().apply(())
+
+
+def _failure(drive: Drive, run: _Replay) -> Exception | None:
+    """Drive `run` to its end, or to an error of the strategy, which is returned."""
+    try:
+        drive(run)
+    except (RunFailed, MemoryError, UserError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a strategy is anybody's code, and what it raises is what is asked
+        return error
+    return None
+
+
+def _replayed(
+    drive: Drive, market: Market, window: Window, bar: int, begin: int, whole: _Replay, terms: Mapping[str, Any]
+) -> DecisionChange | None:
+    """What is not as in the `whole` run in the decision at `bar` with the history from bar `begin` on and the same
+    accounts."""
     late = max(0, begin - window.start)
     start = window.start + -(-late // window.decide_every) * window.decide_every
-    expected = whole.decided[bar]
-    shown = begun_at(known, begin)
+    expected, shown = whole.decided[bar], begun_at(market, begin)
     while True:
-        run = CheckedRun(shown, Window(start, bar + 1, window.decide_every), bar, account, whole.accounts, begin)
-        failure = run_drive(drive, run)
+        run = _Replay(shown, Window(start, bar + 1, window.decide_every), terms, begin, whole.accounts)
+        failure = _failure(drive, run)
         if failure is None:
             break
         if run.bar == bar:
-            return failure_finding("failure", failure, run, expected, None), None
+            return DecisionChange(bar, run.close, "-", "decision", repr(list(expected)), _said(failure))
         # Too little history to begin with, perhaps: it begins as soon as it can.
         start = run.bar + window.decide_every
     difference = first_difference(expected, run.decided[bar], _ROUNDING)
-    if difference is None:
-        return None, 0.0
-    meant, got = (_exposures(whole.accounts[bar], orders) for orders in (expected, run.decided[bar]))
-    return LookaheadFinding("warm_up", None, bar, run.close(bar), *difference), max(
-        abs(meant[s] - got[s]) for s in meant
+    return (
+        None if difference is None else DecisionChange(bar, int(market.open_time[bar]) + market.interval, *difference)
     )
 
 
-def _exposures(account: AccountView, orders: Sequence[Any]) -> dict[str, float]:
-    """Exposure of every symbol once `orders` are filled at its mark; 0 where it has no mark or nothing is left.
+def choose_bars(decided: Mapping[int, tuple[Any, ...]], times: int, rng: np.random.Generator) -> list[int]:
+    """Up to `times` bars: the first, the last, and others spread over the run, half of them among those with orders."""
+    bars = sorted(decided)
+    chosen = {bars[0], bars[-1]}
+    ordered = [bar for bar in bars if decided[bar] and bar not in chosen]
+    chosen.update(_spread(ordered, (times - len(chosen)) // 2, rng))
+    chosen.update(_spread([bar for bar in bars if bar not in chosen], times - len(chosen), rng))
+    return sorted(chosen)
 
-    An order that names an exposure leads there; what has neither exposure nor quantity changes none.
-    """
-    found = {}
-    for symbol, held in account.positions.items():
-        own = [order for order in orders if getattr(order, "symbol", None) == symbol]
-        targets = [float(order.exposure) for order in own if hasattr(order, "exposure")]
-        after = held + math.fsum(getattr(order, "quantity", None) or 0.0 for order in own)
-        worth = after * account.mark[symbol] / account.equity if account.equity > 0.0 else 0.0
-        worth = targets[-1] if targets else worth
-        found[symbol] = worth if math.isfinite(worth) else 0.0
-    return found
+
+def _spread(bars: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
+    """One bar at random of each of `count` equal parts of `bars`; all of them where they are fewer."""
+    if len(bars) <= count:
+        return list(bars)
+    edges = np.linspace(0, len(bars), count + 1).astype(int).tolist()
+    return [bars[int(rng.integers(low, high))] for low, high in pairwise(edges)]
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

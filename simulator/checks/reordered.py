@@ -6,12 +6,10 @@ really came next has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
@@ -69,16 +67,29 @@ def with_shuffled_days(market: Market, start: int, stop: int, seed: int) -> Mark
         before = known[-1] * np.concatenate([[1.0], np.cumprod(steps)[:-1]])
         for name in _PRICES:
             columns[name][start + 1 :, column] = before * here[name]
-    begin = int(market.open_time[start]) + market.interval
-    shift = _Shift(begin, a_day * market.interval, order, days)
-    end = int(market.open_time[stop]) + market.interval
+    begin, end = (int(market.open_time[bar]) + market.interval for bar in (start, stop))
+    length, place_of = a_day * market.interval, {int(day): place for place, day in enumerate(order)}
+
+    def shift(time: int) -> int:
+        """By how much (ms) what happened at `time` is moved. A close belongs to the day that ends with it."""
+        day = -((begin - time) // length) - 1
+        return (place_of[day] - day) * length if 0 <= day < days else 0
+
+    def moved_news(item: NewsItem) -> NewsItem:
+        return replace(item, time=item.time + shift(item.known_at), known_at=item.known_at + shift(item.known_at))
+
+    funding = {
+        symbol: [FundingEvent(one.time + shift(one.time), one.rate) for one in events if one.time <= end]
+        for symbol, events in market.funding.items()
+    }
+    news = (moved_news(item) for item in market.news if item.known_at <= end)
     return replace(
         market,
         open_time=market.open_time[: stop + 1],
         **columns,
         partial=None if market.partial is None else market.partial[rows],
-        news=tuple(sorted((shift.news(item) for item in market.news if item.known_at <= end), key=_known_at)),
-        funding={symbol: shift.funding(events, end) for symbol, events in market.funding.items()},
+        news=tuple(sorted(news, key=lambda item: item.known_at)),
+        funding={symbol: tuple(sorted(events, key=lambda one: one.time)) for symbol, events in funding.items()},
         series={},
         books={},
         truth=None,
@@ -91,30 +102,3 @@ def _price_before(close: FloatArray) -> FloatArray:
     newest = np.maximum.accumulate(places, axis=0)
     filled = np.where(newest >= 0, np.take_along_axis(close, np.maximum(newest, 0), axis=0), np.nan)
     return np.vstack([np.full((1, close.shape[1]), np.nan), filled[:-1]])
-
-
-def _known_at(item: NewsItem) -> int:
-    return item.known_at
-
-
-class _Shift:
-    """Where the days of a window went: day `order[k]` stands at place `k`, counted from `begin` (ms)."""
-
-    def __init__(self, begin: int, length: int, order: NDArray[np.int64], days: int) -> None:
-        self._begin, self._length, self._days = begin, length, days
-        self._place_of = {int(day): place for place, day in enumerate(order)}
-
-    def of(self, time: int) -> int:
-        """By how much (ms) what happened at `time` is moved. A close belongs to the day that ends with it."""
-        day = -((self._begin - time) // self._length) - 1
-        return (self._place_of[day] - day) * self._length if 0 <= day < self._days else 0
-
-    def news(self, item: NewsItem) -> NewsItem:
-        """A headline with the day on which it could be read."""
-        shift = self.of(item.known_at)
-        return replace(item, time=item.time + shift, known_at=item.known_at + shift)
-
-    def funding(self, events: Sequence[FundingEvent], end: int) -> tuple[FundingEvent, ...]:
-        """Settlements up to `end` at their new times."""
-        moved = (FundingEvent(one.time + self.of(one.time), one.rate) for one in events if one.time <= end)
-        return tuple(sorted(moved, key=lambda one: one.time))

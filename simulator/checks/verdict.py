@@ -1,37 +1,36 @@
-"""The look-ahead verdict that ends the backtest of a user's strategy.
+"""The look-ahead verdict: does a decision depend on anything that became known after it?
 
-The strategy runs again through the same window in an `AlteredFuture`: at each of its decisions everything later is
-other data. Then it runs, in the real market and in an altered one, through pieces of the rest of the history, since a
-leak may show in one month of five years only. Indicators that were computed for the whole history are made again with
-altered later bars at cuts all over it, and the arrays are compared up to the cut.
+A strategy or a team runs again through its window in an `AlteredFuture`: at each of its decisions everything later is
+other data. A strategy then also runs, in the real market and in an altered one, through pieces of the rest of the
+history, since a leak may show in one month of five years only. Indicators that were computed for the whole history are
+made again with altered later bars at cuts all over it, and the arrays are compared up to the cut.
 
-Where a decision differs, a last run on the very same data says whether the strategy looks ahead or decides otherwise
-each time.
+Where a decision differs, more runs on the very same data say whether it looks ahead or decides otherwise each time.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from itertools import pairwise
 from typing import Any, Literal, cast
 
 import numpy as np
 
 from simulator.arrays import FloatArray
-from simulator.backtest.run import AccountAtClose, BacktestRun, Strategy, Window, fit
-from simulator.checks.altered_future import (
+from simulator.backtest.run import AccountAtClose, BacktestRun, Strategy, Window, check_requests, fit
+from simulator.checks.perturbation import (
     AlteredFuture,
-    IndicatorDifference,
+    AlteredRun,
     IndicatorName,
     Indicators,
     altered_bars,
     by_name,
-    compared,
+    first_differing,
+    truncated,
 )
-from simulator.checks.lookahead import CheckProgress, first_difference
-from simulator.checks.perturbation import truncated
 from simulator.errors import RunFailed
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import OrderRequest
@@ -40,8 +39,10 @@ from simulator.market.timeframes import format_time
 
 Status = Literal["clean", "look_ahead", "not_repeatable", "skipped"]
 Decisions = Mapping[int, tuple[OrderRequest, ...]]  # by bar, those that sent something
+Drive = Callable[[BacktestRun], None]  # drives a run to its end, with an instance that has seen no other run
+CheckProgress = Callable[[int, int], None]  # parts done, of how many
 
-_PIECES = 32  # the rest of the history is tested in so many parts, none shorter than _SHORTEST decisions
+_PIECES = 32  # the rest of the history is tested in up to so many parts, none shorter than _SHORTEST decisions
 _SHORTEST = 16
 _BEHIND = 500  # bars of altered future behind a window
 _CUTS = 64  # of an indicator, spread evenly over the history
@@ -125,6 +126,7 @@ class LookaheadVerdict:
 
 
 SKIPPED = LookaheadVerdict("skipped")
+_NO_ORDERS = "no decision sent an order, which proves little"
 
 
 class RecordedStrategy:
@@ -141,9 +143,113 @@ class RecordedStrategy:
     def decide(self, view: MarketView, account: AccountView) -> Sequence[OrderRequest]:
         requests = self._strategy.decide(view, account)
         if requests:
+            check_requests(requests, view.now)
             self.decided[view.index] = tuple(requests)
             return self.decided[view.index]
         return ()
+
+
+def drive_strategies(make: Callable[[], Strategy]) -> Drive:
+    """Runs of the strategies that `make` builds, one for each run."""
+
+    def drive(run: BacktestRun) -> None:
+        strategy = make()
+        fit(strategy, run.view())
+        while not run.done:
+            run.apply(strategy.decide(run.view(), run.account()))
+
+    return drive
+
+
+def first_difference(
+    expected: Sequence[Any], found: Sequence[Any], tolerance: float = 0.0
+) -> tuple[str, str, str, str] | None:
+    """Symbol, field and both values of the first difference of two lists of orders; None for equal ones.
+
+    Orders are compared field by field. A NaN equals a NaN; floats may differ by `tolerance`, relative.
+    """
+    for mine, its in zip(expected, found, strict=False):
+        symbol = str(getattr(mine, "symbol", "-"))
+        if type(mine) is not type(its) or not is_dataclass(mine):
+            if not _same(mine, its, tolerance):
+                return symbol, "order", repr(mine), repr(its)
+            continue
+        for one in fields(mine):
+            values = getattr(mine, one.name), getattr(its, one.name)
+            if not _same(*values, tolerance):
+                return symbol, one.name, repr(values[0]), repr(values[1])
+    if len(expected) == len(found):
+        return None
+    extra = (expected if len(expected) > len(found) else found)[min(len(expected), len(found))]
+    sides = ("no order", repr(extra)) if len(found) > len(expected) else (repr(extra), "no order")
+    return str(getattr(extra, "symbol", "-")), "order", *sides
+
+
+def _same(one: Any, other: Any, tolerance: float) -> bool:
+    floats = tolerance and isinstance(one, float) and isinstance(other, float)
+    if floats and math.isclose(one, other, rel_tol=tolerance):
+        return True
+    return repr(one) == repr(other) or bool(one == other)
+
+
+def verdict_of_drive(
+    drive: Drive, market: Market, window: Window, terms: Mapping[str, Any], seed: int = 1
+) -> LookaheadVerdict:
+    """The verdict on what drives a run, such as a team, in one window. `terms` are those of `BacktestRun`."""
+    real = _RecordedRun(market, window, **terms)
+    drive(real)
+    altered = _RecordedAltered(market, window, seed, **terms)
+    found: VerdictFinding | None = None
+
+    def finding(kind: str, bar: int, what: str, expected: str, got: str) -> VerdictFinding:
+        close = int(market.open_time[bar]) + market.interval
+        return VerdictFinding(kind, close, close, bar, what, _short(expected), _short(got))
+
+    try:
+        drive(altered)
+    except (RunFailed, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - that it fails here and not in the real market is a finding
+        bar = altered.index
+        found = finding("failure", bar, "decision", repr(list(real.sent.get(bar, ()))), _said(error))
+    for bar in sorted(real.sent.keys() | altered.sent.keys()):
+        if bar > altered.index or (found is not None and bar >= found.cut):
+            break
+        difference = first_difference(real.sent.get(bar, ()), altered.sent.get(bar, ()))
+        if difference is not None:
+            found = finding("order", bar, " ".join(difference[:2]), *difference[2:])
+            break
+    repeats = True
+    if found is not None:
+        again = _RecordedRun(market, window, **terms)
+        drive(again)
+        bars = [bar for bar in real.sent.keys() | again.sent.keys() if bar <= found.cut]
+        repeats = all(first_difference(real.sent.get(bar, ()), again.sent.get(bar, ())) is None for bar in bars)
+    ordered = sum(bool(orders) for orders in altered.sent.values())
+    closes = [int(market.open_time[bar]) + market.interval for bar in (window.start, altered.index - 1)]
+    return LookaheadVerdict(
+        "clean" if found is None else "look_ahead" if repeats else "not_repeatable",
+        len(altered.sent), ordered, closes[0], closes[1],
+        min(1.0, len(altered.sent) * window.decide_every / (len(market) - 1)),
+        findings=() if found is None else (found,),
+        notes=() if ordered or found is not None else (_NO_ORDERS,),
+    )  # fmt: skip
+
+
+class _RecordedRun(BacktestRun):
+    """A run that keeps what was `sent`, by bar."""
+
+    def __init__(self, *arguments: Any, **terms: Any) -> None:
+        super().__init__(*arguments, **terms)
+        self.sent: dict[int, tuple[OrderRequest, ...]] = {}
+
+    def submit(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
+        self.sent[self.index] = tuple(requests)
+        super().submit(requests, thinking_ms)
+
+
+class _RecordedAltered(_RecordedRun, AlteredRun):
+    """The same in an altered market."""
 
 
 class LookaheadCheck:
@@ -190,12 +296,13 @@ class LookaheadCheck:
         arrays, cuts, notes = 0, 0, []
         if found is None:
             arrays, cuts, unstable, found = self._indicators(own)
+            repeats = found is None or self._repeats(found, self._window, self._decided, own)
             if unstable:
                 notes.append(f"{_words(unstable)} depends on the state of the strategy: compared at its first use only")
             if failed:
                 notes.append(f"it fails in {failed} of {len(pieces)} parts of the history outside the window")
             if not self._with_orders:
-                notes.append("no decision sent an order, which proves little")
+                notes.append(_NO_ORDERS)
         close = [self._close(bar) for bar in self._bars] or [0, 0]
         return LookaheadVerdict(
             status="clean" if found is None else "look_ahead" if repeats else "not_repeatable",
@@ -248,16 +355,29 @@ class LookaheadCheck:
                 self._on_progress(number + 1, len(pieces))
         return None, True, failed
 
+    def _played(
+        self, window: Window, view: Callable[[int], MarketView]
+    ) -> Iterator[tuple[int, Sequence[OrderRequest]]]:
+        """The decisions of a new instance that is shown these views, bar by bar; its orders are filled at the real
+        prices, and bars in which nothing is sent are not taken one by one."""
+        run = BacktestRun(self._market, window, **self._terms)
+        strategy = RecordedStrategy(self._load()())
+        fit(strategy, view(window.start))
+        for bar in range(window.start, window.stop, window.decide_every):
+            requests = strategy.decide(view(bar), cast(AccountView, AccountAtClose(run, bar)))
+            yield bar, requests
+            if requests:
+                run.catch_up(bar)
+                run.submit(requests)
+
     def _real(self, window: Window) -> tuple[Decisions, int | None, Indicators]:
         """What a new instance sends in the real market, the bar at which it failed, and the indicators that it made."""
-        market, bar, decided = self._market.without_indicators(), window.start, {}
-        run = BacktestRun(market, window, **self._terms)
+        market, decided, bar = self._market.without_indicators(), dict[int, tuple[OrderRequest, ...]](), window.start
         try:
-            strategy = RecordedStrategy(self._load()())
-            decided = strategy.decided
-            fit(strategy, market.view(bar))
-            for bar in range(window.start, window.stop, window.decide_every):
-                _send(run, bar, strategy.decide(market.view(bar), _account(run, bar)))
+            for at, requests in self._played(window, market.view):
+                bar = at + window.decide_every
+                if requests:
+                    decided[at] = tuple(requests)
         except (RunFailed, MemoryError):
             raise
         except Exception:  # noqa: BLE001 - a strategy is anybody's code; it may need more history than there is
@@ -269,28 +389,23 @@ class LookaheadCheck:
         rng = np.random.default_rng([self._seed, window.start])
         # What lies far behind the window need not be made up. That the history ends elsewhere is a difference too.
         real = truncated(self._market, min(len(self._market) - 1, window.stop + _BEHIND))
-        future = AlteredFuture(real, window.start, rng, indicators)
-        run, bar = BacktestRun(self._market, window, **self._terms), window.start
+        future, following = AlteredFuture(real, window.start, rng, indicators), window.start
         try:
-            strategy = RecordedStrategy(self._load()())
-            fit(strategy, future.view(bar))
-            for bar in range(window.start, window.stop, window.decide_every):
-                found, expected = strategy.decide(future.view(bar), _account(run, bar)), decided.get(bar, ())
-                difference = first_difference(expected, found)
+            for bar, found in self._played(window, future.view):
+                following = bar + window.decide_every
+                difference = first_difference(decided.get(bar, ()), found)
                 if difference is not None:
-                    symbol, field, mine, its = difference
-                    return self._finding("order", bar, bar, f"{symbol} {field}", mine, its)
-                if future.differences:
-                    return self._changed(future.differences[0])
+                    return self._finding("order", bar, bar, " ".join(difference[:2]), *difference[2:])
+                if future.changed is not None:
+                    return self._of_indicator(future.changed[0], future.changed[1], bar, *future.changed[2:])
                 self._bars = [min([bar, *self._bars]), max([bar, *self._bars])]
                 self._cuts += 1
                 self._with_orders += bool(found)
-                _send(run, bar, found)
         except (RunFailed, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - that it fails here and not in the real market is a finding
-            expected = decided.get(bar, ())
-            return self._finding("failure", bar, bar, "decision", repr(list(expected)), _said(error))
+            expected = decided.get(following, ())
+            return self._finding("failure", following, following, "decision", repr(list(expected)), _said(error))
         return None
 
     def _repeats(self, found: VerdictFinding, window: Window, decided: Decisions, indicators: Indicators) -> bool:
@@ -298,15 +413,17 @@ class LookaheadCheck:
 
         Two, since a state that changes from run to run may come back in every second one.
         """
-        until = Window(window.start, max(found.cut, window.start) + 1, window.decide_every)
+        until = Window(window.start, min(max(found.cut, window.start) + 1, window.stop), window.decide_every)
         for _ in range(2):
             again, stopped, made = self._real(until)
             if found.kind == "indicator":
                 once = by_name(indicators)
-                pairs = (
-                    (name, zip(once.get(name, ()), arrays, strict=False)) for name, arrays in by_name(made).items()
-                )
-                if any(compared(name, one, other, len(one) - 1) for name, both in pairs for one, other in both):
+                pairs = [
+                    pair
+                    for name, arrays in by_name(made).items()
+                    for pair in zip(once.get(name, ()), arrays, strict=False)
+                ]
+                if any(first_differing(one, other, len(one) - 1) is not None for one, other in pairs):
                     return False
             elif stopped is not None or any(
                 first_difference(decided.get(bar, ()), again.get(bar, ())) is not None
@@ -317,13 +434,13 @@ class LookaheadCheck:
 
     def _indicators(self, own: Indicators) -> tuple[int, int, IndicatorName | None, VerdictFinding | None]:
         """How many arrays were compared, at how many cuts, one that cannot be made again, and the first difference."""
-        market = self._market
-        whole = {symbol: market.view(len(market) - 1).bars(symbol, len(market)) for symbol in market.symbols}
+        market, end = self._market, len(self._market) - 1
+        whole = {symbol: market.view(end).bars(symbol, len(market)) for symbol in market.symbols}
         unstable, steady = None, []
         for (symbol, indicator, parameters), values in list(own.items())[: _MOST_ARRAYS // 2]:
             name = (symbol, name_of(indicator), parameters)
             # An indicator that reads the state of the strategy is another one by now, which says nothing.
-            if _made(indicator, whole[symbol], parameters, name, values, len(market) - 1) is None:
+            if self._remade(name, indicator, whole[symbol], values, end) is None:
                 steady.append((name, indicator, values))
             else:
                 unstable = name
@@ -331,53 +448,40 @@ class LookaheadCheck:
             return 0, 0, unstable, None
         count = min(max(2, min(_CUTS, _MOST_ARRAYS // len(steady))), len(market) - 2)
         rng = np.random.default_rng([self._seed, count])
-        edges = np.linspace(0, len(market) - 1, count + 1).astype(int).tolist()
+        edges = np.linspace(0, end, count + 1).astype(int).tolist()
         for low, high in pairwise(edges):
             cut = int(rng.integers(low, max(low + 1, high)))
             other = {symbol: altered_bars(bars, cut, rng) for symbol, bars in whole.items()}
             for name, indicator, values in steady:
-                difference = _made(indicator, other[name[0]], name[2], name, values, cut)
-                if isinstance(difference, str):
-                    found = self._finding("indicator", cut, cut, _words(name), "values", difference)
+                found = self._remade(name, indicator, other[name[0]], values, cut)
+                if found is not None:
                     return len(steady), count, unstable, found
-                if difference is not None:
-                    return len(steady), count, unstable, self._changed(difference)
         return len(steady), count, unstable, None
 
-    def _changed(self, one: IndicatorDifference) -> VerdictFinding:
-        return self._finding(
-            "indicator", one.bar, one.cut, f"indicator {_words(one.name)}", f"{one.expected:.8g}", f"{one.found:.8g}"
-        )
+    def _remade(
+        self, name: IndicatorName, indicator: Indicator, bars: Bars, values: FloatArray, cut: int
+    ) -> VerdictFinding | None:
+        """What differs from `values` up to bar `cut` where the indicator is made of `bars`."""
+        try:
+            again = np.asarray(indicator(bars, *name[2]))
+        except Exception as error:  # noqa: BLE001 - anybody's code
+            return self._finding("indicator", cut, cut, _words(name), "values", _said(error))
+        if again.shape != values.shape:
+            return self._finding("indicator", cut, cut, _words(name), "values", f"an array of shape {again.shape}")
+        bar = first_differing(values, again, cut)
+        if bar is None:
+            return None
+        return self._of_indicator(name, bar, cut, float(values[bar]), float(again[bar]))
+
+    def _of_indicator(self, name: IndicatorName, bar: int, cut: int, expected: float, found: float) -> VerdictFinding:
+        what = f"indicator {_words(name)}"
+        return self._finding("indicator", bar, cut, what, f"{expected:.8g}", f"{found:.8g}")
 
     def _finding(self, kind: str, bar: int, cut: int, what: str, expected: str, found: str) -> VerdictFinding:
         return VerdictFinding(kind, self._close(bar), self._close(cut), cut, what, _short(expected), _short(found))
 
     def _close(self, bar: int) -> int:
         return int(self._market.open_time[bar]) + self._market.interval
-
-
-def _made(
-    indicator: Indicator, bars: Bars, parameters: tuple[float, ...], name: IndicatorName, values: FloatArray, cut: int
-) -> IndicatorDifference | str | None:
-    """What differs from `values` up to bar `cut` where the indicator is made of `bars`; a text where it fails."""
-    try:
-        again = np.asarray(indicator(bars, *parameters))
-    except Exception as error:  # noqa: BLE001 - anybody's code
-        return _said(error)
-    if again.shape != values.shape:
-        return f"an array of shape {again.shape}"
-    return compared(name, values, again, cut)
-
-
-def _account(run: BacktestRun, bar: int) -> AccountView:
-    return cast(AccountView, AccountAtClose(run, bar))
-
-
-def _send(run: BacktestRun, bar: int, requests: Sequence[OrderRequest]) -> None:
-    """Submit at the close of `bar`; bars in which nothing is sent are not taken one by one."""
-    if requests:
-        run.catch_up(bar)
-        run.submit(requests)
 
 
 def _far_apart(parts: Sequence[range]) -> list[range]:

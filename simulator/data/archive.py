@@ -45,9 +45,7 @@ def write_market(market: Market, root: str | Path) -> None:
     folder = Path(root)
     if market.signs is not None:
         raise DataError(f"{market.source}: a market of private knowledge has no files; its recipe makes it each time")
-    for symbol in market.symbols:
-        if not SYMBOL.fullmatch(symbol):
-            raise DataError(f"{symbol!r} cannot name a file: use letters, digits, '_' and '-'")
+    _check_names(market)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         former = _former_files(folder)
@@ -55,11 +53,9 @@ def write_market(market: Market, root: str | Path) -> None:
         raise _unwritable(folder, error) from error
     files: dict[str, dict[str, Any]] = {}
     for column, symbol in enumerate(market.symbols):
-        rows = market.present[:, column]
-        bars: dict[str, Any] = {"timestamp": timestamp_array(market.open_time[rows])}
-        bars |= {name: getattr(market, name)[rows, column] for name in BAR_COLUMNS}
+        bars = _bars_of(market, column)
         if market.partial is not None:
-            bars["partial"] = market.partial[rows, column].astype(np.int8)
+            bars["partial"] = market.partial[market.present[:, column], column].astype(np.int8)
         files[bar_file(symbol, market.timeframe)] = bars
         events = market.funding.get(symbol)
         if events:
@@ -98,17 +94,26 @@ def write_bars(market: Market, root: str | Path) -> None:
     """Write the bars of a market into the folder `root` as recorded ones, and nothing that lies beside them. Raises
     `DataError`."""
     folder = Path(root)
+    _check_names(market)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
     for column, symbol in enumerate(market.symbols):
+        write_table(folder / bar_file(symbol, market.timeframe), _bars_of(market, column))
+
+
+def _check_names(market: Market) -> None:
+    for symbol in market.symbols:
         if not SYMBOL.fullmatch(symbol):
             raise DataError(f"{symbol!r} cannot name a file: use letters, digits, '_' and '-'")
-        rows = market.present[:, column]
-        bars: dict[str, Any] = {"timestamp": timestamp_array(market.open_time[rows])}
-        bars |= {name: getattr(market, name)[rows, column] for name in BAR_COLUMNS}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_table(folder / bar_file(symbol, market.timeframe), bars)
-        except OSError as error:
-            raise _unwritable(folder, error) from error
+
+
+def _bars_of(market: Market, column: int) -> dict[str, Any]:
+    """The columns of the file of a symbol's bars."""
+    rows = market.present[:, column]
+    values = {name: getattr(market, name)[rows, column] for name in BAR_COLUMNS}
+    return {"timestamp": timestamp_array(market.open_time[rows]), **values}
 
 
 def write_sample(root: str | Path, seed: int = SAMPLE_SEED) -> list[Path]:

@@ -4,7 +4,7 @@
 | --- | --- |
 | `{SYMBOL}-{timeframe}.parquet` | timestamp (of the open), open, high, low, close, volume; maybe half_spread, partial |
 | `{SYMBOL}-funding.parquet` | timestamp, funding_rate |
-| `instruments.json` | no table: spot or perpetual by symbol, see `simulator.data.instruments` |
+| `instruments.json` | no table: spot or perpetual by symbol, see `simulator.data.venue` |
 | `news.parquet` | time, known_at, symbol (null: the whole market), text |
 | `series-{kind}-{name}.parquet`, `{SYMBOL}-book.parquet` | see `simulator.market.series` |
 | `truth.parquet`, `market.json` | of synthetic markets: the hidden state of every bar, and the recipe |
@@ -27,8 +27,7 @@ import numpy as np
 
 from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.data.archive import SYMBOL, check_finished, read_truth, recorded_hash
-from simulator.data.instruments import INSTRUMENTS_FILE, StatedKind, read_instruments, stated_kinds
-from simulator.data.venue import RULES_FILE, read_rules
+from simulator.data.venue import INSTRUMENTS_FILE, RULES_FILE, StatedKind, read_instruments, read_rules, stated_kinds
 from simulator.errors import DataError
 from simulator.folders import data_folder
 from simulator.market.bar_checks import Issue, check_bars, check_funding, unusual_bars
@@ -291,7 +290,9 @@ class Catalog:
             if not SYMBOL.fullmatch(symbol):
                 raise DataError(f"{symbol!r} is not a symbol: use letters, digits, '_' and '-'")
             if symbol not in known:
-                raise DataError(f"{self.root}: no symbol '{symbol}'; there are {', '.join(known)}")
+                near = [name for name in known if name.lower() == symbol.lower()]
+                hint = f"; write it as {near[0]}" if near else f"; there are {', '.join(known)}"
+                raise DataError(f"{self.root}: no symbol '{symbol}'{hint}")
         if len(set(symbols)) != len(symbols):
             raise DataError(f"a symbol is asked for twice: {', '.join(symbols)}")
         return tuple(symbols)

@@ -16,8 +16,8 @@ from typing import Any
 from simulator.data.archive import SYMBOL
 from simulator.data.download_client import Client, MarketType, NotPublic, connect
 from simulator.data.download_files import Manifest, SeriesFile
-from simulator.data.download_pages import BarPages, DownloadProgress, FundingPages
-from simulator.data.formats.recorded import BAR_VALUES
+from simulator.data.download_pages import DownloadProgress, Pages
+from simulator.data.formats import BAR_VALUES
 from simulator.data.venue import RULES_FILE, read_rules, rules_from_ccxt, write_rules
 from simulator.errors import DataError, Interrupted, RunFailed, UserError
 from simulator.exchange.rules import SymbolRules
@@ -122,10 +122,10 @@ def download_history(
         for name, market in markets.items():
             for timeframe in request.timeframes:
                 with _series(manifest, f"{name}-{timeframe}.parquet", BAR_VALUES, market, request, stored) as series:
-                    BarPages(asked, market, timeframe).fetch(series, request.start, request.end, now, report)
+                    Pages(asked, market, timeframe).fetch(series, request.start, request.end, now, report)
             if request.market == "swap":
                 with _series(manifest, f"{name}-funding.parquet", ("funding_rate",), market, request, stored) as series:
-                    FundingPages(asked, market).fetch(series, request.start, request.end, now, report)
+                    Pages(asked, market).fetch(series, request.start, request.end, now, report)
     except KeyboardInterrupt:
         raise Interrupted(f"the download was interrupted; {_kept(stored, folder)}") from None
     except (DataError, RunFailed) as error:

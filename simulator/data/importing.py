@@ -1,52 +1,55 @@
 """A folder tree of recorded files, made into catalogs.
 
-Bars and funding as Binance Vision, CryptoDataDownload and freqtrade write them, and CSV of any columns, are read by
-`simulator.data.formats`; files of one series are joined. A Parquet file is
-recognised by its columns and its name. All are validated before anything is written:
+Files of other programs are read by `simulator.data.formats`. The project's own Parquet files are recognized by their
+columns and names:
 
 | kind | columns | name |
 | --- | --- | --- |
 | bars | timestamp, open, high, low, close, volume | `BTCUSDT-1h.parquet`, in the folder of a venue |
 | funding | timestamp, funding_rate | `BTCUSDT-funding.parquet` |
-| book | time, bid_price_1, … | `BTCUSDT-book.parquet`, in the folder of a venue |
+| book | time, bid_price_1, ... | `BTCUSDT-book.parquet`, in the folder of a venue |
 | news | those that `simulator.market.events` reads | any |
 | series | known_at and numbers | `series-onchain-BTC.parquet` |
 | series | timestamp and numbers, in a folder `onchain` or `sentiment` | `anything-BTC-1d.parquet` |
 
 A venue is a folder that holds bars. It becomes a catalog of its own, for one symbol is another instrument at another
 venue. News, series and funding in a folder with the name of a venue (`funding/binance-usdm` beside `binance-usdm`) go
-to that one. All other news and series go to every venue, other funding wherever its symbol has bars.
+to that one. All other news and series go to every venue, other funding wherever its symbol has bars. What the tree
+states about its symbols, spot or perpetual, is written down in the catalogs' `instruments.json`.
 
-What the tree states about its symbols, spot or perpetual, is written down in the catalogs' `instruments.json`.
+Files of one series are joined with each other and with what a catalog has (`simulator.data.merging`).
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from simulator.arrays import FloatArray, IntArray
 from simulator.data.archive import MARKET_MANIFEST, SYMBOL, bar_file
 from simulator.data.catalog import BAR_FILE, STORED_COLUMNS, Catalog, read_bars
-from simulator.data.formats.recognise import NO_DATA, SUFFIXES, FileOptions, read_recorded
-from simulator.data.formats.recorded import BAR_VALUES, FUNDING_VALUES, Disagreement, Recorded, joined
-from simulator.data.instruments import INSTRUMENTS_FILE, StatedKind, read_instruments, write_instruments
-from simulator.data.merging import Change, FileKind, ImportLock, merged_rows, write_merged_rows
+from simulator.data.formats import (
+    BAR_VALUES,
+    NO_DATA,
+    SUFFIXES,
+    FileOptions,
+    Recorded,
+    is_recorded,
+    read_recorded,
+)
+from simulator.data.merging import Change, Disagreement, FileKind, Part, frame_of, joined, merged
+from simulator.data.venue import INSTRUMENTS_FILE, StatedKind, read_instruments, write_instruments
 from simulator.errors import DataError
 from simulator.market.bar_checks import check_bars
-from simulator.market.events import (
-    NewsItem,
-    funding_columns,
-    news_columns,
-    read_funding,
-    read_news,
-    time_findings,
-)
+from simulator.market.events import NewsItem, funding_columns, news_columns, read_funding, read_news, time_findings
 from simulator.market.instruments import MarketKind
 from simulator.market.series import (
     BOOK_SUFFIX,
@@ -60,7 +63,7 @@ from simulator.market.series import (
     series_file,
 )
 from simulator.market.timeframes import TIMEFRAMES, format_time, interval_of
-from simulator.tables import Columns, column_names, timestamp_array
+from simulator.tables import Columns, column_names, timestamp_array, write_table
 
 ImportOutcome = Literal["taken", "refused", "left out", "unknown"]
 
@@ -92,7 +95,8 @@ class ImportReport:
 
 @dataclass(frozen=True)
 class _Found:
-    """A recognised file: `name` is the symbol, or the name of the series; `source` tells series of one name apart."""
+    """A recognized file: `name` is the symbol, or the name of the series; `source` tells series of one name apart.
+    `recorded` is what a file of another program holds."""
 
     path: Path
     kind: FileKind
@@ -100,9 +104,22 @@ class _Found:
     name: str = ""
     timeframe: str = ""
     source: str = ""
+    recorded: Recorded | None = None
 
+    @property
+    def file(self) -> str:
+        """The file of a catalog that it becomes a part of."""
+        if self.kind == "bars":
+            mark = self.recorded is not None and self.recorded.kind == "mark"
+            return f"mark/{bar_file(self.name, self.timeframe)}" if mark else bar_file(self.name, self.timeframe)
+        return {"funding": f"{self.name}{_FUNDING_SUFFIX}", "book": f"{self.name}{BOOK_SUFFIX}", "news": _NEWS}.get(
+            self.kind
+        ) or series_file(self.name)
 
-_Merged = list[tuple[Path, Columns, Change]]
+    @property
+    def trades(self) -> bool:
+        """Whether its symbol can be traded by it."""
+        return self.kind == "bars" and (self.recorded is None or self.recorded.kind == "bars")
 
 
 @dataclass
@@ -111,31 +128,20 @@ class _Work:
 
     root: Path
     out: Path
-    replace: bool = False
+    options: FileOptions
+    replace: bool
+    symbols: Sequence[str] | None
     is_tree: bool = True  # False: one file
-    lock: ImportLock | None = None
     sources: list[SourceFile] = field(default_factory=list)
-    taken: dict[Path, Path] = field(default_factory=dict)  # file of a catalog: the file that it is made of
     written: dict[Path, Change] = field(default_factory=dict)
     traded: dict[str, set[str]] = field(default_factory=dict)  # the symbols that have usable bars, by venue
-    news: dict[str, list[NewsItem]] = field(default_factory=dict)  # by venue
     stated: dict[str, dict[str, MarketKind]] = field(default_factory=dict)  # by files: venue, symbol
     series: list[str] = field(default_factory=list)
 
-    def tell(self, path: Path, outcome: ImportOutcome, detail: str) -> None:
-        self.sources.append(SourceFile(path.relative_to(self.root), outcome, detail))
+    def tell(self, path: Path, outcome: ImportOutcome, detail: object) -> None:
+        self.sources.append(SourceFile(path.relative_to(self.root), outcome, str(detail).removeprefix(f"{path}: ")))
 
-    def claim(self, one: _Found, venues: Sequence[str], name: str) -> list[Path]:
-        """Where `name` of these venues' catalogs goes. Raises `DataError` where another file has taken the place."""
-        paths = [self.out / venue / name for venue in venues]
-        for path in paths:
-            if path in self.taken:
-                rival = self.taken[path].relative_to(self.root)
-                raise DataError(f"{path.parent.name}/{name} is made of {rival} already; keep one of the two")
-        self.taken |= dict.fromkeys(paths, one.path)
-        return paths
-
-    def symbols(self, venue: str) -> set[str]:
+    def symbols_of(self, venue: str) -> set[str]:
         """The symbols of which the tree or the venue's catalog has bars."""
         return self.traded.get(venue, set()) | _stored_symbols(self.out / venue)
 
@@ -144,19 +150,45 @@ class _Work:
         stored = self.out.iterdir() if self.out.is_dir() else ()
         return sorted(self.traded or {path.name for path in stored if _stored_symbols(path)})
 
-    def merge(self, paths: Sequence[Path], kind: FileKind, columns: Columns, timeframe: str = "") -> _Merged:
-        """The rows added to each of the files. Raises `DataError` where one of them cannot take them."""
-        interval = interval_of(timeframe) if kind == "bars" else 0
-        return [(path, *merged_rows(path, kind, columns, replace=self.replace, interval=interval)) for path in paths]
+    def targets(self, one: _Found) -> list[Path]:
+        """Where a file goes. Raises `DataError` where it has no place."""
+        if one.kind == "bars" or one.recorded:
+            if not one.trades and one.name not in self.symbols_of(one.venue):
+                raise DataError(
+                    f"there are no bars of {one.name} in {one.venue} for it to stand beside; import both together"
+                )
+            if (self.out / one.venue / MARKET_MANIFEST).exists():
+                raise DataError(
+                    f"{self.out / one.venue} holds a market that was written as a whole; choose another folder"
+                )
+            return [self.out / one.venue / one.file]
+        venues = self.venues()
+        if not venues:
+            raise DataError("no venue of the tree has usable bars for it to stand beside")
+        known = self.symbols_of(one.venue)
+        own = [one.venue] if known else venues
+        if one.kind == "book":
+            own = [one.venue] if one.name in known else []
+        elif one.kind == "funding" and not known:
+            own = [venue for venue in own if one.name in self.symbols_of(venue)]
+        if not own:
+            raise DataError(
+                f"there are no bars of {one.name} for it to stand beside; put both in the folder of one venue"
+            )
+        paths = [self.out / venue / one.file for venue in own]
+        for path in paths:
+            if path in self.written and one.kind != "news":
+                raise DataError(f"{path} is made of another file of the tree already; keep one of the two")
+        return paths
 
-    def write(self, files: _Merged) -> None:
-        for path, columns, change in files:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise DataError(f"{path.parent}: cannot be written: {error.strerror or error}") from error
-            write_merged_rows(path, columns, change)
-            self.written[path] = change
+    def write(self, path: Path, columns: Columns, change: Change) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{path.parent}: cannot be written: {error.strerror or error}") from error
+        if change.state != "unchanged":
+            write_table(path, columns)
+        self.written[path] = change
 
 
 def _stored_symbols(catalog: Path) -> set[str]:
@@ -189,82 +221,63 @@ def import_tree(
             the tree, cannot be written to, holds a market that the project wrote or is written by another import. What
             is wrong with single files is in the report.
     """
-    work = _Work(Path(source), Path(out), replace)
-    try:
-        return _import(work, symbols, progress, instrument, options or FileOptions())
-    finally:
-        if work.lock is not None:
-            work.lock.release()
-
-
-def _import(
-    work: _Work,
-    symbols: Sequence[str] | None,
-    progress: Callable[[int, int], None],
-    instrument: MarketKind | None,
-    options: FileOptions,
-) -> ImportReport:
+    work = _Work(Path(source), Path(out), options or FileOptions(), replace, symbols)
     paths = _paths(work)
-    found: list[_Found] = []
-    recorded: list[tuple[Path, Recorded]] = []
-    foreign = {path for path in paths if _is_foreign(path)}
-    for number, path in enumerate(sorted(foreign), 1):
-        recorded += [(path, one) for one in _read(path, work, symbols, options)]
-        progress(number, len(paths))
-    for path in paths:
-        if path in foreign:
-            continue
-        try:
-            one = _recognise(path)
-        except DataError as error:
-            work.tell(path, "refused", _reason(path, error))
-            continue
-        if isinstance(one, str):
-            work.tell(path, "unknown", one)
-        elif symbols is not None and one.kind in ("bars", "funding", "book") and one.name not in symbols:
-            work.tell(path, "left out", f"{one.kind} of {one.name}, which was not asked for")
-        else:
-            found.append(one)
-    bars = [one for one in found if one.kind == "bars"]
-    for one in bars:
-        _check_outside(work, one.venue)
-    for _, part in recorded:
-        _check_outside(work, part.venue)
-    there = {one.name for one in bars} | {part.symbol for _, part in recorded if part.kind == "bars"}
-    _check_symbols(symbols, there, work.root)
-    work.lock = ImportLock(work.out)
-    done = len(paths) - len(found)
-    progress(done, len(paths))
-    # Bars go first: what stands beside them needs to know the venues that could be used.
-    _take_recorded([entry for entry in recorded if entry[1].kind == "bars"], work)
-    for one in bars + _named_apart([one for one in found if one.kind != "bars"]):
-        try:
-            detail, targets, columns = _take(one, work)
-            files = work.merge(targets, one.kind, columns, one.timeframe)
-        except DataError as error:
-            work.tell(one.path, "refused", _reason(one.path, error))
-        else:
-            work.write(files)
-            work.tell(one.path, "taken", f"{one.kind}: {detail}")
-        done += 1
-        progress(done, len(paths))
-    _take_recorded([entry for entry in recorded if entry[1].kind != "bars"], work)
-    for venue, items in work.news.items():
-        if items:
-            work.write(work.merge([work.out / venue / _NEWS], "news", news_columns(items)))
+    found = [one for path in paths for one in _found_in(path, work)]
+    for one in found:
+        if one.kind == "bars" and work.is_tree and (work.out / one.venue).resolve().is_relative_to(work.root.resolve()):
+            raise DataError(f"{work.out / one.venue}: lies in the tree that is imported; choose another folder")
+    missing = sorted(set(symbols or ()) - {one.name for one in found if one.trades})
+    if missing:
+        raise DataError(f"{work.root}: no bars of {', '.join(missing)}; ask for symbols that have some, or for none")
+    with import_lock(work.out):
+        groups: dict[tuple[Any, ...], list[_Found]] = {}
+        for one in _named_apart(found):
+            # Bars go first: what stands beside them needs to know the venues that could be used.
+            venue = "" if one.kind == "news" else one.venue
+            groups.setdefault((not one.trades, venue, one.kind, one.file), []).append(one)
+        for key in sorted(groups):
+            (_take_news if key[2] == "news" else _take)(groups[key], work)
+            progress(len({one.path for one in work.sources}), len(paths))
+        kinds = {
+            work.out / venue: _state_kinds(work.out / venue, traded, instrument, work.stated.get(venue, {}))
+            for venue, traded in sorted(work.traded.items())
+        }
+    progress(len(paths), len(paths))
     changed = {path.relative_to(work.out).parts[0] for path in work.written}
-    catalogs = tuple(work.out / venue for venue in sorted(changed | set(work.traded)))
     return ImportReport(
         tuple(sorted(work.sources, key=lambda one: one.path)),
         tuple(sorted(work.written.items())),
-        catalogs,
-        {
-            catalog: _state_kinds(catalog, work.traded[catalog.name], instrument, work.stated.get(catalog.name, {}))
-            for catalog in catalogs
-            if catalog.name in work.traded
-        },
+        tuple(work.out / venue for venue in sorted(changed | set(work.traded))),
+        kinds,
         tuple(work.series),
     )
+
+
+@contextmanager
+def import_lock(out: Path) -> Iterator[None]:
+    """Hold the folder `out`, which is made, for a block, so that no import loses the rows of another one; the end of
+    the process lets go of it too. A folder that was made and holds nothing goes again.
+
+    Raises `DataError` where it cannot be made, or another import holds it.
+    """
+    made, folder = not out.exists(), -1
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        folder = os.open(out, os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if folder != -1:
+            os.close(folder)
+        if error.errno == errno.EWOULDBLOCK:
+            raise DataError(f"{out}: another import is writing here; repeat the command when it ends") from None
+        raise DataError(f"{out}: cannot be written: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        os.close(folder)
+        if made and not any(out.iterdir()):
+            out.rmdir()
 
 
 def _state_kinds(
@@ -274,15 +287,13 @@ def _state_kinds(
     `instrument` says something else. What files `stated` comes after it. Raises `DataError` as `stated_kinds` does."""
     path = catalog / INSTRUMENTS_FILE
     before = read_instruments(path) if path.exists() else {}
-    if instrument is None and stated.keys() - before.keys():
-        before = stated | before
-        write_instruments(path, before)
-    if instrument is not None:
-        write_instruments(path, before | dict.fromkeys(symbols, instrument))
+    known = before | dict.fromkeys(symbols, instrument) if instrument else stated | before
+    if known != before:
+        write_instruments(path, known)
     found = Catalog(catalog).kinds()
     own = {symbol: one.kind for symbol, one in found.items() if symbol in symbols and one.kind is not None}
-    if own and before | own != before:
-        write_instruments(path, before | own)
+    if known | own != known:
+        write_instruments(path, known | own)
     return {symbol: found[symbol] for symbol in sorted(symbols)}
 
 
@@ -297,127 +308,39 @@ def _paths(work: _Work) -> list[Path]:
         raise DataError(f"{work.out}: lies in the tree that is imported; choose a folder outside {work.root}")
     known = (".parquet", *SUFFIXES)
     named = [path for path in work.root.rglob("*") if path.name.endswith(known) and path.name not in NO_DATA]
-    paths = sorted(path for path in named if path.is_file())
     for path in named:
         if not path.is_file() and not path.is_dir():
             work.tell(path, "refused", "it is a FIFO, device or socket, or a link that leads nowhere")
+    paths = sorted(path for path in named if path.is_file())
     if not paths and not work.sources:
         raise DataError(f"{work.root}: holds no file that ends with {', '.join(known)}")
     return paths
 
 
-def _check_outside(work: _Work, venue: str) -> None:
-    folder = work.out / venue
-    if work.is_tree and folder.resolve().is_relative_to(work.root.resolve()):
-        raise DataError(f"{folder}: lies in the tree that is imported; choose another folder")
-
-
-def _is_foreign(path: Path) -> bool:
-    """Whether the file is read by `simulator.data.formats`: all but the project's own kinds of Parquet."""
-    if path.suffix != ".parquet":
-        return True
+def _found_in(path: Path, work: _Work) -> list[_Found]:
+    """What a file holds that can be taken; all else is told."""
+    found: list[_Found] = []
     try:
-        columns = column_names(path)
-    except DataError:
-        return False  # it is refused with the other Parquet files
-    return "timestamp" not in columns and {"date", *BAR_VALUES} <= set(columns)
-
-
-def _read(path: Path, work: _Work, symbols: Sequence[str] | None, options: FileOptions) -> list[Recorded]:
-    """What a file of another program holds; what cannot be taken of it is told."""
-    found: list[Recorded] = []
-    try:
-        for one in read_recorded(path, work.root, options):
-            if isinstance(one, str):
-                work.tell(path, "unknown", one)
-            elif symbols is not None and one.symbol not in symbols:
-                work.tell(path, "left out", f"{one.kind} of {one.symbol}, which was not asked for")
-            else:
-                found.append(one)
+        if is_recorded(path):
+            for one in read_recorded(path, work.root, work.options):
+                if isinstance(one, str):
+                    work.tell(path, "unknown", one)
+                    continue
+                kind: FileKind = "funding" if one.kind == "funding" else "bars"
+                found.append(_Found(path, kind, one.venue, one.symbol, one.timeframe, recorded=one))
+        elif isinstance(known := _recognise(path), str):
+            work.tell(path, "unknown", known)
+        else:
+            found.append(known)
     except DataError as error:
-        work.tell(path, "refused", _reason(path, error))
-    return found
-
-
-def _take_recorded(recorded: list[tuple[Path, Recorded]], work: _Work) -> None:
-    """Write each series that the files are parts of. A file that contradicts another one is refused."""
-    for key in sorted({one.key for _, one in recorded}):
-        parts = [entry for entry in recorded if entry[1].key == key]
-        try:
-            _take_series(parts, work)
-        except DataError as error:
-            for path in {path for path, _ in parts}:
-                work.tell(path, "refused", str(error))
-
-
-def _take_series(parts: list[tuple[Path, Recorded]], work: _Work) -> None:
-    """Join and write the parts of one series. Raises `DataError` where it has no place."""
-    kind, venue, symbol, timeframe = parts[0][1].key
-    if kind != "bars" and symbol not in work.symbols(venue):
-        raise DataError(f"there are no bars of {symbol} in {venue} for it to stand beside; import both together")
-    folder = work.out / venue
-    if (folder / MARKET_MANIFEST).exists():
-        raise DataError(f"{folder} holds a market that was written as a whole; choose another folder")
-    name = f"{symbol}{_FUNDING_SUFFIX}" if kind == "funding" else bar_file(symbol, timeframe)
-    place = f"mark/{name}" if kind == "mark" else name
-    source = _Found(parts[0][0], "funding" if kind == "funding" else "bars", venue, symbol, timeframe)
-    target = work.claim(source, [venue], place)[0]
-    stored: FileKind = "funding" if kind == "funding" else "bars"
-    parts = [entry for entry in parts if _agrees(entry, target, stored, work)]
-    while parts:
-        try:
-            time, values, common = joined([one for _, one in parts])
-            break
-        except Disagreement as error:
-            work.tell(next(path for path, one in parts if one is error.part), "refused", str(error))
-            parts = [entry for entry in parts if entry[1] is not error.part]
-    if not parts:
-        return
-    columns = _series_columns(time, values)
-    files = work.merge([target], stored, columns, timeframe)
-    notes = [] if kind == "funding" else check_bars(str(target), interval_of(timeframe), time, columns)
-    told = [issue.detail for issue in notes if kind == "bars" or issue.kind == "gap"]
-    told += [f"{common} rows are in two files"] * bool(common)
-    if kind == "bars":
-        work.traded.setdefault(venue, set()).add(symbol)
-    for path, one in parts:
-        if one.instrument:
-            work.stated.setdefault(venue, {})[symbol] = one.instrument
-        said = f"{kind}: {one.format}, {len(one.rows.time)} {_span(one.rows.time)} for {venue}/{place}"
-        work.tell(path, "taken", "; ".join([said, *one.rows.notes]))
-    work.write(files)
-    count = f"{len(parts)} file{'s' * (len(parts) > 1)}"
-    work.series.append("; ".join([f"{venue}/{place}: {len(time)} rows {_span(time)} of {count}", *told]))
-
-
-def _agrees(entry: tuple[Path, Recorded], target: Path, kind: FileKind, work: _Work) -> bool:
-    """Whether a part of a series fits what is stored of it; where it does not, it is refused."""
-    path, one = entry
-    if work.replace:
-        return True
-    try:
-        columns = _series_columns(one.rows.time, one.rows.values)
-        work.merge([target], kind, columns, one.timeframe)
-    except DataError as error:
-        work.tell(path, "refused", str(error))
-        return False
-    return True
-
-
-def _series_columns(time: IntArray, values: FloatArray) -> dict[str, Any]:
-    names = FUNDING_VALUES if values.shape[1] == 1 else BAR_VALUES
-    columns = {name: np.ascontiguousarray(values[:, number]) for number, name in enumerate(names)}
-    return {"timestamp": timestamp_array(time), **columns}
-
-
-def _span(time: IntArray) -> str:
-    return f"from {format_time(int(time[0]))} to {format_time(int(time[-1]))}"
-
-
-def _check_symbols(symbols: Sequence[str] | None, there: Collection[str], root: Path) -> None:
-    missing = [symbol for symbol in symbols or () if symbol not in there]
-    if missing:
-        raise DataError(f"{root}: no bars of {', '.join(missing)}; ask for symbols that have some, or for none")
+        work.tell(path, "refused", error)
+    wanted = []
+    for item in found:
+        if work.symbols is not None and item.kind in ("bars", "funding", "book") and item.name not in work.symbols:
+            work.tell(path, "left out", f"{item.kind} of {item.name}, which was not asked for")
+        else:
+            wanted.append(item)
+    return wanted
 
 
 def _recognise(path: Path) -> _Found | str:
@@ -429,16 +352,16 @@ def _recognise(path: Path) -> _Found | str:
         if not match:
             return f"has columns of bars; name it like BTCUSDT-1h.parquet, with one of {', '.join(TIMEFRAMES)}"
         return _Found(path, "bars", venue, match[1], match[2])
-    if columns >= {"timestamp", "funding_rate"}:
-        symbol = path.name.removesuffix(_FUNDING_SUFFIX)
-        if symbol == path.name or not SYMBOL.fullmatch(symbol):
-            return "has columns of funding; name it like BTCUSDT-funding.parquet"
-        return _Found(path, "funding", venue, symbol)
-    if columns >= {"time", "bid_price_1"}:
-        symbol = path.name.removesuffix(BOOK_SUFFIX)
-        if symbol == path.name or not SYMBOL.fullmatch(symbol):
-            return "has columns of order books; name it like BTCUSDT-book.parquet"
-        return _Found(path, "book", venue, symbol)
+    kinds: list[tuple[FileKind, set[str], str, str]] = [
+        ("funding", {"timestamp", "funding_rate"}, _FUNDING_SUFFIX, "funding"),
+        ("book", {"time", "bid_price_1"}, BOOK_SUFFIX, "order books"),
+    ]
+    for kind, needed, suffix, what in kinds:
+        if columns >= needed:
+            symbol = path.name.removesuffix(suffix)
+            if symbol == path.name or not SYMBOL.fullmatch(symbol):
+                return f"has columns of {what}; name it like BTCUSDT{suffix}"
+            return _Found(path, kind, venue, symbol)
     if {"time", "known_at", "symbol", "text"} <= columns or ("timestamp" in columns and columns & {"title", "text"}):
         return _Found(path, "news", venue)
     if "known_at" in columns:
@@ -460,14 +383,12 @@ def _recorded_series(path: Path, venue: str) -> _Found | str:
     if kinds[0] == "sentiment" and _FEAR_AND_GREED.search(path.stem):
         return _Found(path, "series", venue, "sentiment/fear_greed", match[2], "recorded")
     source, _, asset = match[1].rpartition("-")
-    name = re.sub(r"[^A-Za-z0-9_]", "_", asset)
-    collector = re.sub(r"[^A-Za-z0-9_]", "_", source) or "recorded"
-    return _Found(path, "series", venue, f"{kinds[0]}/{name}", match[2], collector)
+    plain = [re.sub(r"[^A-Za-z0-9_]", "_", part) for part in (asset, source)]
+    return _Found(path, "series", venue, f"{kinds[0]}/{plain[0]}", match[2], plain[1] or "recorded")
 
 
 def _named_apart(found: Sequence[_Found]) -> list[_Found]:
     """Recorded series of one name get their sources' names, all but the one with the newest record."""
-    named: list[_Found] = []
     newest: dict[str, tuple[int, Path]] = {}
     for one in found:
         if one.kind == "series" and one.source:
@@ -476,11 +397,12 @@ def _named_apart(found: Sequence[_Found]) -> list[_Found]:
             except DataError:
                 continue  # it is refused, with the reason, when it is taken
             newest[one.name] = max(newest.get(one.name, last), last)
-    for one in found:
-        rival = newest.get(one.name)
-        apart = one.kind == "series" and one.source and rival and rival[1] != one.path
-        named.append(replace(one, name=f"{one.name}-{one.source}") if apart else one)
-    return named
+    return [
+        replace(one, name=f"{one.name}-{one.source}")
+        if one.kind == "series" and one.source and newest.get(one.name, (0, one.path))[1] != one.path
+        else one
+        for one in found
+    ]
 
 
 def _series(one: _Found) -> DataSeries:
@@ -491,60 +413,117 @@ def _series(one: _Found) -> DataSeries:
     return read_recorded_series(one.path, 0 if published else interval_of(one.timeframe))
 
 
-def _take(one: _Found, work: _Work) -> tuple[str, list[Path], Columns]:
-    """What is in a file, in words; where it goes and what is written there. Raises `DataError` where it is refused."""
+def _part(one: _Found, work: _Work) -> tuple[Part, str]:
+    """The rows of a file, and what it holds in words. Raises `DataError` where it cannot be used."""
+    label, columns = str(one.path.relative_to(work.root)), dict[str, Any]()
+    if kept := one.recorded:
+        rows = kept.rows
+        names = BAR_VALUES if one.kind == "bars" else ("funding_rate",)
+        columns = {name: np.ascontiguousarray(rows.values[:, at]) for at, name in enumerate(names)}
+        frame = frame_of({"timestamp": timestamp_array(rows.time), **columns})
+        said = f"{kept.kind}: {kept.format}, {len(rows.time)} {_span(rows.time)} for {one.venue}/{one.file}"
+        return Part(kept.label, frame, (rows.unit, rows.line)), "; ".join([said, *rows.notes])
     if one.kind == "bars":
-        return _take_bars(one, work)
-    venues = work.venues()
-    if not venues:
-        raise DataError("no venue of the tree has usable bars for it to stand beside")
-    own = [one.venue] if work.symbols(one.venue) else venues
-    if one.kind == "news":
-        return _take_news(one, own, work), [], {}
-    columns: dict[str, Any]
-    if one.kind == "series":
-        series, name = _series(one), series_file(one.name)
-        columns, content = series_columns(series), f"{len(series)} records of {', '.join(series.columns)} as {one.name}"
+        time, columns, issues = read_bars(one.path, interval_of(one.timeframe))
+        for issue in issues:
+            if issue.fatal:
+                raise DataError(issue.detail)
+        said = "; ".join([f"{len(time)} {_span(time)}", *(issue.detail for issue in issues)])
+        columns = {"timestamp": timestamp_array(time), **columns}
     elif one.kind == "book":
-        books, name = read_books(one.path), one.path.name
-        columns, content = book_columns(books), f"{len(books)} order books"
-        own = [one.venue] if one.name in work.symbols(one.venue) else []
+        columns = book_columns(books := read_books(one.path))
+        said = f"{len(books)} order books"
+    elif one.kind == "funding":
+        columns = funding_columns(events := read_funding(one.path))
+        said = f"{len(events)} settlements"
     else:
-        events, name = read_funding(one.path), one.path.name
-        columns, content = funding_columns(events), f"{len(events)} settlements"
-        if not work.symbols(one.venue):
-            own = [venue for venue in own if one.name in work.symbols(venue)]
-    if not own:
-        raise DataError(f"there are no bars of {one.name} for it to stand beside; put both in the folder of one venue")
-    bare = one.kind == "funding" and one.name not in work.symbols(own[0])
-    detail = f"{content} for {', '.join(own)}" + (f", which has no bars of {one.name}" if bare else "")
-    return detail, work.claim(one, own, name), columns
+        columns = series_columns(series := _series(one))
+        said = f"{len(series)} records of {', '.join(series.columns)} as {one.name}"
+    return Part(label, frame_of(columns)), f"{one.kind}: {said}"
 
 
-def _take_bars(one: _Found, work: _Work) -> tuple[str, list[Path], Columns]:
-    folder = work.out / one.venue
-    if (folder / MARKET_MANIFEST).exists():
-        raise DataError(f"{folder} holds a market that was written as a whole; choose another folder")
-    time, columns, issues = read_bars(one.path, interval_of(one.timeframe))
-    for issue in issues:
-        if issue.fatal:
-            raise DataError(issue.detail)
-    paths = work.claim(one, [one.venue], one.path.name)
-    work.traded.setdefault(one.venue, set()).add(one.name)
-    notes = "".join(f"; {issue.detail}" for issue in issues)
-    detail = f"{len(time)} from {format_time(int(time[0]))} to {format_time(int(time[-1]))}{notes}"
-    return detail, paths, {"timestamp": timestamp_array(time), **columns}
+def _take(group: list[_Found], work: _Work) -> None:
+    """Write the series that the files of a group are parts of. A file that contradicts what is there is refused."""
+    first, targets = group[0], list[Path]()
+    parts: list[tuple[_Found, Part, str]] = []
+    for one in group:
+        try:
+            targets = work.targets(one)
+            parts.append((one, *_part(one, work)))
+        except DataError as error:
+            work.tell(one.path, "refused", error)
+    files: list[tuple[Path, Columns, Change]] = []
+    interval = interval_of(first.timeframe) if first.kind == "bars" else 0
+    while parts and not files:
+        rows = [part for _, part, _ in parts]
+        try:
+            files = [
+                (path, *merged(path, first.kind, rows, replace=work.replace, interval=interval)) for path in targets
+            ]
+        except Disagreement as error:
+            work.tell(next(one.path for one, part, _ in parts if part is error.part), "refused", error)
+            parts = [entry for entry in parts if entry[1] is not error.part]
+        except DataError as error:
+            for one, _, _ in parts:
+                work.tell(one.path, "refused", error)
+            return
+    if not files:
+        return
+    if first.trades:
+        work.traded.setdefault(first.venue, set()).add(first.name)
+    for one, _, said in parts:
+        if one.recorded and one.recorded.instrument:
+            work.stated.setdefault(one.venue, {})[one.name] = one.recorded.instrument
+        if first.kind != "bars" and not one.recorded:
+            bare = first.kind == "funding" and one.name not in work.symbols_of(targets[0].parent.name)
+            said += f" for {', '.join(path.parent.name for path in targets)}"
+            said += f", which has no bars of {one.name}" * bare
+        work.tell(one.path, "taken", said)
+    for file in files:
+        work.write(*file)
+    if first.recorded:
+        work.series.append(_joined_words(first, rows))
 
 
-def _take_news(one: _Found, venues: Sequence[str], work: _Work) -> str:
-    counts = []
-    for venue in venues:
-        # Symbols of an earlier import keep their headlines.
-        items = read_news(one.path, tuple(sorted(_stored_symbols(work.out / venue))))
-        work.news.setdefault(venue, []).extend(items)
-        counts.append(f"{len(items)} headlines for {venue}")
-    return "; ".join([", ".join(counts), *time_findings(one.path)])
+def _joined_words(first: _Found, parts: Sequence[Part]) -> str:
+    """What was joined of files of other programs: rows, gaps and what they have in common."""
+    frame, told = joined(parts, first.kind), []
+    time = frame["timestamp"].to_numpy()
+    if first.kind == "bars":
+        values = {str(name): frame[name].to_numpy(np.float64) for name in list(frame)[1:]}
+        notes = check_bars(first.file, interval_of(first.timeframe), time, values)
+        told = [issue.detail for issue in notes if first.trades or issue.kind == "gap"]
+    common = sum(len(part.frame) for part in parts) - len(frame)
+    told += [f"{common} rows are in two files"] * bool(common)
+    count = f"{len(parts)} file{'s' * (len(parts) > 1)}"
+    return "; ".join([f"{first.venue}/{first.file}: {len(frame)} rows {_span(time)} of {count}", *told])
 
 
-def _reason(path: Path, error: DataError) -> str:
-    return str(error).removeprefix(f"{path}: ")
+def _take_news(group: list[_Found], work: _Work) -> None:
+    """Add headlines to the catalogs, to each those about its symbols and the whole market."""
+    items: dict[Path, list[NewsItem]] = {}
+    for one in group:
+        try:
+            # Symbols of an earlier import keep their headlines.
+            read = {
+                path: read_news(one.path, tuple(sorted(_stored_symbols(path.parent)))) for path in work.targets(one)
+            }
+            said = ", ".join(f"{len(found)} headlines for {path.parent.name}" for path, found in read.items())
+            work.tell(one.path, "taken", "; ".join([f"news: {said}", *time_findings(one.path)]))
+        except DataError as error:
+            work.tell(one.path, "refused", error)
+            continue
+        for path, found in read.items():
+            items.setdefault(path, []).extend(found)
+    for path, headlines in items.items():
+        if headlines:
+            try:
+                work.write(path, *merged(path, "news", [Part("", frame_of(news_columns(headlines)))], replace=False))
+            except DataError as error:
+                for one in group:
+                    work.sources = [told for told in work.sources if work.root / told.path != one.path]
+                    work.tell(one.path, "refused", error)
+
+
+def _span(time: Any) -> str:
+    return f"from {format_time(int(time[0]))} to {format_time(int(time[-1]))}"

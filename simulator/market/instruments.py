@@ -1,7 +1,7 @@
 """What kind of instrument a symbol is, and what names tell about it.
 
 A spot coin that is sold short, or bought with more than one's own cash, has to be borrowed; a perpetual pays funding. A
-bar shows neither, so the kind has to come from somewhere else: see `simulator.data.instruments`.
+bar shows neither, so the kind has to come from somewhere else: see `simulator.data.venue`.
 """
 
 from __future__ import annotations

@@ -24,20 +24,23 @@ _FIRST_MONDAY = 4 * DAY_MS  # 1970-01-05
 
 TIMEFRAMES: dict[str, int] = {
     "1m": 60_000,
+    "3m": 180_000,
     "5m": 300_000,
     "15m": 900_000,
     "30m": 1_800_000,
     "1h": 3_600_000,
     "2h": 7_200_000,
     "4h": 14_400_000,
+    "6h": 21_600_000,
     "8h": 28_800_000,
     "12h": 43_200_000,
     "1d": 86_400_000,
+    "3d": 259_200_000,
     "1w": 604_800_000,
 }
 
 # Bars inside bars, made of trades while they are heard. Nothing else has bars of seconds.
-_OF_TRADES: dict[str, int] = {"1s": 1_000, "5s": 5_000, "15s": 15_000, "30s": 30_000}
+_OF_TRADES: dict[str, int] = {"1s": 1_000, "3s": 3_000, "5s": 5_000, "15s": 15_000, "30s": 30_000}
 _FEWEST_INSIDE = 48  # as many as the volatility behind the market impact looks back
 
 # Half the bid-ask spread, in basis points, of bars that state none: of tables, of files, and `costs.half_spread_bps`.

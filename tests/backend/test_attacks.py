@@ -158,7 +158,7 @@ def test_no_command_that_takes_a_team_runs_or_asks_what_its_folder_names(
     for arguments in (
         ("evaluate", team, *SMALL),
         ("models", "check", team),
-        ("check", "lookahead", "--team", team, *data, "--times", "2", "--draws", "1"),
+        ("check", "lookahead", "--team", team, *data),
         ("backtest", "--team", team, *data, "--baselines", "none"),
     ):
         result = command(*arguments)

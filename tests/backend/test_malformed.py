@@ -11,7 +11,7 @@ import tempfile
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from backend.reporting.report import write_report
 from backend.store import transfer
 from backend.store.store import Store
 from backend.store.transfer import export_run, import_run
-from backend.training.checkpoints import read_state
+from backend.training.checkpoints import TrainingState, read_kept
 from backend.training.learning.learner import LearnerState
 from backend.training.sft.datasets import DATA_MANIFEST, read_rows, write_data_set
 from cryptosentinel.llm.engine import Request, Sampling
@@ -171,29 +171,22 @@ def _headlines(folder: Path) -> Path:
 
 def _state(folder: Path) -> Path:
     path = folder / "state.json"
-    path.write_text(json.dumps({
-        "step": 3, "stage": 1, "stage_began": 0, "best_score": 0.5, "best_step": 2, "rollbacks": [[1, "trader"]],
-    }))  # fmt: skip
+    path.write_text(json.dumps(asdict(TrainingState(3, 1, 0, 0.5, 2, [(1, "trader")], 9, 9))))
     return path
 
 
 def _read_state(folder: Path) -> None:
-    try:
-        read_state(folder / "state.json")
-    except ValueError as error:  # whoever calls it names the file
-        raise UserError(str(error)) from error
+    read_kept(folder / "state.json", TrainingState, "remove it")
 
 
 def _learner(folder: Path) -> Path:
     path = folder / "learner.json"
-    path.write_text(json.dumps(LearnerState(1, 2, 3).to_dict()))
+    path.write_text(json.dumps(asdict(LearnerState(1, 2, 3))))
     return path
 
 
 def _read_learner(folder: Path) -> None:
-    from backend.training.checkpoints import _learner_state
-
-    _learner_state(folder / "learner.json")
+    read_kept(folder / "learner.json", LearnerState, "remove it")
 
 
 def _tensors(folder: Path) -> Path:

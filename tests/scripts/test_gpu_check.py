@@ -19,8 +19,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_all_parts_together_take_nine_minutes_at_most() -> None:
-    assert sum(part.seconds for part in PARTS.values()) <= LONGEST == 9 * 60
+def test_all_parts_together_take_thirteen_minutes_at_most() -> None:
+    assert sum(part.seconds for part in PARTS.values()) <= LONGEST == 13 * 60
     assert all(name == part.name for name, part in PARTS.items())
 
 
@@ -38,9 +38,11 @@ def test_a_part_that_fails_or_runs_over_does_not_stop_the_rest(
     code = {
         "broken": "raise SystemExit('no kernel')",
         "endless": "import time; time.sleep(60)",
+        "lingering": f"print({gpu_check._RESULT + json.dumps({'status': 'ok', 'value': 2})!r}, flush=True); "
+        "import time; time.sleep(60)",
         "good": f"print({gpu_check._RESULT + json.dumps({'status': 'ok', 'value': 3})!r})",
     }
-    parts = {name: Part(name, 2 if name == "endless" else 30, lambda rehearse: {}) for name in code}
+    parts = {name: Part(name, 2 if name in ("endless", "lingering") else 30, lambda rehearse: {}) for name in code}
     monkeypatch.setattr(gpu_check, "PARTS", parts)
     popen = gpu_check.subprocess.Popen
 
@@ -51,11 +53,12 @@ def test_a_part_that_fails_or_runs_over_does_not_stop_the_rest(
     began = time.monotonic()
     assert main(["--out", str(tmp_path / "out.jsonl")]) == 1
     assert time.monotonic() - began < 40
-    broken, endless, good = lines(tmp_path / "out.jsonl")
+    broken, endless, lingering, good = lines(tmp_path / "out.jsonl")
     assert broken["status"] == "failed" and "no kernel" in broken["output"]
     assert (endless["status"], endless["limit_s"]) == ("ran over", 2)
+    assert (lingering["status"], lingering["value"]) == ("ok", 2), "it had its result and was slow to end"
     assert (good["status"], good["value"]) == ("ok", 3)
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 def test_what_a_part_lacks_is_its_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,7 +100,7 @@ def test_what_is_made_ready_imports_nothing_that_takes_seconds() -> None:
     """Not the libraries of training, models and exchanges; neither do the findings of a training that is looked at."""
     code = (
         "import sys\nfrom importlib import import_module\n"
-        f"for name in {[*needed_modules(), 'backend.training.doctor']}: import_module(name)\n"
+        f"for name in {[*needed_modules(), 'backend.evaluation.doctor']}: import_module(name)\n"
         "print([name for name in ('torch', 'transformers', 'safetensors', 'ccxt', 'gymnasium') if name in sys.modules])"
     )
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from backend.policies.temporary import folder_of_block
-from simulator.data.formats.recognise import SUFFIXES, FileOptions
-from simulator.data.importing import ImportReport, import_tree
-from simulator.errors import DataError, UserError
-from simulator.market.instruments import MarketKind
+from simulator.data.formats import SUFFIXES
+from simulator.errors import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 ENDINGS = (".parquet", *SUFFIXES)
-_REASONS = 5  # that a refusal lists
 
 
 class Upload(Protocol):
@@ -58,29 +54,3 @@ def uploaded(files: Sequence[Upload], name: str) -> Iterator[Path]:
         for file in files:
             (folder / file.name).write_bytes(file.getvalue())
         yield folder
-
-
-def import_into(
-    source: Path,
-    target: Path,
-    instrument: MarketKind | None,
-    options: FileOptions,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> ImportReport:
-    """Import `source` into the new folder `target`: its bars lie in `target` itself, or, where the files are of several
-    venues, in a folder of it for each. All of it appears at once, or nothing.
-
-    Raises `UserError` where nothing can be used, with the reasons.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".import-", dir=target.parent) as staging:
-        made = Path(staging) / "made"
-        report = import_tree(source, made, None, progress, instrument, options)
-        if not report.catalogs:
-            reasons = [f"{one.path}: {one.detail}" for one in report.sources if one.outcome != "taken"]
-            raise DataError("nothing could be imported. " + "; ".join(reasons[:_REASONS]))
-        whole = made if len(report.catalogs) > 1 else report.catalogs[0]
-        if target.exists():
-            raise UserError(f"{target} is there already and is not written over: take another name")
-        whole.rename(target)
-    return report

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 import streamlit as st
 
+from backend.evaluation.doctor import RULES, Examination, examine
 from backend.reporting.blocks import ReportBlock
 from backend.reporting.charts import Event
 from backend.reporting.labels import ABSENT
@@ -15,7 +16,6 @@ from backend.reporting.training.curves import CurveMark
 from backend.reporting.training.group import group_steps, step_groups
 from backend.runs.requests import RUNS
 from backend.store.records import AdapterRecord, PublishedRecord
-from backend.training.doctor import RULES, Examination, examine
 from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown, mistakes_explained, open_store

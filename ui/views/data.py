@@ -10,12 +10,12 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from backend.builders.sources import import_into
 from backend.jobs.commands import command_words, download_command
 from backend.reporting.data.coverage import coverage_of, coverage_picture, coverage_table, data_folders
 from cryptosentinel.protocol.untrusted import visible
 from simulator.data.catalog import Catalog
-from simulator.data.formats.csv_table import CsvLayout
-from simulator.data.formats.recognise import FileOptions, columns_of
+from simulator.data.formats import FileOptions, columns_of
 from simulator.errors import UserError
 from simulator.folders import sample_data
 from simulator.market.instruments import MARKET_KINDS, check_kind
@@ -30,7 +30,7 @@ from ui.access import (
     set_address,
 )
 from ui.parts.drawing import draw_blocks, show_table
-from ui.parts.imports import NAME, import_into, new_folder, uploaded
+from ui.parts.imports import NAME, new_folder, uploaded
 from ui.parts.job import job_label, newest_of, open_job, show_job
 
 _ROOTS = (Path("data"), Path("bars"))  # below the current folder
@@ -170,7 +170,7 @@ def _import() -> None:
         return
     target = new_folder(name)
     instrument = None if kind == _AS_FILES_SAY else check_kind("What the bars are of", kind)
-    options = FileOptions(columns_of(columns), CsvLayout(time_zone=zone), symbol, frame or "", name)
+    options = FileOptions(columns_of(columns), symbol, frame or "", name, time_zone=zone)
     if not uploads and not source:
         raise UserError("nothing is chosen: name a folder or a file, or upload files")
     if not uploads and not Path(source).exists():

@@ -13,7 +13,7 @@ from backend.jobs.commands import request_command
 from backend.jobs.queue import Submission
 from backend.reporting.labels import title_of
 from backend.runs.backtest import settings_for
-from backend.runs.choices import BacktestChoices
+from backend.runs.choices import BacktestChoices, warm_up_of
 from backend.runs.requests import RUNS, BacktestRequest
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import UserError
@@ -123,7 +123,7 @@ def _form(choices: BacktestChoices, timeframe: str, resample: str) -> None:
         submitted = st.form_submit_button("Run", type="primary", icon=":material/play_arrow:")
     if not submitted:
         return
-    choices.days(symbols, timeframe, resample)
+    choices.days(symbols, timeframe, resample, warm_up_of(teams))
     if start >= end:
         raise UserError(f"the window from {start} to {end} is empty: 'From' must be before 'To'")
     request = BacktestRequest(

@@ -28,8 +28,7 @@ from backend.store.store import Store
 from backend.training.curriculum.queries import WARM_UP_BARS
 from backend.training.curriculum.recorded_states import RecordedStates
 from simulator.data.archive import SYMBOL, write_market
-from simulator.data.instruments import INSTRUMENTS_FILE, write_instruments
-from simulator.data.venue import RULES_FILE, write_rules
+from simulator.data.venue import INSTRUMENTS_FILE, RULES_FILE, write_instruments, write_rules
 from simulator.errors import UserError
 from simulator.files import whole_folder
 from simulator.live.broker import session_market

@@ -1,5 +1,5 @@
 """What likeliest decisions are worth on held-out states, as tables: the trained team beside its teacher, its beginning
-and holding (the document of `backend.training.rollout.held_out_value`)."""
+and holding (the document of `backend.evaluation.held_out_value`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The story of a training in three pictures: what the teacher does, what each role alone cannot know, and what the team
-learned that nobody told it (the `story` of the document of `backend.training.rollout.held_out_value`)."""
+learned that nobody told it (the `story` of the document of `backend.evaluation.held_out_value`)."""
 
 from __future__ import annotations
 

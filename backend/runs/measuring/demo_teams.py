@@ -18,9 +18,7 @@ from backend.builders.market import remembered_market
 from backend.builders.teams import load_team
 from backend.config.schema import SCRIPTED, Config
 from backend.evaluation.evaluate import TRAINED, WARM_STARTED, play_held_out
-from backend.processes import Workers, WorkReport
-from backend.training.curriculum.queries import Query
-from backend.training.rollout.held_out_value import (
+from backend.evaluation.held_out_value import (
     STATES_AT_ONCE,
     TRAINED_GREEDY,
     WARM_STARTED_GREEDY,
@@ -31,6 +29,8 @@ from backend.training.rollout.held_out_value import (
     state_values,
     value_document,
 )
+from backend.processes import Workers, WorkReport
+from backend.training.curriculum.queries import Query
 from cryptosentinel.episode import EpisodeResult
 from simulator.market.market import Market
 

@@ -105,13 +105,6 @@ def kl_tokens(
     return value if importance is None else value * importance
 
 
-def kl_terms(
-    new_logps: Tensor, old_logps: Tensor, ref_logps: Tensor, mask: Tensor, importance: Tensor | None = None
-) -> Tensor:
-    """`kl_tokens` per call, (B,), the mean over its sampled tokens."""
-    return masked_mean(kl_tokens(new_logps, old_logps, ref_logps, mask, importance), mask)
-
-
 def where_sampled(values: Tensor, mask: Tensor) -> Tensor:
     """`values` with 0 at masked places; before an exp, it keeps what lies there out of value and gradient."""
     return values.where(mask, 0.0)

@@ -5,7 +5,6 @@ A trajectory is a whole conversation of one call: the prompt and every tool answ
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -56,12 +55,6 @@ class Trajectory:
     def all_versions(self) -> set[str]:
         """The versions of the weights that sampled it."""
         return {self.policy_version, *(version for _, version in self.versions)}
-
-    def token_versions(self) -> list[str | None]:
-        """For each of the L tokens the version of the weights that sampled it; None where the mask is False."""
-        firsts = [first for first, _ in self.versions]
-        names = [self.policy_version, *(version for _, version in self.versions)]
-        return [names[bisect_right(firsts, place)] if own else None for place, own in enumerate(self.mask)]
 
     def branches(self) -> list[Trajectory]:
         """Each branch with a sampled token as a trajectory of its own; this one itself where there is only one."""
@@ -127,10 +120,6 @@ class PaddedBatch:
     ids: Tensor
     mask: Tensor
     sampled_logps: Tensor
-
-    def to(self, device: torch.device) -> PaddedBatch:
-        """The same batch on `device`."""
-        return PaddedBatch(self.ids.to(device), self.mask.to(device), self.sampled_logps.to(device))
 
 
 def pad_trajectories(trajectories: Sequence[Trajectory]) -> PaddedBatch:

@@ -5,25 +5,18 @@ expert scores, which need no good manager. The manager is rewarded for its forma
 long as its advice is worth little, standing still would be its best answer, and a manager that has collapsed to it
 stops trying. Stage 2 is collaboration, on all windows: everybody shares the team's outcome.
 
-The learning rates change over stage 2, whose length n is known; that of stage 1 depends on its gate. With i steps of
-stage 2 done they have the factor
-
-    linear   1 - (1 - e) i / n                      cosine   e + (1 - e) (1 + cos(pi i / n)) / 2
-
-after the warm-up, with e = 0.1 (SGDR's cosine without restarts, arXiv 1608.03983); in stage 1 it is 1. It is over n,
-so that the end is reached one step after the last.
+The learning rates fall over stage 2, whose length n is known; that of stage 1 depends on its gate. With i steps of
+stage 2 done they have the factor 1 - (1 - lr_end) i / n, after the warm-up; in stage 1 it is 1. It is over n and not
+n - 1 so that the last step still learns where lr_end is 0.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backend.config.training import TrainingConfig
 from backend.training.algorithm.rewards import ALPHA
-
-LR_END = 0.1  # of a schedule, as a share of the first rate: the last steps still learn
 
 
 @dataclass(frozen=True)
@@ -69,13 +62,8 @@ class Curriculum:
     def rate(self, done: int, spent: float = 0.0) -> float:
         """The factor of the learning rates, with `done` steps of stage 2 behind and so large a share of its tokens; 0
         of both also in stage 1."""
-        config = self.config
-        share = min(1.0, max(done / max(1, config.stage2_steps), spent))
-        if config.lr_schedule == "linear":
-            return 1.0 - (1.0 - LR_END) * share
-        if config.lr_schedule == "cosine":
-            return LR_END + (1.0 - LR_END) * (1.0 + math.cos(math.pi * share)) / 2.0
-        return 1.0
+        share = min(1.0, max(done / max(1, self.config.stage2_steps), spent))
+        return 1.0 - (1.0 - self.config.lr_end) * share
 
     def gate_passed(self, valid: Mapping[str, float]) -> bool:
         """Whether every role that took part in the validation keeps the format."""

@@ -1,15 +1,14 @@
 """One role's part of a training step: from the rollouts' trajectories to the role's next policy.
 
-It reads the role's own trajectories and the team's outcomes, and nothing else of the other roles. So it computes the
-same in a process of its own as in one process with the others.
+A learner reads the role's own trajectories and the team's outcomes, and nothing else of the other roles. So it computes
+the same in a process of its own as in one process with the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
 
 import numpy as np
 from torch import Tensor
@@ -20,6 +19,7 @@ from backend.training.algorithm.alignment import align, target_count
 from backend.training.algorithm.credit import (
     Attempt,
     RoleCredit,
+    TeamAttempt,
     TrajectoryCredit,
     assign_credit,
     calls_histogram,
@@ -31,7 +31,6 @@ from backend.training.algorithm.trajectory import Trajectory
 from backend.training.chosen_recipe import recipe_of
 from backend.training.curriculum.curriculum import Curriculum, Stage
 from backend.training.learning.role_trainer import GradientPool, RoleTrainer
-from backend.training.learning.step_data import LearningResult, StepData
 from backend.training.learning.training_metrics import credit_metrics, practice_metrics, spoken_metrics
 from backend.training.rollout.role_outcomes import role_outcome_metrics
 from cryptosentinel.agents.registry import MANAGER
@@ -40,6 +39,42 @@ from cryptosentinel.team import derive_seed
 MAX_IDLE_STEPS = 10  # steps without a conversation of a role; so many in a row are no chance of the draw
 MIN_CALLS = 20  # conversations from which the share of valid ones is judged; fewer say nothing about the format
 MAX_SKIPPED = 5  # steps in a row without a finite update of a role that end the run
+
+
+@dataclass(frozen=True)
+class StepData:
+    """What a step's rollouts left for the roles to learn from, one list a query and in the order of the queries.
+
+    team           rollouts of the whole team
+    everyone       these, and behind them the sub-agents' practice
+    role_outcomes  by role, the part of the outcome that each rollout of `team` credits the role with
+                   (`rollout.role_outcomes`); a role that is paid the whole outcome is absent
+    """
+
+    stage: Stage
+    team: Sequence[Sequence[TeamAttempt]]
+    everyone: Sequence[Sequence[Attempt]]
+    role_outcomes: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+
+
+def tokens_of(data: StepData) -> int:
+    """Tokens of all conversations of a step, practice included."""
+    mains = sum(len(rollout.main.ids) for group in data.team for rollout in group)
+    return mains + sum(len(call.ids) for group in data.everyone for attempt in group for call in attempt.subs)
+
+
+@dataclass(frozen=True)
+class LearningResult:
+    """What came of a step for one role.
+
+    credit       what the role was paid; None where it sat the step out
+    metrics      by name, as `{role}/reward/mean`
+    rolled_back  whether its parameters were put back to the last ones with a valid format
+    """
+
+    credit: RoleCredit | None
+    metrics: Mapping[str, float]
+    rolled_back: bool
 
 
 @dataclass
@@ -55,21 +90,12 @@ class LearnerState:
     idle_steps: int = 0
     skipped_steps: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`. Raises ValueError, TypeError, KeyError or AttributeError for anything else."""
-        return cls(int(raw["stage2_steps"]), int(raw["idle_steps"]), int(raw["skipped_steps"]))
-
 
 class Learner:
     """Trains `role` of `policies`, step by step, in a team of the roles `team`.
 
     `last_valid_parameters` are the role's parameters when its format was last valid, None before it was. With `state`
-    they are what a checkpoint keeps of a learner beside policy and optimizer; `restore` puts both back.
+    they are what a checkpoint keeps of a learner beside policy and optimizer.
     """
 
     def __init__(
@@ -124,15 +150,6 @@ class Learner:
         elif metrics[f"{self.role}/skipped_updates"] > 0.0:
             self.state.skipped_steps += 1
 
-    def remember_valid(self, parameters: Mapping[str, Tensor]) -> None:
-        """Keep `parameters` as those to roll back to."""
-        self.last_valid_parameters = parameters
-
-    def restore(self, state: LearnerState, last_valid_parameters: Mapping[str, Tensor] | None) -> None:
-        """Continue from what a checkpoint kept; policy and optimizer are restored apart."""
-        self.state = state
-        self.last_valid_parameters = last_valid_parameters
-
     def failure(self) -> str | None:
         """Why the role cannot continue, in a sentence, or None: too many steps without a finite update."""
         if self.state.skipped_steps < MAX_SKIPPED:
@@ -186,7 +203,7 @@ class Learner:
         if len(conversations) < MIN_CALLS:
             return False
         if valid >= self.config.gate_format * len(conversations):
-            self.remember_valid(self.policies.role_state(self.role))
+            self.last_valid_parameters = self.policies.role_state(self.role)
         elif valid < self.config.rollback_format * len(conversations) and self.last_valid_parameters is not None:
             self.policies.load_role_state(self.role, self.last_valid_parameters)
             self.trainer = RoleTrainer(self.policies, self.role, self.config, self._gradients)

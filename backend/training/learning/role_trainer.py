@@ -20,14 +20,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from backend.config.training import TrainingConfig
+from backend.policies.prefix_tree import sent
 from backend.policies.role_policies import RolePolicies
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.processes import keep_freed_memory
 from backend.training.algorithm.objective import importance_weights, kl_tokens, masked_mean
-from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
+from backend.training.algorithm.trajectory import PaddedBatch, Trajectory, pad_trajectories
 from backend.training.chosen_recipe import recipe_of
 from backend.training.learning.batches import MicroBatch, StepStats, TrainingRow, micro_batches
-from backend.training.learning.optimizers import RoleOptimizer
+from backend.training.optimizers import AdamW
 from simulator.errors import UserError
 
 # Largest difference of log-probs at which the engine's stand for the trainer's. In float32 both are within 1e-4; an
@@ -64,7 +65,7 @@ class RoleTrainer:
         self._policy = PolicyGradient(policies, role, config)
         self.updates = 0  # optimizer steps taken
         self.batches = 0  # calls of `step`
-        self._optimizer = RoleOptimizer(policies.trainable(role), config.optimizer, config.rate_of(role))
+        self._optimizer = AdamW(policies.trainable(role), config.rate_of(role), config.optimizer)
 
     def step(
         self,
@@ -260,10 +261,13 @@ class PolicyGradient:
 
     def accumulate(self, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats) -> float:
         """Add the gradient of some micro-batches of an update to the parameters' own; their part of its loss."""
-        loss = 0.0
+        parts = []
         for members in batches:
             part = self._loss(members, total, temperature, stats)
             part.backward()
+            parts.append(part.detach())
+        loss = 0.0
+        for part in parts:  # read last: a GPU is given the next batch while it is at this one
             loss += part.item()
         return loss
 
@@ -272,7 +276,7 @@ class PolicyGradient:
         lines = []
         with torch.no_grad():
             for members in batches:
-                batch = pad_trajectories([row.trajectory for row in members]).to(self.policies.device)
+                batch = pad_trajectories([row.trajectory for row in members])
                 logps, _ = self.policies.logps(self.role, batch.ids, batch.mask, temperature)
                 lines.append([line[: row.length] for row, line in zip(members, logps, strict=True)])
         return lines
@@ -280,14 +284,16 @@ class PolicyGradient:
     def _loss(self, members: Sequence[TrainingRow], total: float, temperature: float, stats: StepStats) -> Tensor:
         """-(J - kl KL + entropy H) of a micro-batch, a scalar with gradient."""
         config, recipe, device = self.config, self.recipe, self.policies.device
-        batch = pad_trajectories([row.trajectory for row in members]).to(device)
-        advantages = torch.tensor([row.advantage for row in members], device=device)
-        weights = torch.tensor([row.weight for row in members], device=device)
+        batch = pad_trajectories([row.trajectory for row in members])
+        ids, mask = batch.ids, batch.mask  # on the CPU, where it is decided what is computed
+        batch = PaddedBatch(*(sent(one, device) for one in (ids, mask, batch.sampled_logps)))
+        advantages = sent(torch.tensor([row.advantage for row in members]), device)
+        weights = sent(torch.tensor([row.weight for row in members]), device)
         with_entropy = config.entropy != 0.0
         reference = None
         if config.kl != 0.0:  # before the pass that is learnt from: it changes what answers for a while
-            reference = self.policies.reference_logps(self.role, batch.ids, batch.mask, temperature)
-        new, entropy = self.policies.logps(self.role, batch.ids, batch.mask, temperature, with_entropy)
+            reference = self.policies.reference_logps(self.role, ids, mask, temperature)
+        new, entropy = self.policies.logps(self.role, ids, mask, temperature, with_entropy)
         remembered = [row.proximal for row in members if row.proximal is not None]
         old = pad_sequence(remembered, batch_first=True) if remembered else new.detach()
         importance = importance_weights(old, batch.sampled_logps, batch.mask, config.importance_cap)

@@ -8,7 +8,7 @@ of the same state: the best decision given all evidence, given all but one sourc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -55,28 +55,16 @@ def _values(query: Query, settings: RolloutSettings) -> DecisionValues:
     )
 
 
-@dataclass(frozen=True)
-class ExpectedValues:
-    """Of one team over N states: the decisions, and their outcome scores."""
-
-    rollouts: list[Rollout]
-
-    @property
-    def scores(self) -> FloatArray:
-        """(N,)"""
-        return np.array([rollout.outcome.score for rollout in self.rollouts])
-
-    def calls(self, role: str) -> FloatArray:
-        """(N,): how often the role was asked."""
-        return np.array([sum(call.role == role for call in rollout.subs) for rollout in self.rollouts], np.float64)
-
-
-def expected_values(
+def decisions_in(
     team: Team, engine: Engine, queries: Sequence[Query], settings: RolloutSettings, seed: int
-) -> ExpectedValues:
+) -> list[Rollout]:
     """One decision of the team in each state."""
-    groups = collect(team, engine, queries, replace(settings, rollouts_per_query=1), seed)
-    return ExpectedValues([rollout for [rollout] in groups])
+    return [rollout for [rollout] in collect(team, engine, queries, replace(settings, rollouts_per_query=1), seed)]
+
+
+def scores_in(rollouts: Sequence[Rollout]) -> FloatArray:
+    """The outcome scores of N decisions, (N,)."""
+    return np.array([rollout.outcome.score for rollout in rollouts])
 
 
 def check_within_evidence(name: str, scores: FloatArray, allowed: Sequence[DecisionValues]) -> None:

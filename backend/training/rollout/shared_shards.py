@@ -18,13 +18,11 @@ from torch import Tensor
 
 from backend.builders.market import remembered_market
 from backend.config.schema import Config
-from backend.policies.role_policies import RolePolicies
 from backend.policies.weight_sync import publisher
 from backend.processes import Helper, Workers, WorkReport, silent
-from backend.training.curriculum.queries import Query, QueryPool
+from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import Rollout
-from backend.training.rollout.rollout_parts import RolloutParts, begun_parts
-from backend.training.rollout.sharding import Shard, ShardCollector, ShardQueries
+from backend.training.rollout.sharding import Shard, ShardCollector, ShardQueries, begun_parts
 from cryptosentinel.scheduler import Throughput
 from simulator.market.market import Market
 
@@ -55,18 +53,10 @@ class _ShardTask:
 class SharedShards:
     """Rolls out all shards of a step, and of a validation, with as many processes as there are."""
 
-    def __init__(
-        self,
-        collector: ShardCollector,
-        policies: RolePolicies,
-        pool: QueryPool,
-        workers: Workers,
-        place: TrainingPlace | None,
-    ) -> None:
+    def __init__(self, collector: ShardCollector, workers: Workers, place: TrainingPlace | None) -> None:
         """`place` is for the helpers among the `workers`."""
         self._collector = collector
-        self._policies = policies
-        self._markets = markets_of(pool.market)
+        self._markets = markets_of(collector.parts.pool.market)
         self._workers = workers
         self._place = place
 
@@ -96,9 +86,8 @@ class SharedShards:
 
     def _asked(self, helper: Helper, step: int | None, queries: ShardQueries) -> tuple[Shard, Throughput]:
         assert self._place is not None  # there is a helper
-        weights = {
-            role: (self._policies.version(role), self._policies.role_state(role)) for role in self._policies.roles
-        }
+        policies = self._collector.parts.policies
+        weights = {role: (policies.version(role), policies.role_state(role)) for role in policies.roles}
         task = _ShardTask(self._place, weights, step, to_bytes(queries))
         answer: tuple[Shard, Throughput] = from_bytes(helper.do(_roll_out_here, task, silent), self._markets)
         return answer
@@ -111,16 +100,11 @@ class HelpersParts:
     """What a helper works with, made when it is first asked for a training."""
 
     def __init__(self, place: TrainingPlace) -> None:
-        config = place.config
+        market = remembered_market(place.config.market, place.config.costs)
         self.place = place
-        self.parts: RolloutParts = begun_parts(
-            config, remembered_market(config.market, config.costs), "helper", place.base, place.start
-        )
-        parts = self.parts
+        self.parts = parts = begun_parts(place.config, market, "helper", place.base, place.start)
         self._publisher = publisher(parts.engine, parts.policies, Path())  # of an engine in this process: no files
-        self.collector = ShardCollector(
-            parts.team, parts.engine, self._publisher, parts.pool, parts.settings, config.training
-        )
+        self.collector = ShardCollector(parts, self._publisher)
         self.markets = markets_of(parts.pool.market)
         self._published = {role: parts.policies.version(role) for role in parts.policies.roles}
 

@@ -20,7 +20,7 @@ from backend.training.rollout.collect import RolloutSettings, collect, practise
 from backend.training.sft.conversations import messages_of
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
-from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
+from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team, derive_seed
 from simulator.errors import UserError
@@ -70,14 +70,7 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
     sources: list[Source] = []
     for name in names:
         if name == SCRIPTED:
-            sources.append(
-                Source(
-                    _scripted(
-                        SCRIPTED, expert_policies(config.team.roles, portfolio=config.team.portfolio), codec, config
-                    ),
-                    1,
-                )
-            )
+            sources.append(Source(_scripted(codec, config), 1))
         elif name == WARM_START:
             training = config.training
             loaded = model_team(WARM_START, policies, codec, config.team, training.temperature, training.precision)
@@ -126,10 +119,10 @@ def _expert(trajectory: Trajectory) -> float | None:
     return trajectory.expert if trajectory.valid else None
 
 
-def _scripted(name: str, policies: dict[str, ScriptedPolicy], codec: ChatFormat, config: Config) -> LoadedTeam:
-    """A scripted team that speaks the tokens of `codec`."""
-    engine = ScriptedEngine(codec, policies)
-    return LoadedTeam(name, Team(codec, engine.policy_version, team_settings(config.team, 1.0)), engine)
+def _scripted(codec: ChatFormat, config: Config) -> LoadedTeam:
+    """The scripted team in the tokens of `codec`."""
+    engine = ScriptedEngine(codec, expert_policies(config.team.roles, portfolio=config.team.portfolio))
+    return LoadedTeam(SCRIPTED, Team(codec, engine.policy_version, team_settings(config.team, 1.0)), engine)
 
 
 def _scored_conversation(

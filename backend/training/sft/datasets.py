@@ -66,14 +66,15 @@ class SftRow:
 
 @dataclass(frozen=True)
 class Selection:
-    """How the rows are chosen, and which states are kept for validation."""
+    """Which share of the states is kept for validation, and the seed by which they are drawn."""
 
     validation_share: float
     seed: int
 
 
-def select(said: Iterable[ScoredConversation], selection: Selection) -> tuple[list[SftRow], dict[str, dict[str, int]]]:
-    """The best conversation of every question about every state, and how many of each role were dropped, and why.
+def select(said: Iterable[ScoredConversation], settings: Selection) -> tuple[list[SftRow], dict[str, dict[str, int]]]:
+    """The best conversation of every question about every state, and how many of each role were dropped, and why. A
+    share of the states is kept for validation.
 
     The best has the highest score, the earliest among equals. Equal conversations are duplicates
     within a question only: between states they say how often an answer was the best one to the same evidence, and
@@ -102,7 +103,7 @@ def select(said: Iterable[ScoredConversation], selection: Selection) -> tuple[li
         best = max(range(len(distinct)), key=lambda i: (scores[i], -i))
         margin = max(0.0, scores[best] - float(np.mean(scores)))  # rounding may pass 0 by a last bit
         count["not_best"] += len(distinct) - 1
-        split = _split(state, selection)
+        split = _split(state, settings)
         count["kept"] += 1
         count[split] += 1
         rows.append(_row(distinct[best], scores[best], margin, split))
@@ -151,10 +152,10 @@ def read_rows(folder: Path, role: str) -> list[SftRow]:
     return [SftRow(**row) for row in pq.read_table(path, schema=_SCHEMA).to_pylist()]
 
 
-def _split(state: str, selection: Selection) -> str:
+def _split(state: str, settings: Selection) -> str:
     """A state is wholly in one split, whoever spoke about it."""
-    share = derive_seed(selection.seed, "split", state) / 2**63
-    return VALIDATION if share < selection.validation_share else TRAIN
+    share = derive_seed(settings.seed, "split", state) / 2**63
+    return VALIDATION if share < settings.validation_share else TRAIN
 
 
 def _row(said: ScoredConversation, score: float, margin: float, split: str) -> SftRow:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from backend.policies.linear_layers import quicken
 from backend.policies.logprobs import token_logps
 from backend.processes import ALONE, Workers, keep_freed_memory
+from backend.training.optimizers import AdamW
 from backend.training.sft.shared_steps import PartGradients, part_gradients
 
 Example = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]
@@ -75,13 +76,7 @@ class SupervisedTrainer:
         self._logps = logps
         self._in_parts = in_parts
         self._examples = examples
-        self._optimizer = torch.optim.AdamW(
-            self._parameters,
-            lr=settings.learning_rate,
-            betas=(0.9, 0.95),
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
+        self._optimizer = AdamW(self._parameters, settings.learning_rate, weight_decay=settings.weight_decay)
         self._batches = self._new_batches()
 
     def step(self) -> float:
@@ -92,10 +87,8 @@ class SupervisedTrainer:
             raise ValueError(
                 f"the loss is {loss} at step {self.done}: lower the learning rate {self.settings.learning_rate}"
             )
-        torch.nn.utils.clip_grad_norm_(self._parameters, _MAX_GRAD_NORM)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(self.done, self.settings)
-        self._optimizer.step()
+        self._optimizer.clip(_MAX_GRAD_NORM)
+        self._optimizer.step(learning_rate(self.done, self.settings))
         self._optimizer.zero_grad()
         self.done += 1
         return loss
@@ -114,16 +107,11 @@ class SupervisedTrainer:
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """The optimizer's tensors by name; with the parameters and `done` they are all that `resume` needs."""
-        state = self._optimizer.state_dict()["state"]
-        return {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
+        return self._optimizer.state()[0]
 
     def resume(self, done: int, optimizer_state: Mapping[str, Tensor]) -> None:
         """Go on after `done` steps; the caller has put the parameters where they were."""
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in optimizer_state.items():
-            index, name = key.split(".")
-            state.setdefault(int(index), {})[name] = tensor
-        self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
+        self._optimizer.restore(optimizer_state, {})
         self._batches = self._new_batches()
         for _ in range(done):
             next(self._batches)
@@ -149,7 +137,7 @@ def warm_start(
     """
 
     def logps(ids: Tensor, mask: Tensor) -> Tensor:
-        return token_logps(model, ids.to(model.device), mask.to(model.device))[0]
+        return token_logps(model, ids, mask)[0]
 
     model.requires_grad_(True).train()
     quicken(model)

@@ -1,4 +1,4 @@
-"""Data sets of conversations that were made elsewhere: a folder as `sft` writes it into `data`, or one on the hub.
+"""Data sets of conversations that were made elsewhere: a folder as `sft` writes it into `data`.
 
 They are what somebody else chose: what they hold is text, which is learnt and never run. Rows are checked before
 anything is trained.
@@ -7,7 +7,6 @@ anything is trained.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,43 +20,19 @@ from backend.training.sft.datasets import (
     read_rows,
 )
 from cryptosentinel.agents.registry import ROLES
-from simulator.errors import DataError, UserError
-
-HUB = "hf://"
-_ADDRESS = re.compile(r"hf://([^/@\s]+/[^/@\s]+)(?:@(\S+))?")
+from simulator.errors import DataError
 
 
 def is_data_set(source: str) -> bool:
-    """Whether a source of `sft --from` is a data set and no team: `hf://OWNER/NAME[@REVISION]`, or a folder with a
-    data set's manifest."""
-    if source.startswith(HUB):
-        return True
+    """Whether a source of `sft --from` is a data set and no team: a folder with a data set's manifest."""
     folder = Path(source)
     return (folder / DATA_MANIFEST).is_file() and any(folder.glob("*.parquet"))
 
 
-def fetch_data_set(source: str, folder: Path) -> Path:
-    """The folder of a data set; one of the hub is fetched into `folder`, unless it lies there.
-
-    Raises `UserError` for an address that is none and for all that a hub can refuse.
-    """
-    if not source.startswith(HUB):
-        return Path(source)
-    address = _ADDRESS.fullmatch(source)
-    if address is None:
-        raise UserError(f"{source!r} is no data set of the hub: give hf://OWNER/NAME, or hf://OWNER/NAME@REVISION")
-    from backend.models.hub import pull_data_set
-
-    name, revision = address[1], address[2] or "main"
-    target = folder / re.sub(r"[^A-Za-z0-9._-]", "-", f"{name}@{revision}")
-    if (target / DATA_MANIFEST).is_file():  # a run that goes on learns from what it began with
-        return target
-    return pull_data_set(name, revision, target, DATA_MANIFEST).folder
-
-
-def shared_rows(source: str, folder: Path, roles: Collection[str]) -> list[SftRow]:
-    """The rows of the roles in the data set `source`, which lies in `folder`. Raises `DataError` where it has none of
+def shared_rows(source: str, roles: Collection[str]) -> list[SftRow]:
+    """The rows of the roles in the data set in the folder `source`. Raises `DataError` where it has none of
     them, and for a file or a row that cannot be learnt from."""
+    folder = Path(source)
     names = read_data_manifest(folder)["sha256"]
     rows = [
         row

@@ -18,7 +18,6 @@ from tokenizers import Tokenizer
 
 from backend.builders.market import limits_of
 from backend.config.schema import GuardConfig, NanoConfig
-from backend.evaluation.compare import ReportProgress
 from backend.processes import ALONE, Workers, WorkReport
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.sft.sft_trainer import Example, SftSettings, warm_start
@@ -112,7 +111,7 @@ def make_nano(
     team_settings: TeamSettings,
     nano: NanoConfig,
     seed: int,
-    report: ReportProgress,
+    report: WorkReport,
     parts: int = 1,
     workers: Workers = ALONE,
 ) -> list[float]:

@@ -55,6 +55,11 @@ class Plan:
     stretch: float
 
 
+def has_standard_blocks(config: PreTrainedConfig) -> bool:
+    """Whether a model is of the family and its MLPs are gated by SiLU: blocks that the trainer can compute as one."""
+    return why_not(config) is None and config.hidden_act == "silu"
+
+
 def why_not(config: PreTrainedConfig) -> str | None:
     """Why this project's own decoder and prefix tree do not compute a model, in words; None where they do."""
     if config.model_type not in FAMILY:

@@ -1,8 +1,9 @@
 """Products of rows with a weight matrix, by the kernel that is quickest.
 
-On a CPU torch multiplies matrices of float32 by MKL. On an AMD EPYC of the fifth generation a core does 105 thousand
-million operations a second so, and 160 to 250 by oneDNN, which torch has too (`make bench ONLY=engine.products`). A
-call of oneDNN takes 10 us more, so small products stay with MKL.
+On a CPU torch multiplies matrices of float32 by MKL. It also has oneDNN. On an AMD EPYC of the fifth generation oneDNN
+does 160 to 250 billion operations a second on a core and MKL 105, on one of the fourth generation 110 and 100, and on
+other processors MKL is the faster one (`make bench ONLY=engine.products`). So `products` measures both once. A call of
+oneDNN takes 10 us more, so small products stay with MKL.
 
 A large matrix is kept packed, in blocks as oneDNN's kernels read them. Unpacked, the library brings it into such an
 order at every product, which with few rows takes longer than the product itself: with 32 rows of SmolLM2-135M the
@@ -17,7 +18,11 @@ gigabyte in place of two. Where the environment says how many (`ONEDNN_PRIMITIVE
 from __future__ import annotations
 
 import ctypes
+import os
+import time
 from collections.abc import Sequence
+from functools import cache
+from typing import Literal
 
 import torch
 from torch.nn import functional
@@ -27,6 +32,10 @@ PACKED_FROM = 2**18  # numbers in a matrix; nano's largest has 2^17
 _ROWS = 32  # rows of a product that the order is chosen for; others use the same order
 _KERNELS = 32  # that are kept; the layers of a pass share a dozen
 _SAMPLE = 4096  # numbers that are compared before a packed matrix is unpacked to compare all of it
+Products = Literal["onednn", "torch"]
+CHOICE = "CRYPTOSENTINEL_PRODUCTS"  # environment variable: the choice of the process that started this one
+_TRIED, _TRIES = (512, 128, 384), 12  # rows, in, out of nano's MLP; 0.02 seconds in all
+_CLEARLY = 0.95  # of torch's rate: a smaller loss is noise, and the choice must not depend on noise
 
 for _name in (b"ONEDNN_PRIMITIVE_CACHE_CAPACITY", b"LRU_CACHE_CAPACITY"):  # read at the first product
     # Past `os.environ`, so that a server that is started from here keeps what it would have kept.
@@ -39,6 +48,43 @@ def product(left: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None 
         quick: torch.Tensor = torch.ops.mkldnn._linear_pointwise(left, weight, bias, "none", [], "")
         return quick
     return functional.linear(left, weight, bias)
+
+
+@cache
+def products() -> Products:
+    """Who multiplies large matrices of float32 on a CPU: oneDNN, unless torch's own product is clearly faster here.
+
+    Both round differently in the last bits, so a training must not change its choice: processes that this one starts
+    inherit it, and a run records it (`backend.policies.hardware`).
+    """
+    if not torch._C._has_mkldnn:
+        return "torch"
+    if os.environ.get(CHOICE) not in ("onednn", "torch"):
+        os.environ[CHOICE] = _measured()
+    return "torch" if os.environ[CHOICE] == "torch" else "onednn"
+
+
+def keep_products(choice: object) -> None:
+    """Multiply as a process with this choice did; anything else than a choice changes nothing."""
+    if choice in ("onednn", "torch"):
+        os.environ[CHOICE] = str(choice)
+        products.cache_clear()
+
+
+def _measured() -> Products:
+    rows, size, out = _TRIED
+    left, weight = torch.ones(rows, size), torch.ones(out, size)
+    fastest = {"onednn": float("inf"), "torch": float("inf")}
+    with torch.inference_mode():
+        for _ in range(_TRIES):  # by turns; the least of the thread's own time is free of what else runs
+            for name in fastest:
+                began = time.thread_time()
+                if name == "onednn":
+                    torch.ops.mkldnn._linear_pointwise(left, weight, None, "none", [], "")
+                else:
+                    functional.linear(left, weight)
+                fastest[name] = min(fastest[name], time.thread_time() - began)
+    return "torch" if fastest["torch"] < _CLEARLY * fastest["onednn"] else "onednn"
 
 
 class Matrix:
@@ -101,7 +147,9 @@ def packs(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether large matrices are packed on this device and in these numbers."""
     if device.type != "cpu" or not torch._C._has_mkldnn:
         return False
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
+    if dtype == torch.float32:
+        return products() == "onednn"
+    return dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def copies_head(numbers: int) -> bool:

@@ -31,8 +31,7 @@ from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from simulator.backtest.run import BacktestRun, Window, orders_for_target, run_backtest
 from simulator.data.archive import write_market
-from simulator.data.instruments import INSTRUMENTS_FILE, write_instruments
-from simulator.data.venue import write_rules
+from simulator.data.venue import INSTRUMENTS_FILE, write_instruments, write_rules
 from simulator.errors import DataError
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules

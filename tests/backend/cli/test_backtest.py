@@ -68,7 +68,7 @@ MARKET = ("--data", "--symbols", "--timeframe", "--resample", "--funding", "--ne
 WINDOW = ("--start", "--end", "--decide-every", "--seed")
 CONFIG = ("--config", "--set")
 KEPT = ("--store", "--runs")
-CHECK = ("--strategy", "--team", *MARKET, *WINDOW, "--times", *CONFIG, "--out")
+CHECK = ("--strategy", "--team", *MARKET, *WINDOW, *CONFIG, "--out")
 PROGRAM = ("--version", "--install-completion", "--show-completion")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "": ("data", "check", "backtest", "train", "evaluate", "runs", "store", "config", "demo", *PROGRAM),
@@ -93,8 +93,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     ),
     "data download": ("--exchange", "--symbols", "--timeframe", "--start", "--end", "--market", "--url", "--out"),
     "check": ("lookahead", "recursion"),
-    "check lookahead": (*CHECK, "--draws"),
-    "check recursion": (*CHECK, "--warm-up"),
+    "check lookahead": CHECK,
+    "check recursion": (*CHECK, "--warm-up", "--times"),
     "backtest": (
         *MARKET,
         *WINDOW,
@@ -218,7 +218,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a baseline twice": ((*BACKTEST, "--baselines", "hold,hold"), "'hold' is named twice", "'hold'"),
     "no finer bars": ((*BACKTEST, "--finer", "5m"), "no 5m bars of AAAUSDT, BBBUSDT", "data list"),
     "not finer": ((*BACKTEST, "--finer", "4h"), "is not finer than the 4h bars", "venue.finer"),
-    "a strange timeframe": ((*BACKTEST, "--finer", "7m"), "venue.finer", "one of '', '1m', '5m'"),
+    "a strange timeframe": ((*BACKTEST, "--finer", "7m"), "venue.finer", "one of '', '1m', '3m', '5m'"),
     "no file of rules": ((*BACKTEST, "--rules", "x.json"), "x.json", "there is no such file"),
     "impact without a bound": (
         (*BACKTEST, "--config", "demo", "--set", "costs.impact=1"), "impact needs participation", "costs.impact=1"
@@ -343,9 +343,9 @@ def test_checks_trade_at_the_same_venue_as_backtests(what: str, command: Run) ->
     write_rules("bars/rules.json", {name: SymbolRules(lot=0.01) for name in FINE.symbols})
     Path("bars/mark").mkdir()
     write_recorded(FINE, Path("bars/mark"))
-    options = ("--draws", 1) if what == "lookahead" else ("--warm-up", "125,150")
+    options = () if what == "lookahead" else ("--warm-up", "125,150", "--times", 4)
     result = command(
-        "check", what, "--data", "bars", "--timeframe", "4h", "--strategy", "sma_cross", "--times", 4,
+        "check", what, "--data", "bars", "--timeframe", "4h", "--strategy", "sma_cross",
         "--start", "2020-01-28", "--set", "venue.finer=1h", *options,
     )  # fmt: skip
     assert result.code == 0, result.out + result.err

@@ -17,8 +17,8 @@ from backend.config.load import load_config
 from backend.runs.check import team_drive
 from cryptosentinel.llm.scripted import ScriptedEngine
 from simulator.backtest.run import Window
-from simulator.checks.lookahead import check_lookahead
 from simulator.checks.recursion import check_recursion
+from simulator.checks.verdict import verdict_of_drive
 from simulator.data.archive import write_market
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
@@ -124,51 +124,41 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.mark.parametrize(("subject", "warm_up"), [("sma_cross", 100), ("hold", 0), ("my_own:Honest", 0)])
 def test_an_honest_strategy_is_clean(check: Run, subject: str, warm_up: int) -> None:
-    result = check("lookahead", "--strategy", subject, "--decide-every", 2, "--times", 6, "--out", "report.json")
+    result = check("lookahead", "--strategy", subject, "--decide-every", 2, "--out", "report.json")
     assert result.code == 0, result.err
     assert f"{subject}: no look-ahead found" in result.out and MARKET.content_hash[:12] in result.out
     report = json.loads(Path("report.json").read_text())
     assert report["clean"] is True and report["findings"] == [] and report["check"] == "lookahead"
-    assert report["data_hash"] == MARKET.content_hash and report["subject"] == subject
-    assert len(report["times"]) == 6 and report["times"][0] == report["window"]["start"] == warm_up
-    assert report["times"][-1] == 258 and report["window"]["stop"] == 259
-    assert report["first_decision"] == format_time(MARKET.view(warm_up).now)
-    assert report["with_orders"] > 0 or subject == "hold"
-    assert report["seed"] == 1 and report["draws"] == 3 and report["comparisons"] > 69
+    assert report["data_hash"] == MARKET.content_hash and report["subject"] == subject and report["seed"] == 1
+    assert report["first_decision"] == format_time(MARKET.view(warm_up).now) and report["window"]["stop"] == 259
+    assert report["cuts"] == len(range(warm_up, 259, 2)) and report["coverage"] == 1.0 and report["with_orders"] > 0
 
 
-@pytest.mark.parametrize(
-    ("subject", "kinds"),
-    [
-        ("my_own:Peeking", {"truncation", "perturbation"}),
-        ("my_own:made", {"truncation", "perturbation"}),
-        ("my_own:Precomputes", {"truncation", "perturbation"}),
-        ("my_own:Door", {"clock"}),
-        ("my_own:Unseeded", {"not_repeatable"}),
-    ],
-)
-def test_one_that_peeks_is_shown_where(check: Run, subject: str, kinds: set[str]) -> None:
-    result = check("lookahead", "--strategy", subject, "--decide-every", 1, "--times", 20, "--out", "report.json")
+@pytest.mark.parametrize("subject", ["Peeking", "made", "Precomputes"])
+def test_one_that_peeks_is_shown_where(check: Run, subject: str) -> None:
+    result = check("lookahead", "--strategy", f"my_own:{subject}", "--decide-every", 1, "--out", "report.json")
     assert (result.code, result.err) == (1, "")
     report = json.loads(Path("report.json").read_text())
-    assert report["clean"] is False and {finding["kind"] for finding in report["findings"]} == kinds
-    first = report["findings"][0]
-    if kinds == {"not_repeatable"}:
-        assert "fix its seed" in result.out
-    else:
-        assert f"first at {format_time(first['time'])} UTC (bar {first['bar']})" in result.out
-    assert first["time"] == MARKET.view(first["bar"]).now
-    assert first["symbol"] == ("-" if kinds == {"clock"} else "AAAUSDT")
-    assert f"{len(report['findings'])} findings" in result.out
+    [first] = report["findings"]
+    assert report["clean"] is False and report["status"] == "look_ahead"
+    assert f"LOOK-AHEAD: order at {format_time(first['time'])} UTC" in result.out or first["kind"] == "indicator"
+    assert first["time"] <= MARKET.view(first["cut"]).now == first["after"] and first["expected"] != first["found"]
+
+
+def test_what_does_not_repeat_and_what_asks_past_the_clock(check: Run) -> None:
+    result = check("lookahead", "--strategy", "my_own:Unseeded", "--decide-every", 1)
+    assert result.code == 1 and "NOT REPEATABLE" in result.out and "fix its seeds" in result.out
+    door = check("lookahead", "--strategy", "my_own:Door")
+    assert door.code == 2 and "my_own:Door failed: LookAheadError" in door.err
 
 
 def test_a_note_says_when_nothing_was_ordered(check: Run) -> None:
-    result = check("lookahead", "--strategy", "flat", "--times", 3)
+    result = check("lookahead", "--strategy", "flat")
     assert result.code == 0 and "which proves little" in result.out
 
 
 def test_the_scripted_team_is_clean(check: Run) -> None:
-    result = check("lookahead", "--team", "scripted", "--times", 4, "--draws", 1, "--out", "report.json")
+    result = check("lookahead", "--team", "scripted", "--out", "report.json")
     assert result.code == 0, result.err
     assert "scripted: no look-ahead found" in result.out
     assert json.loads(Path("report.json").read_text())["with_orders"] > 0
@@ -194,7 +184,7 @@ def test_the_warm_up_that_is_needed(check: Run, subject: str, code: int, settled
     report = json.loads(Path("report.json").read_text())
     assert report["settled"] == settled and report["clean"] is (code == 0) and report["check"] == "recursion"
     assert [one["bars"] for one in report["warm_ups"]] == [40, 100, 150]
-    assert report["warm_ups"][0]["changed"] > 0 and report["warm_ups"][0]["exposure_difference"] > 0.0
+    assert report["warm_ups"][0]["changed"] > 0
     assert min(report["times"]) >= report["window"]["start"]
 
 
@@ -221,7 +211,7 @@ def test_the_history_that_the_scripted_team_needs(check: Run) -> None:
         (["--strategy", "my_own:TooMuch"], "needs the arguments market, window"),
         (["--strategy", "my_own:Nothing"], "makes a Nothing without a method decide"),
         (["--strategy", "my_own:empty"], "makes a object without a method decide"),
-        (["--strategy", "my_own:Broken"], "with ZeroDivisionError: division by zero (my_own.py, line"),
+        (["--strategy", "my_own:Broken"], "ZeroDivisionError: division by zero (my_own.py, line"),
         (["--strategy", "wrong_syntax:A"], "cannot be imported: SyntaxError"),
         (["--strategy", "wrong_import:A"], "cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"),
         (["--team", "no_folder"], "no team 'no_folder'"),
@@ -230,7 +220,6 @@ def test_the_history_that_the_scripted_team_needs(check: Run) -> None:
         (["--strategy", "hold", "--timeframe", "3h"], "3h"),
         (["--strategy", "hold", "--out", "absent/report.json"], "give the path of a file in a folder that exists"),
         (["--strategy", "hold", "--start", "soon"], "'soon' is not a date"),
-        (["--strategy", "hold", "--times", "1"], "--times"),
     ],
 )
 def test_a_mistake_is_one_message(check: Run, arguments: list[str], message: str) -> None:
@@ -267,8 +256,8 @@ def test_named_strategies_can_be_made() -> None:
 def test_a_sampled_team_is_compared_under_one_seed() -> None:
     team = LoadedTeam("half", make_team(horizon_bars=18), ScriptedEngine(codec(), half_taught_policies()))
     limits = limits_of(load_config("demo").guard)
-    report = check_lookahead(team_drive(team, limits, 7), MARKET, Window(121, 259, 6), times=4, draws=1)
-    assert report.clean and report.with_orders > 0
+    verdict = verdict_of_drive(team_drive(team, limits, 7), MARKET, Window(121, 259, 6), {})
+    assert verdict.status == "clean" and verdict.with_orders > 0
     settled = check_recursion(team_drive(team, limits, 7), MARKET, Window(121, 259, 6), warm_ups=(140,), times=3)
     assert settled.warm_ups[0].compared == 3
 
@@ -287,8 +276,8 @@ def test_a_team_that_is_told_the_future_is_found(monkeypatch: pytest.MonkeyPatch
         return honest(view, account, symbol, 0.2 if rises else -0.2, *rest, **more)
 
     monkeypatch.setattr(team_module, "orders_for_target", by_the_next_bar)
-    report = check_lookahead(team_drive(loaded, limits, 7), MARKET, Window(121, 259, 6), times=8, draws=2)
-    assert {finding.kind for finding in report.findings} == {"truncation", "perturbation"}
+    verdict = verdict_of_drive(team_drive(loaded, limits, 7), MARKET, Window(121, 259, 6), {})
+    assert verdict.status == "look_ahead" and verdict.findings[0].kind == "order", verdict.sentence()
 
 
 def test_the_program_knows_the_commands(check: Run) -> None:

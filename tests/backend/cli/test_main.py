@@ -149,15 +149,6 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
     "bad date in config": (
         lambda f: ["train", "--data", SAMPLE, "--set", "market.start=soon"], "is not a date", "write it like"
     ),
-    "window after the data": (
-        lambda f: ["backtest", "--data", SAMPLE, "--start", "2035-01-01"], "too short", "there are bars from"
-    ),
-    "window before the data": (
-        lambda f: ["backtest", "--data", SAMPLE, "--end", "2001-01-01"], "too short", "there are bars from"
-    ),
-    "end before start": (
-        lambda f: ["backtest", "--data", SAMPLE, "--start", "2021-02-01", "--end", "2021-01-01"], "too short", "Choose"
-    ),
     "no funding folder": (
         lambda f: ["backtest", "--data", SAMPLE, "--funding", f / "x"], "no such folder of funding", "x"
     ),

@@ -148,5 +148,5 @@ def test_what_cannot_be_pulled_is_one_message(
 
 
 def test_a_form_that_is_not_known_is_refused_with_those_that_are(run: Run) -> None:
-    result = run("export", "sample", "--to", "out", "--as", "gguff")
-    assert result.code == 2 and "--as gguff is not known (did you mean 'gguf'?): use peft, merged" in result.err
+    result = run("export", "sample", "--to", "out", "--as", "pefft")
+    assert result.code == 2 and "--as pefft is not known (did you mean 'peft'?): use peft, merged" in result.err

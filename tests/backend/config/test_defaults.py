@@ -71,6 +71,6 @@ def test_a_default_is_written_once(settings: type, sections: tuple[type[Section]
 
 
 def test_a_literal_is_recognised() -> None:
-    assert {"clip_low", "beta", "lr_schedule", "lora_rank"} <= written(TrainingConfig)
+    assert {"clip_low", "beta", "lr_end", "lora_rank"} <= written(TrainingConfig)
     assert "learning_rate" not in written(TrainingConfig)
     assert "taker_fee" in written(Costs) and "taker_fee" not in written(CostsConfig)

@@ -38,7 +38,7 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, ...]], ...] = (
     (["optimizer=adamw8bit", "device=cpu"], ("optimizer", "device")),
     (["quantization=nf4", "weights=full"], ("quantization", "weights")),
     (["quantization=nf4", "device=cpu"], ("quantization", "device")),
-    (["lr_schedule=linear", "stage2_steps=0"], ("lr_schedule", "stage2_steps")),
+    (["lr_end=0.1", "stage2_steps=0"], ("lr_end", "stage2_steps")),
     (["stage1_steps=5", "stage1_max_steps=4"], ("stage1_steps", "stage1_max_steps")),
     (["beta=[0.1, 0.4, 0.6]"], ("beta", "sum")),
     (["reward=mine:reward", "tail_weight=0.5"], ("tail_weight", "reward")),

@@ -30,7 +30,7 @@ STEPS = 3  # one of stage 1, two of stage 2; test_ray.py has six
 def config_of(nano: Path, **training: Any) -> Config:
     options = {"base_model": str(nano), "stage1_max_steps": 1, "stage2_steps": STEPS - 1, "shards": 2}
     # What a role's trainer must remember from step to step, and what changes from step to step.
-    options |= {"alignment": "duplicate_drop", "lr_schedule": "cosine"}
+    options |= {"alignment": "duplicate_drop", "lr_end": 0.1}
     return smaller_config(**options | training)
 
 

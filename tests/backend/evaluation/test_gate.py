@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.builders.market import load_market
+from backend.builders.spans import spans_trained_on
 from backend.config.load import config_from_dict
 from backend.config.schema import Config
 from backend.decisions.document import GuardClamp
 from backend.evaluation.evaluate import held_out_windows
 from backend.evaluation.gate import GATE_RECORD, judged
 from backend.evaluation.gate_data import held_out_rules
-from backend.evaluation.in_sample import spans_trained_on
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest
 from backend.models.team_digest import team_digest
 from backend.runs.evaluation import evaluate_team, training_of

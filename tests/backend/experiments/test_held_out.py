@@ -14,6 +14,7 @@ import pytest
 
 from backend.builders.market import load_market
 from backend.config.load import load_config
+from backend.evaluation.held_out_value import SCENARIOS, held_out_states
 from backend.experiments.cells import check_arms, experiment_cells
 from backend.experiments.controls import CONTROLS, TRAINED_HERE
 from backend.experiments.held_out import value_of_arm
@@ -24,7 +25,6 @@ from backend.runs.backtest import subject_of
 from backend.training.rl_job import check_trainable
 from backend.training.rollout.collect import rollout_settings
 from backend.training.rollout.expected_value import evidence_values
-from backend.training.rollout.held_out_value import SCENARIOS, held_out_states
 from simulator.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -30,6 +30,9 @@ SAMPLERS = [
 ]
 
 
+SHORT = {"fast": (2.0, 9.0), "slow": (10.0, 40.0)}  # so that 900 bars hold the start-up length of all sets
+
+
 @pytest.fixture
 def bars(tmp_path: Path) -> Path:
     write_market(generate(SyntheticConfig(bars=900, seed=4, symbols=("AAAUSDT",))), tmp_path / "bars")
@@ -37,7 +40,9 @@ def bars(tmp_path: Path) -> Path:
 
 
 def test_a_search_counts_every_set_and_looks_at_the_last_part_once(bars: Path, tmp_path: Path) -> None:
-    request = SearchRequest(strategy="ema_cross", trials=30, data=bars, start="2000-01-01", decide_every=1)
+    request = SearchRequest(
+        strategy="ema_cross", trials=30, data=bars, start="2000-01-01", decide_every=1, ranges=SHORT
+    )
     result = search_parameters(request, tmp_path / "store")
     assert len({one.name for one in result.tried}) == 30 == result.trials
     sharpes = [one.sharpe for one in result.tried]
@@ -57,7 +62,9 @@ def test_a_search_counts_every_set_and_looks_at_the_last_part_once(bars: Path, t
 
 
 def test_a_search_by_combinatorial_purged_cross_validation_has_its_paths(bars: Path, tmp_path: Path) -> None:
-    request = SearchRequest(strategy="ema_cross", trials=12, data=bars, start="2000-01-01", split="combinatorial")
+    request = SearchRequest(
+        strategy="ema_cross", trials=12, data=bars, start="2000-01-01", split="combinatorial", ranges=SHORT
+    )
     result = search_parameters(request, tmp_path / "store")
     assert result.overfitting.splits == 28 and len(result.paths) == 7
     with pytest.raises(UserError, match="halves and combinatorial"):
@@ -107,11 +114,13 @@ def test_a_search_goes_on_from_its_rounds_and_ends_as_if_it_had_never_been_stopp
     assert searched("halves") == halves
 
 
-@pytest.mark.parametrize("change", [{"trials": 31}, {"seed": 2}, {"test_share": 0.4}, {"ranges": {"fast": (5.0, 9.0)}}])
+@pytest.mark.parametrize(
+    "change", [{"trials": 31}, {"seed": 2}, {"test_share": 0.4}, {"ranges": {**SHORT, "fast": (5.0, 9.0)}}]
+)
 def test_a_search_that_was_begun_otherwise_is_refused_with_the_difference(
     bars: Path, tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    request = SearchRequest(strategy="ema_cross", trials=30, data=bars, start="2000-01-01", name="mine")
+    request = SearchRequest(strategy="ema_cross", trials=30, data=bars, start="2000-01-01", name="mine", ranges=SHORT)
     search_parameters(request, tmp_path / "store", runs=tmp_path)
     [key] = change
     said = {"test_share": "searched", "ranges": "ranges.fast"}.get(key, key)
@@ -150,3 +159,17 @@ def test_the_parts_of_a_window_share_no_decision() -> None:
     assert (searched.stop - searched.start) % 6 == 0
     with pytest.raises(DataError, match="it takes 64"):
         parts_of(Window(130, 200, 1), 0.3)
+
+
+def test_a_search_begins_where_the_strategy_may_decide(tmp_path: Path) -> None:
+    """At the longest start-up length of the ranges, and not where a team's tools have enough."""
+    write_market(generate(SyntheticConfig(bars=400, seed=2, symbols=("AAAUSDT",))), tmp_path / "bars")
+    request = SearchRequest(
+        strategy="sma_cross", data=tmp_path / "bars", trials=2, start="2020-01-01", decide_every=1,
+        ranges={"fast": (2, 5), "slow": (10, 30)},
+    )  # fmt: skip
+    search_parameters(request, tmp_path / "store")
+    with Store.open(tmp_path / "store") as store:
+        market = generate(SyntheticConfig(bars=400, seed=2, symbols=("AAAUSDT",)))
+        begun = min(one.start for one in store.trials(market.content_hash))
+    assert begun == int(market.open_time[30]) + market.interval

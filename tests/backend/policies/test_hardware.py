@@ -34,6 +34,7 @@ from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
 from cryptosentinel.llm.architecture import random_model
+from cryptosentinel.llm.local.matrices import products
 from cryptosentinel.llm.nano import load_model, save_model, train_tokenizer
 from simulator.errors import UserError
 from tests.standard_settings import trainer_settings
@@ -273,14 +274,19 @@ def training(**settings: Any) -> TrainingConfig:
     return TrainingConfig(**settings)
 
 
-def test_auto_takes_a_gpu_where_there_is_one(gpus: Callable[[int], None]) -> None:
+@pytest.mark.parametrize("can_compile", [False, True])
+def test_auto_takes_a_gpu_where_there_is_one(
+    gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, can_compile: bool
+) -> None:
     gpus(0)
     assert hardware_of(training()) == Hardware()
     assert hardware_of(training(precision="auto")).precision == "float32"
     assert answering_device(training(device="cuda")) == "cpu"
     gpus(2)
+    monkeypatch.setattr(module, "_can_compile", lambda: can_compile)
     both = training(precision="auto", gradient_checkpointing=True)
-    assert hardware_of(both) == Hardware("cuda:0", "bfloat16", checkpointing=True)
+    assert hardware_of(both) == Hardware("cuda:0", "bfloat16", checkpointing=True, compiled=can_compile)
+    assert not hardware_of(training(precision="float32")).compiled
     assert hardware_of(training(device="cpu")) == Hardware()
     assert precision_on(training(), "cuda") == "float32"
     assert (answering_device(training()), answering_device(training(device="cpu"))) == ("cuda", "cpu")
@@ -307,7 +313,10 @@ def test_what_the_machine_does_not_have_is_refused(
 def test_a_run_knows_what_it_was_trained_on(gpus: Callable[[int], None]) -> None:
     gpus(0)
     before = describe_hardware(training())
-    assert before == {"device": "cpu", "precision": "float32"}
+    assert before == {"device": "cpu", "precision": "float32", "products": products()}
+    other = {**before, "products": "torch" if products() == "onednn" else "onednn"}
+    assert describe_hardware(training(), other) == other, "a resumed run multiplies as it did"
+    assert describe_hardware(training(), before) == before
     assert hardware_change(before, before) is None and hardware_change({}, before) is None
     gpus(1)
     told = hardware_change(before, describe_hardware(training()))

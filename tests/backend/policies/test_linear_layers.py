@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
 
-from backend.policies.linear_layers import AdaptedLinear, QuickLinear, _Plain, _WithAdapter, quicken
+from backend.policies.linear_layers import AdaptedLinear, BesideAdapter, QuickLinear, _Plain, _WithAdapter, quicken
 from cryptosentinel.llm.local.matrices import QUICK_FROM
 
 
@@ -178,15 +179,47 @@ def test_adapters_of_another_kind_are_peft_s_own(config: dict[str, Any]) -> None
     assert torch.equal(*answers)
 
 
-def test_numbers_of_two_kinds_are_peft_s_own() -> None:
-    """As under autocast, and where a base in bfloat16 has adapters in float32."""
+def test_numbers_of_two_kinds_are_near_peft_s() -> None:
+    """A base in bfloat16 that has adapters in float32: under autocast by one product, else peft's own."""
     theirs, ours = both(with_adapters(6, 5, 2, torch.float32))
     x = torch.randn(7, 6)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(ours(x), theirs(x))
+        assert torch.equal(ours(x), theirs(x)), "the base is not"
     for model in (theirs, ours):
         for module in model.modules():
             if isinstance(module, Linear):
                 module.base_layer.to(torch.bfloat16)
     short = x.to(torch.bfloat16)
-    assert torch.equal(ours(short), theirs(short))
+    assert torch.equal(ours(short), theirs(short)), "no autocast"
+    with torch.autocast("cpu", torch.bfloat16):
+        (found, had), (expected, wanted) = answer(ours, short), answer(theirs, short)
+    assert found.dtype == expected.dtype and not torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
+    for name, gradient in wanted.items():
+        assert had[name].dtype == gradient.dtype
+        assert (had[name] - gradient).float().norm() < 0.03 * gradient.float().norm()
+
+
+def test_the_gradient_beside_the_weights_is_that_of_the_products() -> None:
+    rng = torch.Generator().manual_seed(0)
+    draw = partial(torch.randn, generator=rng, dtype=torch.float64)
+    x, down, up = (draw(*shape).requires_grad_() for shape in ((5, 4), (2, 4), (3, 2)))
+    weight = draw(3, 4)
+    torch.testing.assert_close(BesideAdapter.apply(x, weight, down, up), x @ weight.t() + x @ down.t() @ up.t())
+    assert torch.autograd.gradcheck(lambda x, down, up: BesideAdapter.apply(x, weight, down, up), (x, down, up))
+
+
+def test_a_small_adapter_is_not_rounded_away() -> None:
+    """What an adapter adds after a few steps is far below the half unit of bfloat16 of what it is added to: peft rounds
+    the sum of two rounded products, in which it is lost; here the sum is rounded once, and its mean shows."""
+    rng = torch.Generator().manual_seed(1)
+    x, weight, down, up = (torch.randn(*shape, generator=rng) for shape in ((4096, 64), (256, 64), (4, 64), (256, 4)))
+    x, weight, down, up = (one.bfloat16() for one in (x, weight, down, 1e-4 * up))
+    change = (x.float() @ down.float().t()) @ up.float().t()
+    plain = x @ weight.t()
+
+    def share_of_it(result: Tensor) -> float:
+        return float(((result.float() - plain.float()) * change).sum() / change.square().sum())
+
+    assert share_of_it(BesideAdapter.apply(x, weight, down, up)) == pytest.approx(1.0, abs=0.1)
+    assert share_of_it(plain + (x @ down.t()) @ up.t()) < 0.3

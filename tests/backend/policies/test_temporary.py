@@ -84,7 +84,6 @@ def test_every_command_makes_its_temporary_files_here() -> None:
         "backend/store/local_server.py": ["mkdtemp(prefix=_PREFIX, dir=place"],
         "backend/store/holding.py": ['mkdtemp(prefix="cs-copy-"'],
         "backend/store/schema.py": ['mkdtemp(prefix=".new-", dir=folder'],
-        "backend/models/export/team.py": ['TemporaryDirectory(dir=file.parent, prefix=".merged-"'],
         "backend/distributed/cluster.py": [],
         "ui/parts/imports.py": ['TemporaryDirectory(prefix=".import-", dir=target.parent'],
     }

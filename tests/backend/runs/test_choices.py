@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from backend.runs.backtest import plan_backtest
-from backend.runs.choices import BacktestChoices
+from backend.runs.choices import BacktestChoices, warm_up_of
 from backend.runs.requests import BacktestRequest
 from backend.training.curriculum.queries import WARM_UP_BARS
 from simulator.errors import UserError
@@ -107,3 +107,13 @@ def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
     for symbols, words in (((), "no symbol is chosen"), (("AAA", "BBB"), "in common"), (("ZZZ",), "no bars of ZZZ")):
         with pytest.raises(UserError, match=words):
             choices.days(symbols, "1d")
+
+
+def test_what_a_strategy_needs_decides_about_its_days(tmp_path: Path) -> None:
+    """And not what a team's tools look back."""
+    write_bars(tmp_path, "AAA-1d", "2020-01-01", 60)
+    choices = BacktestChoices.of(tmp_path)
+    assert warm_up_of(["hold"]) == 0 and warm_up_of(["hold", "sma_cross:fast=5,slow=40"]) == 40
+    assert warm_up_of(["hold", "scripted"]) == WARM_UP_BARS and warm_up_of(["my_module:Own"]) == 0
+    assert choices.days(("AAA",), "1d", warm_up=40) == (date(2020, 2, 10), date(2020, 3, 1))
+    assert choices.suggested_days(("AAA",), "1d") == (date(2020, 1, 1), date(2020, 3, 1))

@@ -28,8 +28,7 @@ from backend.training.components import RolloutBatch, TrainingParts
 from backend.training.curriculum.curriculum import StepPlan
 from backend.training.curriculum.queries import QueryPool
 from backend.training.in_process import LocalLearners, local_learners
-from backend.training.learning.learner import Learner
-from backend.training.learning.step_data import StepData
+from backend.training.learning.learner import Learner, StepData
 from backend.training.recorder import TrainingRecorder
 from backend.training.trainer import Trainer
 from cryptosentinel.llm.chat_codec import make_byte_codec

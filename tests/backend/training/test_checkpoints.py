@@ -36,10 +36,10 @@ def test_state_and_kept_parameters_come_back(policies: RolePolicies, tmp_path: P
     state = TrainingState(7, 2, 3, 0.625, 5, [(4, "trader"), (6, "manager")])
     good = {"trader": {name: tensor + 1 for name, tensor in policies.role_state("trader").items()}}
     learners = learners_of(policies)
-    learners["trader"].remember_valid(good["trader"])
+    learners["trader"].last_valid_parameters = good["trader"]
     path = save_checkpoint(tmp_path, state, policies, learners)
     again = learners_of(policies)
-    again["manager"].remember_valid(good["trader"])  # must not stay
+    again["manager"].last_valid_parameters = good["trader"]  # must not stay
     assert load_checkpoint(path, policies, again) == state
     kept = {
         role: learner.last_valid_parameters

@@ -16,6 +16,7 @@ from backend.training.algorithm.credit import RoleCredit
 from backend.training.curriculum.queries import QueryPool
 from backend.training.recorder import TrainingRecorder
 from backend.training.rollout.collect import Rollout, RolloutSettings, collect
+from backend.training.rollout.sharding import Shard
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import novice_policies
@@ -58,7 +59,7 @@ def test_a_step_is_stored_whole_and_twice_is_once(
     recorder: TrainingRecorder, store: Store, groups: list[list[Rollout]]
 ) -> None:
     for _ in range(2):
-        recorder.rollouts(3, 2, groups, [], {})
+        recorder.rollouts(3, 2, Shard(groups, []), {})
         recorder.rewards(3, credits_of(groups))
     every = [one for group in groups for one in group]
     assert [query.bar for query in store.queries(RUN, 3)] == [group[0].query.bar for group in groups]

@@ -25,7 +25,7 @@ from backend.training.components import TrainingParts
 from backend.training.curriculum.queries import Query
 from backend.training.learning.batches import MicroBatch
 from backend.training.learning.role_trainer import Batch, PolicyGradient, RoleTrainer
-from backend.training.rollout import rollout_parts
+from backend.training.rollout import sharding
 from backend.training.rollout.shared_shards import SharedShards
 from backend.training.trainer import Trainer
 from backend.training.validation import Validation
@@ -186,7 +186,7 @@ def _rollouts_without_temperature(patch: pytest.MonkeyPatch) -> None:
         name, policies, codec, team, _, precision = args
         return model_team(name, policies, codec, team, 1.0, precision)
 
-    patch.setattr(rollout_parts, "model_team", cold)
+    patch.setattr(sharding, "model_team", cold)
 
 
 def _validation_on_training_windows(patch: pytest.MonkeyPatch) -> None:
@@ -199,12 +199,12 @@ def _validation_on_training_windows(patch: pytest.MonkeyPatch) -> None:
 
 
 def _training_on_validation_windows(patch: pytest.MonkeyPatch) -> None:
-    whole = rollout_parts.pools_of
+    whole = sharding.pools_of
 
     def pools(training: Any, market: Any, parts: Any, *rest: Any) -> Any:
         return whole(training, market, (parts[1], parts[1]), *rest)
 
-    patch.setattr(rollout_parts, "pools_of", pools)
+    patch.setattr(sharding, "pools_of", pools)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from backend.builders.spans import trained_span
 from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from backend.distributed.actor import ServicePlace, open_service
 from backend.distributed.driver import CoordinatorState
 from backend.distributed.files import RunFiles
-from backend.evaluation.in_sample import trained_span
 from backend.models.architectures import architecture_of
 from backend.models.checks import check_path
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from backend.policies.role_policies import RolePolicies
 from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
+from backend.training.algorithm import recipes
+from backend.training.algorithm.advantages import group_advantages
 from backend.training.checkpoints import checkpoints
 from backend.training.rl_job import run_rl
 from backend.training.trainer import Progress
@@ -75,6 +78,29 @@ def test_a_run_learns_and_leaves_its_steps(undisturbed: tuple[dict[str, bytes], 
     assert first != last, "the last step moved the manager"
     assert {name.split("/")[1] for name in files if name.startswith("checkpoints")} == {"step-000003", "step-000004"}
     assert len(records) > 4 * 8
+
+
+def test_a_step_reaches_its_advantage_in_five_calls(
+    nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+
+    def watched(*given: Any, **named: Any) -> Any:
+        names = []
+        frame = sys._getframe(1)
+        while frame.f_code.co_name != "step":
+            if not frame.f_code.co_name.startswith("<"):  # a comprehension is no call
+                names.append(frame.f_code.co_name)
+            assert frame.f_back is not None
+            frame = frame.f_back
+        seen.append(names)
+        return group_advantages(*given, **named)
+
+    monkeypatch.setattr(recipes, "group_advantages", watched)
+    small = open_trainer(smaller_config(), nano, tmp_path, store, stage=2)
+    small.publish()
+    small.step()
+    assert {tuple(names) for names in seen} == {("advantages", "assign_credit", "train", "train_step")}
 
 
 @pytest.mark.parametrize("stop_after", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -279,7 +305,7 @@ def test_a_training_ends_when_its_tokens_are_spent(nano: Path, store: Store, tmp
 @pytest.mark.parametrize("stage1_steps", [0, 1])
 def test_rates_fall_over_the_tokens_of_stage_2(nano: Path, store: Store, tmp_path: Path, stage1_steps: int) -> None:
     """Where these end a training before its steps; those of stage 1 do not count, and a resume counts on."""
-    options = {"stage2_steps": 50, "validation_every": 1, "gate_format": 0.0, "lr_schedule": "linear"}
+    options = {"stage2_steps": 50, "validation_every": 1, "gate_format": 0.0, "lr_end": 0.1}
     config = smaller_config(stage1_steps=stage1_steps, tokens=9_000, **options)
     begun = open_trainer(config, nano, tmp_path, store)
     begun.trainer.start()

@@ -16,8 +16,7 @@ from backend.training.components import LearningStep, RolloutBatch
 from backend.training.curriculum.curriculum import StepPlan
 from backend.training.in_process import CheckpointFolder
 from backend.training.learning import learner
-from backend.training.learning.learner import MAX_IDLE_STEPS
-from backend.training.learning.step_data import StepData
+from backend.training.learning.learner import MAX_IDLE_STEPS, StepData
 from backend.training.trainer import Trainer
 from simulator.errors import RunFailed
 from tests.small_world import RUN, SmallTraining, open_trainer, small_config

@@ -1,8 +1,7 @@
-"""Look-ahead analysis: every kind of peeking is found, and nothing is found in what is honest."""
+"""Markets with another future, and runs in them: every kind of peeking is found, and nothing in what is honest."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -14,21 +13,15 @@ from hypothesis import strategies as st
 
 from simulator.arrays import FloatArray
 from simulator.backtest.run import Strategy, Window, orders_for_target
-from simulator.checks.lookahead import (
-    LookaheadReport,
-    check_lookahead,
-    choose_bars,
-    drive_strategies,
-    first_difference,
-)
-from simulator.checks.perturbation import TREATED, begun_at, perturbed, truncated, with_room
-from simulator.errors import DataError, UserError
+from simulator.checks.perturbation import TREATED, begun_at, perturbed, truncated
+from simulator.checks.recursion import choose_bars
+from simulator.checks.verdict import LookaheadVerdict, drive_strategies, first_difference, verdict_of_drive
+from simulator.errors import DataError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
 from simulator.market.market import Bars, Market, MarketView
 from simulator.market.signs import PrivateSigns
 from simulator.market.timeframes import BAR_COLUMNS
-from simulator.strategies import SmaCross
 from simulator.synthetic.truth import truth_of
 from tests.examples import tried
 from tests.lookahead_scenes import BARS, WITHOUT_ARGUMENTS, Follows, Signal, market_behind, rich_market
@@ -36,8 +29,9 @@ from tests.lookahead_scenes import BARS, WITHOUT_ARGUMENTS, Follows, Signal, mar
 WINDOW = Window(130, BARS - 1, 2)
 
 
-def checked(make: Callable[[], Strategy], **options: Any) -> LookaheadReport:
-    return check_lookahead(drive_strategies(make), rich_market(), WINDOW, **{"times": 8, "draws": 2} | options)
+def checked(make: Callable[[], Strategy], seed: int = 1) -> LookaheadVerdict:
+    """As a team is checked: by whole runs."""
+    return verdict_of_drive(drive_strategies(make), rich_market(), WINDOW, {}, seed)
 
 
 # The other markets
@@ -101,7 +95,6 @@ def test_what_each_role_alone_knows_is_another_after_the_cut(index: int) -> None
         assert same[: index + 1].all() and not same[index + 1 :].any()
         assert (getattr(truncated(market, index).signs, name) == mine[: index + 1]).all()
         assert (getattr(begun_at(market, index).signs, name) == mine[index:]).all()
-        assert (getattr(with_room(market).signs, name)[:-1] == mine).all()
     assert truncated(other, index).content_hash == truncated(market, index).content_hash
 
 
@@ -214,16 +207,15 @@ def peeks() -> dict[str, Signal]:
 
 @pytest.mark.parametrize("name", list(peeks()))
 @pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning", "ignore:Mean of empty:RuntimeWarning")
-def test_a_peek_is_found_by_the_cut_and_by_the_other_future(name: str) -> None:
-    report = checked(lambda: Follows(peeks()[name]))
-    kinds = {finding.kind for finding in report.findings}
-    assert "perturbation" in kinds and not report.clean and report.with_orders > 0
-    if name != "by_event_time":  # a headline that is about to come is rare; the perturbed markets always have some
-        assert kinds & {"truncation", "failure"}
-        assert not checked(lambda: Follows(peeks()[name]), draws=0).clean
+def test_a_peek_is_found_at_its_decision(name: str) -> None:
+    verdict = checked(lambda: Follows(peeks()[name]))
+    assert verdict.status == "look_ahead", verdict.sentence()
+    [finding] = verdict.findings
+    assert finding.kind in ("order", "failure") and WINDOW.start <= finding.cut < WINDOW.stop
+    assert finding.time == finding.after == rich_market().view(finding.cut).now
 
 
-def test_a_peek_is_found_at_the_decision_it_was_made_for() -> None:
+def test_the_first_order_that_differs_is_shown() -> None:
     class NextOpen:
         name = "next_open"
 
@@ -231,41 +223,18 @@ def test_a_peek_is_found_at_the_decision_it_was_made_for() -> None:
             opens = np.append(market_behind(view).open[:, 0], np.nan)
             return [Order("BBBUSDT", 1.0), Order("AAAUSDT", float(opens[view.index + 1]))]
 
-    market, report = rich_market(), checked(NextOpen)
-    # One finding for each run, at the time after which its market is another one.
-    assert [finding.altered_after for finding in report.findings] == [bar for bar in report.times for _ in range(3)]
-    for finding in report.findings:
-        assert finding.bar == finding.altered_after and finding.time == market.view(finding.bar).now
-        assert (finding.symbol, finding.field) == ("AAAUSDT", "quantity")
-        assert finding.expected == repr(float(market.open[finding.bar + 1, 0])) != finding.found
-        assert f"AAAUSDT quantity: {finding.expected} became {finding.found}" in finding.sentence()
-
-
-def test_what_knows_the_whole_history_is_found_at_the_first_decision() -> None:
-    report = checked(lambda: Follows(peeks()["whole_deviation"]))
-    assert {finding.bar for finding in report.findings} == {WINDOW.start}
-    assert len(report.findings) == 3 * len(report.times)
-
-
-def test_a_look_past_the_clock_is_a_finding_and_what_came_before_it_is_still_compared() -> None:
-    def late(view: MarketView, symbol: str) -> float:
-        return 0.0 if view.index < 200 else float(view.bar(symbol, view.index + 1).close[0])
-
-    report = checked(lambda: Follows(late))
-    assert [(finding.kind, finding.bar, finding.altered_after) for finding in report.findings] == [("clock", 200, None)]
-    assert "LookAheadError" in report.findings[0].found
-    assert report.times[0] == WINDOW.start and report.times[-1] == 198 and report.comparisons > 0
-    at_once = checked(lambda: Follows(lambda view, symbol: float(view.bar(symbol, view.index + 1).close[0])))
-    assert at_once.times == () and at_once.findings[0].bar == WINDOW.start
+    market, [finding] = rich_market(), checked(NextOpen).findings
+    assert finding.cut == WINDOW.start and finding.what == "AAAUSDT quantity"
+    assert finding.expected == repr(float(market.open[finding.cut + 1, 0])) != finding.found
+    assert f"AAAUSDT quantity: {finding.expected} became {finding.found}" in finding.sentence()
 
 
 def test_the_hidden_truth_is_no_way_either() -> None:
     def regime(view: MarketView, symbol: str) -> float:
         return float(truth_of(market_behind(view)).regime[view.index, 0])
 
-    report = checked(lambda: Follows(regime))
-    assert {(finding.kind, finding.bar) for finding in report.findings} == {("failure", WINDOW.start)}
-    assert "its hidden state is not known" in report.findings[0].found
+    [finding] = checked(lambda: Follows(regime)).findings
+    assert (finding.kind, finding.cut) == ("failure", WINDOW.start) and "its hidden state is not known" in finding.found
 
 
 class Precomputed:
@@ -296,7 +265,7 @@ def average_of_20(bars: Bars, ahead: float) -> FloatArray:
 
 @pytest.mark.parametrize(("ahead", "clean"), [(0, True), (1, False), (5, False)])
 def test_precomputing_is_allowed_and_knowing_is_not(ahead: int, clean: bool) -> None:
-    assert checked(lambda: Precomputed(ahead)).clean is clean
+    assert (checked(lambda: Precomputed(ahead)).status == "clean") is clean
 
 
 # Honest ones pass
@@ -304,12 +273,10 @@ def test_precomputing_is_allowed_and_knowing_is_not(ahead: int, clean: bool) -> 
 
 @pytest.mark.parametrize("strategy", WITHOUT_ARGUMENTS)
 def test_the_baselines_are_honest(strategy: type[Any]) -> None:
-    assert len(WITHOUT_ARGUMENTS) >= 5
-    report = checked(lambda: strategy(), times=6, draws=1)
-    assert report.findings == () and report.clean and len(report.times) == 6
-    assert report.times[0] == WINDOW.start and report.times[-1] == BARS - 2
-    # The run that is repeated, and for each time one truncated and one perturbed market.
-    assert report.comparisons == WINDOW.decisions + 2 * sum((bar - WINDOW.start) // 2 + 1 for bar in report.times)
+    verdict = checked(lambda: strategy())
+    assert verdict.status == "clean", verdict.sentence()
+    assert verdict.cuts == WINDOW.decisions and verdict.first == rich_market().view(WINDOW.start).now
+    assert verdict.with_orders > 0 or "which proves little" in verdict.sentence()
 
 
 class Diced:
@@ -324,55 +291,10 @@ class Diced:
         return orders_for_target(view, account, "AAAUSDT", float(self.rng.uniform(-1.0, 1.0)), 0.05, 0.1)
 
 
-def test_what_keeps_state_and_draws_with_a_seed_is_compared() -> None:
-    report = checked(lambda: Diced(4))
-    assert report.clean and report.with_orders == 8
-
-
-def test_orders_that_wait_are_there_at_the_last_decision_too() -> None:
-    """A run that ends at t rejects what waits; the account at t would then differ, and with it the decision."""
-
-    class CountsWaiting(Diced):
-        def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
-            return [Order("AAAUSDT", 0.01 * (1 + len(account.pending)), delay=7)]
-
-    report = checked(lambda: CountsWaiting(1))
-    assert report.clean and report.with_orders == 8
-
-
-def test_what_cannot_be_repeated_is_reported_so() -> None:
-    report = checked(lambda: Diced(None))
-    assert [finding.kind for finding in report.findings] == ["not_repeatable"] and report.times == ()
-
-
-# Mistakes of the user
-
-
-@pytest.mark.parametrize(
-    ("decision", "message"),
-    [
-        (lambda view: None, "is a NoneType; return a list or tuple"),
-        (lambda view: 1 // 0, r"fails at 20.* \(bar 130\) with ZeroDivisionError.*test_lookahead.py, line \d+"),
-        (lambda view: ["buy"], "with AttributeError"),
-        (lambda view: view.bars("ZZZUSDT", 1), "no symbol 'ZZZUSDT'"),
-    ],
-)
-def test_a_strategy_that_fails_is_a_mistake_to_mend(decision: Callable[[MarketView], Any], message: str) -> None:
-    class Fails:
-        name = "fails"
-
-        def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
-            made: Sequence[Order] = decision(view)
-            return made
-
-    with pytest.raises(UserError, match=message):
-        checked(lambda: Fails())
-
-
-@pytest.mark.parametrize("options", [{"times": 1}, {"draws": -1}])
-def test_bad_numbers_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(UserError, match="give at least 2 times"):
-        checked(lambda: SmaCross(), **options)
+def test_what_keeps_state_and_draws_with_a_seed_is_compared_and_what_cannot_be_repeated_is_reported_so() -> None:
+    seeded, unseeded = checked(lambda: Diced(4)), checked(lambda: Diced(None))
+    assert seeded.status == "clean" and seeded.with_orders > 8
+    assert unseeded.status == "not_repeatable" and "fix its seeds" in unseeded.sentence()
 
 
 # The parts
@@ -418,11 +340,3 @@ def test_the_times_are_spread_and_prefer_orders(decided: dict[int, Any], times: 
     ordered = [bar for bar in decided if decided[bar]]
     assert sum(bar in chosen for bar in ordered) >= min(len(ordered), (times - 2) // 2)
     assert choose_bars(decided, times, np.random.default_rng(seed)) == chosen
-
-
-def test_the_report_is_json_and_repeats_with_its_seed() -> None:
-    one, same, other = (checked(lambda: Diced(4), seed=seed) for seed in (1, 1, 2))
-    assert one == same and one.times != other.times
-    output = json.loads(json.dumps(one.to_dict(), allow_nan=False))
-    assert output["data_hash"] == rich_market().content_hash and output["times"] == list(one.times)
-    assert (output["seed"], output["draws"], output["findings"]) == (1, 2, [])

@@ -13,8 +13,7 @@ import pytest
 
 from simulator.arrays import FloatArray
 from simulator.backtest.run import Strategy, Window, orders_for_target, run_backtest
-from simulator.checks.altered_future import AlteredFuture
-from simulator.checks.perturbation import truncated
+from simulator.checks.perturbation import AlteredFuture, truncated
 from simulator.checks.verdict import LookaheadCheck, LookaheadVerdict, RecordedStrategy
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, OrderRequest

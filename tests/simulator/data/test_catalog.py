@@ -291,13 +291,14 @@ def truncated(folder: Path) -> None:
 
 
 def in_a_folder(folder: Path) -> None:
-    (folder / "spot").mkdir()
-    sound(folder / "spot")
+    for name in ("perp", "spot"):  # a single one would be taken
+        (folder / name).mkdir()
+        sound(folder / name)
 
 
 BAD: dict[str, tuple[Callable[[Path], None], Columns, str]] = {
     "empty folder": (lambda folder: None, {}, "holds no bars; files are named like"),
-    "data one folder deeper": (in_a_folder, {}, "did you mean its folder spot"),
+    "data one folder deeper": (in_a_folder, {}, "did you mean its folder perp or spot"),
     "file of no bars": (file_of(without(hourly(1), [0])), {}, "holds no bars"),
     "corrupt": (raw("A-1h.parquet", b"not parquet at all"), {}, "not a readable Parquet file"),
     "empty file": (raw("A-1h.parquet", b""), {}, "not a readable Parquet file"),

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from itertools import pairwise
@@ -21,14 +22,14 @@ from typer.testing import CliRunner
 
 from backend.cli.data import data_app
 from simulator.data.catalog import Catalog
-from simulator.data.formats.contents import contents_of
-from simulator.data.formats.csv_table import CsvLayout
-from simulator.data.formats.recognise import FileOptions, columns_of
+from simulator.data.contents import contents_of
+from simulator.data.formats import FileOptions, columns_of
 from simulator.data.importing import ImportReport, import_tree
 from simulator.errors import DataError, UserError
-from simulator.market.timeframes import interval_of, parse_time
+from simulator.market.timeframes import TIMEFRAMES, interval_of, next_bar_start, parse_time
 
 START = parse_time("2024-01-01")  # a Monday
+HOUR = 3_600_000
 KLINES = (
     "open_time,open,high,low,close,volume,close_time,quote_volume,count,taker_buy_volume,taker_buy_quote_volume,ignore"
 )
@@ -37,8 +38,8 @@ MAPPING = columns_of("time=Wann,open=Auf,high=Hoch,low=Tief,close=Zu,volume=Meng
 
 def bars(count: int = 48, timeframe: str = "1h", seed: int = 0, start: int = START) -> pd.DataFrame:
     """Rising bars with two decimals, as text keeps them exactly."""
-    close = np.round(100 * np.exp(np.cumsum(np.random.default_rng(seed).normal(0, 0.01, count))), 2)
-    open_ = np.concatenate([[100.0], close[:-1]])
+    close = np.round(40_000 * np.exp(np.cumsum(np.random.default_rng(seed).normal(0, 0.01, count))), 2)
+    open_ = np.concatenate([[40_000.0], close[:-1]])
     table = {"open": open_, "high": np.maximum(open_, close) + 0.25, "low": np.minimum(open_, close) - 0.25}
     time = start + interval_of(timeframe) * np.arange(count, dtype=np.int64)
     return pd.DataFrame({"time": time, **table, "close": close, "volume": np.arange(count) + 0.5})
@@ -158,15 +159,12 @@ def mapped(root: Path, table: pd.DataFrame) -> FileOptions:
     numbers = {name: table[old].astype(str).str.replace(".", ",") for old, name in zip(
         ("close", "volume", "open", "high", "low"), ("Zu", "Menge", "Auf", "Hoch", "Tief"), strict=True)}  # fmt: skip
     pd.DataFrame({"Nr": range(len(table)), "Wann": local, **numbers}).to_csv(root / "mine.csv", sep=";", index=False)
-    layout = CsvLayout(";", ",", "%d.%m.%Y %H:%M", "Europe/Berlin")
-    return FileOptions(MAPPING, layout, "BTCUSDT", "1h", "binance")
+    return FileOptions(MAPPING, "BTCUSDT", "1h", "binance", ";", ",", "%d.%m.%Y %H:%M", "Europe/Berlin")
 
 
 def by_number(root: Path, table: pd.DataFrame) -> FileOptions:
     table.to_csv(root / "mine.csv", index=False, header=False)
-    return FileOptions(
-        columns_of("time=1,open=2,high=3,low=4,close=5,volume=6"), CsvLayout(), "BTCUSDT", "1h", "binance"
-    )
+    return FileOptions(columns_of("time=1,open=2,high=3,low=4,close=5,volume=6"), "BTCUSDT", "1h", "binance")
 
 
 def plain(root: Path, table: pd.DataFrame) -> FileOptions:
@@ -174,7 +172,65 @@ def plain(root: Path, table: pd.DataFrame) -> FileOptions:
     return FileOptions(venue="binance")
 
 
+def kraken(root: Path, table: pd.DataFrame) -> FileOptions:
+    """No headings, seconds, and a number of trades behind."""
+    table.assign(time=table.time // 1000, trades=7).to_csv(root / "XBTUSD_60.csv", index=False, header=False)
+    return FileOptions(symbol="BTCUSDT", venue="binance")
+
+
+def trading_view(root: Path, table: pd.DataFrame) -> FileOptions:
+    """Local times with their offset, and an indicator beside the volume."""
+    local = pd.to_datetime(table.time, unit="ms", utc=True).dt.tz_convert("Europe/Berlin")
+    lines = [f"{time.isoformat()},{r.open},{r.high},{r.low},{r.close},{r.volume},9e9"
+             for time, r in zip(local, rows_of(table), strict=True)]  # fmt: skip
+    put(root / "BINANCE_BTCUSDT, 60.csv", "\n".join(["time,open,high,low,close,Volume,Volume MA", *lines, ""]))
+    return FileOptions()
+
+
+def kaggle(root: Path, table: pd.DataFrame) -> FileOptions:
+    """Two volumes, and a row of NaN for each bar without a trade."""
+    time = pd.DataFrame({"time": START + 3_600_000 * np.arange(48)})
+    every = time.merge(table, how="left")
+    every["Volume_(Currency)"], every["Weighted_Price"] = every.volume * 40_000, every.close
+    every["time"] //= 1000
+    every.columns = ["Timestamp", "Open", "High", "Low", "Close", "Volume_(BTC)", *every.columns[6:]]
+    every.to_csv(root / "bitstamp.csv", index=False, na_rep="NaN")
+    return FileOptions(symbol="BTCUSDT", venue="binance")
+
+
+def german_excel(root: Path, table: pd.DataFrame) -> FileOptions:
+    """Semicolons, 40.123,25, German headings and dates in two columns, in Windows' own encoding."""
+    local = pd.to_datetime(table.time, unit="ms", utc=True).dt.tz_convert("Europe/Berlin")
+    rows = ["sep=;", "Datum;Uhrzeit;Eröffnung;Hoch;Tief;Schluss;Volumen"]
+    for time, row in zip(local, rows_of(table), strict=True):
+        values = (f"{value:,.2f}" for value in row[2:])
+        swapped = (text.replace(",", "_").replace(".", ",").replace("_", ".") for text in values)
+        rows.append(";".join([time.strftime("%d.%m.%Y;%H:%M:%S"), *swapped]))
+    (root / "kurse.csv").write_bytes("\r\n".join(rows).encode("cp1252"))
+    return FileOptions(symbol="BTCUSDT", venue="binance", time_zone="Europe/Berlin")
+
+
+def thousands(root: Path, table: pd.DataFrame) -> FileOptions:
+    """Quoted numbers with thousands separators."""
+    dated(table).map(lambda one: f"{one:,.2f}" if isinstance(one, float) else one).to_csv(
+        root / "btcusdt.csv", index=False
+    )
+    return FileOptions(venue="binance")
+
+
+def meta_trader(root: Path, table: pd.DataFrame) -> FileOptions:
+    """Date and time in two columns with tabs, and headings in brackets."""
+    time = pd.to_datetime(table.time, unit="ms")
+    heads = ["<DATE>", "<TIME>", "<OPEN>", "<HIGH>", "<LOW>", "<CLOSE>", "<TICKVOL>", "<SPREAD>"]
+    both = [time.dt.strftime("%Y.%m.%d"), time.dt.strftime("%H:%M:%S"), *(table[name] for name in list(table)[1:])]
+    pd.concat([*both, pd.Series(3, table.index)], axis=1).to_csv(
+        root / "BTCUSDT_H1_.csv", sep="\t", index=False, header=heads
+    )
+    return FileOptions(symbol="BTCUSDT", venue="binance", time_zone="UTC")
+
+
 WRITERS = (
+    kraken, trading_view, kaggle, german_excel, thousands, meta_trader,
     binance_plain, binance_tree, crypto_data_download, freqtrade_feather, freqtrade_json, freqtrade_packed,
     freqtrade_parquet, mapped, by_number, plain,
 )  # fmt: skip
@@ -247,8 +303,7 @@ def test_perpetuals_come_with_funding_and_mark_prices(tmp_path: Path) -> None:
 def test_the_hour_that_is_there_twice_is_told_by_the_order(tmp_path: Path) -> None:
     table = bars(start=parse_time("2023-10-28T12:00"))
     mapped(tmp_path, table)
-    layout = CsvLayout(";", ",", "%d.%m.%Y %H:%M", "Europe/Berlin")
-    options = FileOptions(MAPPING, layout, "BTCUSDT", "1h", "mine")
+    options = FileOptions(MAPPING, "BTCUSDT", "1h", "mine", ";", ",", "%d.%m.%Y %H:%M", "Europe/Berlin")
     import_tree(tmp_path / "mine.csv", tmp_path / "out", options=options)
     pd.testing.assert_frame_equal(stored(tmp_path / "out/mine"), table, check_dtype=False)
 
@@ -281,15 +336,15 @@ BROKEN = {
     "not a number": (text_of(HOURS, close_2="n/a"), "line 4: 'n/a' in close is no number"),
     "decimal comma": (text_of(HOURS, close_2="1,5"), "line 4: '1,5' in close.*--decimal ,"),
     "negative price": (text_of(HOURS, low_1=-3), "line 3: a price is not above 0"),
-    "disorder": (text_of(HOURS, low_1=500), "line 3: low, open, close, high in disorder"),
+    "disorder": (text_of(HOURS, low_1=5e5), "line 3: low, open, close, high in disorder"),
     "negative volume": (text_of(HOURS, volume_5=-1), "line 7: the volume is negative"),
     "not finite": (text_of(HOURS, close_0="nan"), "line 2: a value is missing"),
     "no time": (text_of(HOURS, time_3=20240101), "line 5: the time 20240101 is no number of seconds"),
-    "twice": (text_of(HOURS, time_3=START + 2 * 3_600_000), "line 5: says something else of .*02:00 than line 4"),
+    "twice": (text_of(HOURS, time_3=START + 2 * 3_600_000), "line 5: differs from line 4, which is also of .*02:00"),
     "unsorted": (text_of(HOURS, time_3=START - 3_600_000), "line 5: 2023-12-31 23:00 comes after .* sort it by time"),
     "off the grid": (text_of(HOURS, time_3=START + 10_800_001), "line 5: .* is not the open of a bar of 1h"),
     "no zone": (text_of(ISO), "line 2: the time '2024-01-01 00:00' names no zone.*--time-zone UTC"),
-    "other bars": (text_of(bars(6, "4h")), "the bars are 240 minutes apart, and those of 1h 60: say --timeframe"),
+    "other bars": (text_of(bars(6, "4h")), "the bars are 240 minutes apart, and those of 1h 60: give --timeframe"),
     "cut off": (text_of(HOURS)[:-25], "line 7: has [1-5] cells"),
     "no row": (text_of(HOURS[:0]), "holds no row"),
     "html": ("<html>\n<p>,not found</p>\n</html>\n", "no known format|no table"),
@@ -351,13 +406,74 @@ def test_damaged_archives_and_bombs_are_refused(tmp_path: Path) -> None:
 
 def test_what_names_do_not_say_is_asked_for(tmp_path: Path) -> None:
     source = put(tmp_path / "in/prices.csv", text_of(HOURS))
-    asked = import_tree(source, tmp_path / "out", options=FileOptions(symbol="BTCUSDT"))
-    assert "nothing says the timeframe; its rows are 60 minutes apart" in details(asked)
-    assert "--timeframe 1h" in details(asked)
+    asked = import_tree(source, tmp_path / "out")
+    assert "its symbol is not known" in details(asked) and "--symbol BTCUSDT" in details(asked)
+    odd = put(tmp_path / "in/odd.csv", text_of(HOURS.assign(time=HOURS.time + 60_000 * HOURS.index)))
+    assert "its timeframe is not known; its rows are 61 minutes apart" in details(
+        import_tree(odd, tmp_path / "out", options=FileOptions(symbol="BTCUSDT"))
+    )
     taken = import_tree(source, tmp_path / "out", options=FileOptions(symbol="ETHUSDT", timeframe="1h", venue="mine"))
     assert [path.name for path in taken.catalogs] == ["mine"]
-    three = import_tree(put(tmp_path / "in/x/BTCUSDT-3m-2024-01.csv", klines(HOURS)), tmp_path / "out")
-    assert "bars of 3m are not used here" in details(three)
+    month = import_tree(put(tmp_path / "in/x/BTCUSDT-1mo-2024-01.csv", klines(HOURS)), tmp_path / "out")
+    assert "bars of 1mo are not used here" in details(month)
+
+
+@pytest.mark.parametrize("timeframe", TIMEFRAMES)
+@pytest.mark.parametrize("named", [True, False])
+def test_every_timeframe_is_known_by_its_name_or_by_its_rows(timeframe: str, named: bool, tmp_path: Path) -> None:
+    begin = next_bar_start(START, interval_of(timeframe))
+    source = put(
+        tmp_path / f"in/BTCUSDT{f'-{timeframe}' * named}.csv", klines(bars(9, timeframe, start=begin), timeframe)
+    )
+    report = import_tree(source, tmp_path / "out")
+    assert outcomes(report) == {source.name: "taken"}, details(report)
+    market = Catalog(tmp_path / "out/in").load(timeframe=timeframe)
+    assert len(market) == 9 and int(market.open_time[0]) == begin
+    assert named or f"bars of {timeframe}, by the distance of its rows" in details(report)
+
+
+AMBIGUOUS = {
+    "1,500": "line 2: '1,500' in open.*give --decimal , or --decimal .",  # 1.5 or 1500
+    "1,5": "",
+    "1.500,25": "",
+    "1,500.25": "",
+    "1,500,000": "",
+    "1,50,00": "line 2: '1,50,00' in open is no number",
+    "1'500": "line 2: .* in open is no number",
+}
+
+
+@pytest.mark.parametrize("cell", AMBIGUOUS)
+def test_a_comma_is_a_decimal_point_or_parts_thousands_and_never_a_guess(cell: str, tmp_path: Path) -> None:
+    rows = [f"{START + HOUR * n};{cell};{cell};{cell};{cell};7" for n in range(3)]
+    source = put(tmp_path / "in/BTCUSDT-1h.csv", "\n".join(["time;open;high;low;close;volume", *rows]))
+    report = import_tree(source, tmp_path / "out")
+    if AMBIGUOUS[cell]:
+        with pytest.raises(AssertionError, match=AMBIGUOUS[cell]):
+            raise AssertionError(details(report))
+    else:
+        values = {"1,5": 1.5, "1.500,25": 1500.25, "1,500.25": 1500.25, "1,500,000": 1_500_000.0}
+        assert stored(tmp_path / "out/in")["open"].tolist() == [values[cell]] * 3
+    for decimal, value in ((",", 1.5), (".", 1500.0)) if cell == "1,500" else ():
+        import_tree(source, tmp_path / decimal, options=FileOptions(decimal=decimal))
+        assert stored(tmp_path / decimal / "in")["open"].tolist() == [value] * 3
+
+
+def test_days_without_a_time_of_day_are_days_of_utc(tmp_path: Path) -> None:
+    """Yahoo's own table, with a row of null, and any other."""
+    table = bars(20, "1d")
+    rows = table.assign(time=pd.to_datetime(table.time, unit="ms").dt.strftime("%Y-%m-%d"), adj=table.close)
+    heads = ["Date", "Open", "High", "Low", "Close", "Volume", "Adj Close"]
+    for name, text in (("BTC-USD", rows.to_csv(index=False, header=heads)),
+                       ("ETH-USD", rows.drop(columns="adj").to_csv(index=False, header=heads[:6]))):  # fmt: skip
+        lines = text.splitlines()
+        lines[4] = lines[4][:10] + "," * (lines[4].count(","))
+        report = import_tree(put(tmp_path / f"in/{name}.csv", "\n".join(lines)), tmp_path / "out")
+        assert "1 rows without a value left out" in details(report)
+        assert ("Yahoo" in details(report)) is (name == "BTC-USD")
+        kept = stored(tmp_path / "out/in", f"{name.replace('-', '')}-1d.parquet")
+        expected = table.drop(index=3).reset_index(drop=True)
+        pd.testing.assert_frame_equal(kept, expected, check_dtype=False)
 
 
 @pytest.mark.parametrize(
@@ -365,8 +481,8 @@ def test_what_names_do_not_say_is_asked_for(tmp_path: Path) -> None:
     [
         ({"columns": {"time": "a"}}, "open, high, low, close, volume is missing"),
         ({"columns": {**MAPPING, "wick": "b"}}, "'wick' is none of them"),
-        ({"layout": CsvLayout(decimal=";")}, "--decimal ';'"),
-        ({"layout": CsvLayout(time_zone="Mars/Base")}, "--time-zone 'Mars/Base': no such zone"),
+        ({"decimal": ";"}, "--decimal ';'"),
+        ({"time_zone": "Mars/Base"}, "--time-zone 'Mars/Base': no such zone"),
         ({"venue": "../up"}, "--venue"),
         ({"symbol": "a/b"}, "--symbol 'a/b'"),
     ],
@@ -421,3 +537,18 @@ def test_of_two_volumes_the_one_in_coins_is_taken_when_an_option_says_the_symbol
     options = FileOptions(symbol="BTCUSDT", timeframe="1h")
     import_tree(put(tmp_path / "in/prices.csv", "\n".join(lines)), tmp_path / "out", options=options)
     assert stored(tmp_path / "out/in")["volume"].tolist() == [5.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "rows", "volume"),
+    [("two-volumes/prices.csv", "BTCUSDT-1h.parquet", 2, 5.0), ("yfinance/BTC-USD.csv", "BTCUSD-1d.parquet", 60, 1e6)],
+)
+def test_files_of_public_reports(name: str, file: str, rows: int, volume: float, tmp_path: Path) -> None:
+    cases = Path(os.environ.get("CRYPTOSENTINEL_SHARED", Path(__file__).resolve().parents[4] / "shared")) / "cases"
+    if not cases.is_dir():
+        pytest.skip(f"no recorded cases at {cases} (set CRYPTOSENTINEL_SHARED to the folder that holds them)")
+    options = FileOptions(symbol="BTCUSDT", timeframe="1h") if rows == 2 else FileOptions()
+    report = import_tree(cases / "data" / name, tmp_path, options=options)
+    assert set(outcomes(report).values()) == {"taken"}, details(report)
+    kept = stored(report.catalogs[0], file)
+    assert len(kept) == rows and kept["volume"][0] == volume

@@ -179,11 +179,9 @@ def test_funding_and_news_of_a_later_month_join_the_bars_that_are_stored(tmp_pat
 
 def test_two_imports_at_once_never_lose_rows(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    lock = importing.ImportLock(tmp_path / "out")
     source = bars_csv(tmp_path / "first", [0, 1]).parents[1]
-    with pytest.raises(DataError, match="another import is writing here"):
+    with importing.import_lock(tmp_path / "out"), pytest.raises(DataError, match="another import is writing here"):
         import_tree(source, tmp_path / "out")
-    lock.release()
     assert not refusals(import_tree(source, tmp_path / "out"))
 
 

@@ -10,8 +10,7 @@ import pytest
 from simulator.data.archive import write_market
 from simulator.data.catalog import Catalog
 from simulator.data.importing import import_tree
-from simulator.data.instruments import INSTRUMENTS_FILE, StatedKind, read_instruments
-from simulator.data.venue import RULES_FILE, write_rules
+from simulator.data.venue import INSTRUMENTS_FILE, RULES_FILE, StatedKind, read_instruments, write_rules
 from simulator.errors import DataError
 from simulator.exchange.rules import SymbolRules
 from simulator.market.instruments import kind_of_folder, kind_of_symbol, kind_of_venue

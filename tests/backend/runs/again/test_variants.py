@@ -23,7 +23,7 @@ from backend.store.store import Store
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.scripted import ScriptedEngine
 from simulator.backtest.run import BacktestRun, Window
-from simulator.checks.altered_future import AlteredRun
+from simulator.checks.perturbation import AlteredRun
 from simulator.errors import UserError
 from simulator.exchange.orders import Target
 from simulator.market.market import set_index

@@ -116,14 +116,19 @@ def the_clip_is_pessimistic(code: Code) -> None:
 
 
 def kl_has_its_true_gradient(code: Code) -> None:
-    """Over all actions of a softmax, E_old[rho k3] has the value and the gradient of the KL."""
+    """Over all actions of a softmax, E_old[rho k3] has the value and the gradient of the KL; a bare k3 has not."""
     logits = torch.tensor([0.3, -0.4, 1.1], dtype=torch.float64, requires_grad=True)
     reference = torch.log_softmax(torch.tensor([0.0, 0.9, -0.2], dtype=torch.float64), 0)
     log_probs = torch.log_softmax(logits, 0)
-    (want,) = torch.autograd.grad((log_probs.exp() * (log_probs - reference)).sum(), logits, retain_graph=True)
-    new = log_probs.unsqueeze(-1)
-    tokens = code.objective.kl_tokens(new, new.detach(), reference.unsqueeze(-1), torch.ones(3, 1, dtype=torch.bool))
-    _equal(torch.autograd.grad((log_probs.exp().detach() * tokens.squeeze(-1)).sum(), logits)[0], want)
+    exact = (log_probs.exp() * (log_probs - reference)).sum()
+    (want,) = torch.autograd.grad(exact, logits, retain_graph=True)
+    new, mask, probability = log_probs.unsqueeze(-1), torch.ones(3, 1, dtype=torch.bool), log_probs.exp().detach()
+    tokens = code.objective.kl_tokens(new, new.detach(), reference.unsqueeze(-1), mask)
+    ours = (probability * tokens.squeeze(-1)).sum()
+    _equal(ours, exact)
+    _equal(torch.autograd.grad(ours, logits, retain_graph=True)[0], want)
+    bare = (probability * code.objective.k3(new, reference.unsqueeze(-1), mask).squeeze(-1)).sum()
+    assert (torch.autograd.grad(bare, logits)[0] - want).abs().max() > 0.05
 
 
 def advantages_have_unit_population_variance(code: Code) -> None:

@@ -156,15 +156,6 @@ def scored(found: RoleCredit, query: int) -> list[TrajectoryCredit]:
     return [one for one in found.items if one.trajectory.query == QUERIES[query].key and one.reward is not None]
 
 
-@given(groups)
-def test_without_sigma_the_managers_advantage_is_its_reward_above_the_mean(drawn: Drawn) -> None:
-    found = main_credit(build(drawn), Mgrpo(scale_rewards=False))
-    for query in range(len(drawn)):
-        items = scored(found, query)
-        rewards = np.array([one.reward for one in items])
-        assert [one.advantage for one in items] == pytest.approx((rewards - rewards.mean()).tolist(), abs=1e-9)
-
-
 def test_an_outcome_of_its_own_takes_the_place_of_the_teams() -> None:
     rolled = build([[(True, 0.9, [(True, 0.5)]), (False, 0.9, [(True, 0.5)])]])
     found = sub_credit(rolled, "trader", outcomes=[[0.3, 0.5]])

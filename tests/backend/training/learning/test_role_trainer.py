@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import Qwen3ForCausalLM
 
 from backend.policies.logprobs import token_logps
 from backend.policies.role_policies import RolePolicies
+from backend.training.algorithm.recipes import RECIPES, DrGrpo
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning import role_trainer
 from backend.training.learning.role_trainer import RoleTrainer
@@ -26,20 +26,6 @@ from tests.standard_settings import changed, trainer_settings
 Make = Callable[..., Trajectory]
 FREE = trainer_settings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
 ROLES = ("manager", "trader")
-
-
-@pytest.fixture
-def gradients() -> Iterator[list[list[Tensor]]]:
-    """The gradients that each optimizer step was given, in order."""
-    seen: list[list[Tensor]] = []
-
-    def note(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        parameters = optimizer.param_groups[0]["params"]
-        seen.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters])
-
-    hook = register_optimizer_step_pre_hook(note)
-    yield seen
-    hook.remove()
 
 
 def moved(tiny: Qwen3ForCausalLM) -> RolePolicies:
@@ -97,21 +83,6 @@ def test_the_step_takes_the_policy_gradient_of_the_weighted_mean(
     assert metrics["manager/trained"] == 5.0
     assert metrics["manager/tokens"] == sum(one.mask.sum() for one in batch) - batch[2].mask.sum()
     assert metrics["manager/updates"] == 1.0
-
-
-@pytest.mark.parametrize("terms", [{}, {"kl": 0.3, "entropy": 0.2}, {"recipe": "gspo"}])
-def test_accumulation_changes_nothing(
-    tiny: Qwen3ForCausalLM, make: Make, gradients: list[list[Tensor]], terms: dict[str, Any]
-) -> None:
-    policies = moved(tiny)
-    batch, advantages, weights = some(policies, make)
-    reports = []
-    for tokens in (10_000, 40, 1):
-        settings = changed(FREE, micro_batch_tokens=tokens, **terms)
-        reports.append(RoleTrainer(copy.deepcopy(policies), "manager", settings).step(batch, advantages, weights))
-    close(gradients[1], gradients[0])
-    close(gradients[2], gradients[0])
-    assert reports[1] == pytest.approx(reports[0], rel=1e-4, abs=1e-5)
 
 
 def test_what_has_no_gradient_is_left_out_without_a_trace(
@@ -175,21 +146,6 @@ def test_training_one_role_leaves_the_others_bit_equal(tiny: Qwen3ForCausalLM, m
     assert alone.version("trader") != together.version("trader")
     with pytest.raises(ValueError, match="trader"):
         manager.step(foreign, advantages, weights)
-
-
-@pytest.mark.parametrize("mode", ["lora", "full"])
-def test_learning_makes_the_rewarded_likelier(tiny: Qwen3ForCausalLM, make: Make, mode: Any) -> None:
-    policies = RolePolicies(tiny, ["manager"], mode)
-    good, bad = sampled(policies, make(1)), sampled(policies, make(2))
-    trainer = RoleTrainer(policies, "manager", FREE)
-    for _ in range(5):
-        good, bad = sampled(policies, good), sampled(policies, bad)
-        trainer.step([good, bad], [1.0, -1.0], [0.5, 0.5])
-    fresh = RolePolicies(tiny, ["manager"], mode)
-    gain = sampled(policies, good).sampled_logps.sum() - sampled(fresh, good).sampled_logps.sum()
-    loss = sampled(policies, bad).sampled_logps.sum() - sampled(fresh, bad).sampled_logps.sum()
-    assert gain > 0.1
-    assert loss < -0.1
 
 
 def test_the_kl_term_pulls_back_to_the_base(tiny: Qwen3ForCausalLM, make: Make) -> None:
@@ -301,27 +257,19 @@ def test_a_stale_engine_is_weighed_and_reported(
     close(gradients[2], [1.25 * g for g in gradients[0]])
 
 
-def test_a_step_that_is_not_finite_is_skipped_and_counted(tiny: Qwen3ForCausalLM, make: Make) -> None:
-    policies = moved(tiny)
-    batch, advantages, weights = some(policies, make)
-    trainer = RoleTrainer(policies, "manager", FREE)
-    before = policies.version("manager")
-    broken = [a * 1e38 for a in advantages]
-    metrics = trainer.step(batch, broken, [w * 1e30 for w in weights])
-    assert metrics["manager/skipped_updates"] == 1.0
-    assert trainer.updates == 0
-    assert policies.version("manager") == before
-    assert trainer.step(batch, advantages, weights)["manager/updates"] == 1.0, "and the next batch is learnt from"
-
-
-def test_a_skipped_update_leaves_no_gradient_behind(tiny: Qwen3ForCausalLM, make: Make) -> None:
+def test_an_update_that_is_not_finite_is_skipped_and_leaves_no_trace(tiny: Qwen3ForCausalLM, make: Make) -> None:
     """Infinite as float32, so that every entry of the gradient is NaN: what stayed of it would spoil the next one."""
     policies = moved(tiny)
     batch, advantages, weights = some(policies, make)
     fresh = RoleTrainer(copy.deepcopy(policies), "manager", FREE)
     trainer = RoleTrainer(policies, "manager", FREE)
-    assert trainer.step(batch, [a * 1e39 for a in advantages], weights)["manager/skipped_updates"] == 1.0
-    assert all(parameter.grad is None for parameter in policies.trainable("manager"))
+    before = policies.version("manager")
+    # The second one is finite in each call, and its sum is not.
+    for broken, heavy in (([a * 1e39 for a in advantages], 1.0), ([a * 1e38 for a in advantages], 1e30)):
+        metrics = trainer.step(batch, broken, [heavy * w for w in weights])
+        assert metrics["manager/skipped_updates"] == 1.0 and trainer.updates == 0
+        assert all(parameter.grad is None for parameter in policies.trainable("manager"))
+        assert policies.version("manager") == before
     found, wanted = (one.step(batch, advantages, weights) for one in (trainer, fresh))
     assert found == wanted and found["manager/updates"] == 1.0
 
@@ -392,3 +340,97 @@ def test_a_state_that_belongs_elsewhere_is_refused(tiny: Qwen3ForCausalLM, make:
     policies.save(tmp_path)
     with pytest.raises(UserError, match="manager's policy"):
         trainer.load(tmp_path / "manager.safetensors")
+
+
+# -- by recipe ------------------------------------------------------------------------------------------------------
+
+ADVANTAGES = [0.7, -1.2, 0.0, 0.4, 1.1, -0.6]  # the third call carries no gradient
+WEIGHTS = [0.3, 0.2, 0.4, 0.1, 0.35, 0.15]
+
+
+@pytest.fixture
+def policies(tiny: Qwen3ForCausalLM) -> RolePolicies:
+    return moved(tiny)
+
+
+@pytest.fixture
+def calls(policies: RolePolicies, make: Make) -> list[Trajectory]:
+    """Six calls of different lengths, as if the present policy had sampled them."""
+    return [sampled(policies, make(i, prompt=3 + 2 * i, answer=1 + i)) for i in range(6)]
+
+
+def step(
+    policies: RolePolicies, calls: list[Trajectory], advantages: list[float] = ADVANTAGES, **changes: Any
+) -> dict[str, float]:
+    trainer = RoleTrainer(copy.deepcopy(policies), "manager", changed(FREE, **changes))
+    return trainer.step(calls, advantages, WEIGHTS)
+
+
+def terms(policies: RolePolicies, calls: list[Trajectory], members: list[int]) -> list[Tensor]:
+    """sum_i w_i A_i d/dtheta sum_t log pi, the numerator of the means over tokens at ratio 1."""
+    total = torch.zeros(())
+    for i in members:
+        ids, mask = torch.from_numpy(calls[i].ids).long()[None], torch.from_numpy(calls[i].mask)[None]
+        logps = token_logps(policies.activate("manager"), ids, mask)[0]
+        total = total - WEIGHTS[i] * ADVANTAGES[i] * logps.sum()
+    return list(torch.autograd.grad(total, policies.trainable("manager")))
+
+
+@pytest.mark.parametrize("how", ["dapo", "dr_grpo"])
+def test_the_means_over_tokens_count_calls_without_a_gradient(
+    how: str, policies: RolePolicies, calls: list[Trajectory], gradients: list[list[Tensor]]
+) -> None:
+    step(policies, calls, recipe=how)
+    tokens = [int(one.mask.sum()) for one in calls]
+    counted = DrGrpo.length * sum(WEIGHTS) if how == "dr_grpo" else float(np.dot(WEIGHTS, tokens))
+    close(gradients[0], [g / counted for g in terms(policies, calls, list(range(6)))])
+
+
+@pytest.mark.parametrize("how", sorted(RECIPES))
+def test_accumulation_changes_nothing(
+    how: str, policies: RolePolicies, calls: list[Trajectory], gradients: list[list[Tensor]]
+) -> None:
+    reports = [
+        step(policies, calls, recipe=how, micro_batch_tokens=tokens, kl=0.3, entropy=0.2) for tokens in (10_000, 40, 1)
+    ]
+    for gradient, report in zip(gradients[1:], reports[1:], strict=True):
+        close(gradient, gradients[0])
+        assert report == pytest.approx(reports[0], rel=1e-4, abs=1e-5)
+
+
+def test_at_ratio_one_cispo_is_the_policy_gradient(
+    policies: RolePolicies, calls: list[Trajectory], gradients: list[list[Tensor]]
+) -> None:
+    step(policies, calls, recipe="dapo")
+    metrics = step(policies, calls, recipe="cispo")
+    close(gradients[1], gradients[0])
+    assert metrics["manager/clip_share"] == 0.0
+
+
+def test_dapo_divides_each_update_by_its_share_of_all_tokens(
+    policies: RolePolicies, calls: list[Trajectory], gradients: list[list[Tensor]]
+) -> None:
+    """lr 0: both updates are taken at the same policy. The five calls with a gradient are dealt out."""
+    counted = np.array(WEIGHTS) * np.array([int(one.mask.sum()) for one in calls])
+    trainer = RoleTrainer(
+        copy.deepcopy(policies), "manager", changed(FREE, recipe="dapo", minibatches=2, learning_rate=0.0)
+    )
+    dealt = [0, 1, 3, 4, 5]
+    plan = trainer._plan(len(dealt))
+    trainer.step(calls, ADVANTAGES, WEIGHTS)
+    for part, gradient in zip(plan, gradients, strict=True):
+        members = [dealt[i] for i in part.tolist()]
+        close(gradient, [g / float(counted.sum() / 2) for g in terms(policies, calls, members)])
+
+
+def test_importance_weights_are_cut_and_the_share_is_reported(
+    policies: RolePolicies, calls: list[Trajectory], gradients: list[list[Tensor]]
+) -> None:
+    shift = np.float32(-0.9)  # e^0.9 is above the cap of 2
+    stale = [replace(one, sampled_logps=one.sampled_logps + shift * one.mask * (i < 3)) for i, one in enumerate(calls)]
+    plain, cut = step(policies, calls), step(policies, stale)
+    step(policies, calls, [a * 2.0 for a in ADVANTAGES[:3]] + ADVANTAGES[3:])
+    close(gradients[1], gradients[2])  # the weight is the cap
+    counted = [int(one.mask.sum()) for i, one in enumerate(calls) if ADVANTAGES[i] != 0.0]
+    assert cut["manager/importance/cut_share"] == pytest.approx(sum(counted[:2]) / sum(counted))
+    assert plain["manager/importance/cut_share"] == 0.0

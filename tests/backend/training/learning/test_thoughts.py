@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import Qwen3ForCausalLM
 
 from backend.policies.logprobs import token_logps
@@ -23,20 +20,6 @@ from tests.standard_settings import changed, trainer_settings
 
 FREE = trainer_settings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
 VOCABULARY = 40  # of the tiny model
-
-
-@pytest.fixture
-def gradients() -> Iterator[list[list[Tensor]]]:
-    """The gradients that each optimizer step was given, in order."""
-    seen: list[list[Tensor]] = []
-
-    def note(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        parameters = optimizer.param_groups[0]["params"]
-        seen.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters])
-
-    hook = register_optimizer_step_pre_hook(note)
-    yield seen
-    hook.remove()
 
 
 def policies_of(tiny: Qwen3ForCausalLM) -> RolePolicies:

@@ -22,6 +22,7 @@ from backend.training.recorder import TrainingRecorder
 from backend.training.rollout import collect as rollouts_module
 from backend.training.rollout.collect import Practice, Rollout, RolloutSettings, collect, practise
 from backend.training.rollout.scoring import RolloutScorer
+from backend.training.rollout.sharding import Shard
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
@@ -110,7 +111,7 @@ def test_metrics_are_means_over_the_rollouts(store: Store, tmp_path: Path) -> No
     groups = rolled(POOL.draw(1, 2, 6, easy=False))
     every = [one for group in groups for one in group]
     recorder = TrainingRecorder(store, RUN, tmp_path, HORIZON)
-    metrics = team_metrics(recorder.rollouts(2, 2, groups, [], {}))
+    metrics = team_metrics(recorder.rollouts(2, 2, Shard(groups, []), {}))
     recorder.close()
     spoken = {role: [c for one in every for c in (one.main, *one.subs) if c.role == role] for role in ROLES}
     for role, calls in spoken.items():

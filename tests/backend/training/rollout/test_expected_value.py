@@ -17,8 +17,9 @@ from backend.training.rollout.collect import RolloutSettings, rollout_settings
 from backend.training.rollout.expected_value import (
     LIMIT_LEVELS,
     check_within_evidence,
+    decisions_in,
     evidence_values,
-    expected_values,
+    scores_in,
 )
 from cryptosentinel.agents.trader import Execution
 from simulator.arrays import FloatArray
@@ -54,7 +55,7 @@ def allowed() -> list[DecisionValues]:
     return evidence_values(states(), judged())
 
 
-def scores_of(decided: str, belief: bool = False) -> FloatArray:
+def scores_given(decided: str, belief: bool = False) -> FloatArray:
     """Of decisions that are made given "all", "oracle", ..., as a venue fills them, where the regime was as it was."""
     found = []
     for query, values in zip(states(), allowed(), strict=True):
@@ -71,9 +72,9 @@ def scores_of(decided: str, belief: bool = False) -> FloatArray:
 def test_the_values_are_those_that_a_venue_gives() -> None:
     """The best decisions, sent as orders and scored as rollouts are, earn what was said of them."""
     said = np.array([one.all for one in allowed()])
-    assert scores_of("all", belief=True).mean() == pytest.approx(said.mean(), abs=0.004)
+    assert scores_given("all", belief=True).mean() == pytest.approx(said.mean(), abs=0.004)
     came = np.array([one.came for one in allowed()])
-    assert scores_of("all").mean() == pytest.approx(came.mean(), abs=0.004)
+    assert scores_given("all").mean() == pytest.approx(came.mean(), abs=0.004)
 
 
 def test_the_utilities_are_those_that_the_best_decision_was_chosen_by() -> None:
@@ -110,17 +111,18 @@ def test_every_source_is_worth_something_and_no_teacher_earns_more_than_the_evid
         assert np.mean([one.private(source) for one in allowed()]) > 0.0005, source
     team = scripted_team(config().team)
     hidden = [replace(query, belief=None) for query in states()]
-    values = expected_values(team.team, team.engine, hidden, judged(), 1)
-    assert len(values.scores) == STATES and values.calls("market_analyst").mean() == 1.0
-    assert values.scores.mean() < np.mean([one.came for one in allowed()])
-    check_within_evidence("the scripted team", values.scores, allowed())
+    decisions = decisions_in(team.team, team.engine, hidden, judged(), 1)
+    scores = scores_in(decisions)
+    assert len(scores) == STATES and all(call.role == "market_analyst" for one in decisions for call in one.subs[:1])
+    assert scores.mean() < np.mean([one.came for one in allowed()])
+    check_within_evidence("the scripted team", scores, allowed())
 
 
 def test_a_team_that_earns_more_than_the_evidence_allows_is_refused() -> None:
     """By some hundredths, it has read what is hidden; the best honest team is within the error of the measurement."""
-    check_within_evidence("the best", scores_of("all"), allowed())
+    check_within_evidence("the best", scores_given("all"), allowed())
     with pytest.raises(DataError, match=r"the leak is 0\.\d+ of the outcome better than the evidence allows"):
-        check_within_evidence("the leak", scores_of("all") + 0.025, allowed())
+        check_within_evidence("the leak", scores_given("all") + 0.025, allowed())
 
 
 def test_states_that_cannot_be_valued_are_refused() -> None:

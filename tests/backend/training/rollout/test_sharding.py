@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.config.training import TrainingConfig
+from backend.policies.role_policies import RolePolicies
 from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.collect import RolloutSettings
-from backend.training.rollout.sharding import Shard, ShardCollector, part, step_queries
+from backend.training.rollout.sharding import RolloutParts, Shard, ShardCollector, part, step_queries
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import Throughput
@@ -81,7 +83,9 @@ def test_who_is_frozen_does_not_practise_and_further_windows_are_for_whom_they_a
 
     def roll_out(practice_roles: tuple[str, ...]) -> Shard:
         chosen = config.model_copy(update={"practice_roles": practice_roles})
-        collector = ShardCollector(everybody, ENGINE, NoCache(), POOL, SETTINGS, chosen)
+        collector = ShardCollector(
+            RolloutParts(chosen, SETTINGS, everybody, ENGINE, cast(RolePolicies, None), POOL, POOL), NoCache()
+        )
         [queries] = collector.queries(0, STAGES[1])
         return collector.roll_out(0, queries, Throughput())
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,15 +17,26 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Request, Sampling
+from cryptosentinel.llm.local import matrices
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.local.matrices import Matrix, packs, product
+from cryptosentinel.llm.local.matrices import CHOICE, Matrix, keep_products, packs, product, products
 
-pytestmark = pytest.mark.skipif(not packs(torch.device("cpu"), torch.float32), reason="torch is without oneDNN here")
+pytestmark = pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch is without oneDNN here")
 VOCABULARY = 8500
 
 
-def test_a_packed_matrix_multiplies_and_is_kept_once() -> None:
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that has not chosen yet."""
+    monkeypatch.setenv(CHOICE, "")
+    products.cache_clear()
+    yield
+    products.cache_clear()
+
+
+def test_a_packed_matrix_multiplies_and_is_kept_once(unmeasured: None) -> None:
     rng = torch.Generator().manual_seed(0)
+    keep_products("onednn")
     weight, left = torch.randn(512, 520, generator=rng), torch.randn(5, 512, generator=rng)
     bias, to = torch.randn(520, generator=rng), torch.randn(5, 520, generator=rng)
     matrix = Matrix(weight)
@@ -72,9 +85,36 @@ def test_a_product_is_torchs_whichever_kernel_computes_it(
     torch.testing.assert_close(product(row, weight), product(row.contiguous(), weight), atol=1e-4, rtol=1e-5)
 
 
+def test_the_faster_kernel_is_chosen_in_a_tenth_of_a_second(unmeasured: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.thread_time()
+    assert products() in ("onednn", "torch")
+    assert time.thread_time() - began < 0.1
+    linear = torch.nn.functional.linear
+    for theirs, chosen in ((lambda *_: None, "torch"), (lambda *of: [linear(*of) for _ in range(4)], "onednn")):
+        monkeypatch.setattr(matrices.functional, "linear", theirs)
+        assert matrices._measured() == chosen
+
+
+def test_the_choice_decides_every_bit_and_is_handed_on(unmeasured: None) -> None:
+    rng = torch.Generator().manual_seed(0)
+    left, weight = torch.randn(1024, 384, generator=rng), torch.randn(700, 384, generator=rng)
+    keep_products("torch")
+    assert torch.equal(product(left, weight), torch.nn.functional.linear(left, weight))
+    assert torch.equal(Matrix(weight.t()).times(left), torch.nn.functional.linear(left, weight)), "none is packed"
+    for nonsense in (None, "", "both", 3):
+        keep_products(nonsense)
+        assert products() == "torch"
+    asked = "from cryptosentinel.llm.local.matrices import products; print(products())"
+    for choice in ("torch", "onednn"):
+        keep_products(choice)
+        told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+        assert told.stdout.split() == [choice] == [products()]
+
+
 _SHAPES = """
 import resource, torch
-from cryptosentinel.llm.local.matrices import product
+from cryptosentinel.llm.local.matrices import keep_products, product
+keep_products("onednn")
 torch.set_num_threads(1)
 left, weight = torch.randn(2000, 128), torch.randn(384, 128)
 product(left[:100], weight)

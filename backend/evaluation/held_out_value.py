@@ -19,12 +19,12 @@ import numpy.typing as npt
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import split
 from backend.config.schema import SCRIPTED, Config
+from backend.evaluation.decision_story import Lookups, lookups_of, position_after, story_of
 from backend.evaluation.value_difference import shown_difference
 from backend.statistics.mean_interval import RESAMPLES, mean_interval
 from backend.training.algorithm.rewards import Outcome
 from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import Rollout, collect, rollout_settings
-from backend.training.rollout.decision_story import Lookups, lookups_of, position_after, story_of
 from backend.training.rollout.expected_value import evidence_values
 from backend.training.rollout.scoring import tail_of
 from cryptosentinel.agents.trader import ROLE as TRADER

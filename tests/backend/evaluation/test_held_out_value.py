@@ -14,16 +14,16 @@ from backend.builders.market import load_market, split
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.evaluation.evaluate import verdict
-from backend.statistics.mean_interval import RESAMPLES, mean_interval
-from backend.training.curriculum.queries import QueryPool
-from backend.training.rollout.collect import collect, rollout_settings
-from backend.training.rollout.held_out_value import (
+from backend.evaluation.held_out_value import (
     SCENARIOS,
     greedy_teams,
     held_out_states,
     held_out_value,
     value_sentence,
 )
+from backend.statistics.mean_interval import RESAMPLES, mean_interval
+from backend.training.curriculum.queries import QueryPool
+from backend.training.rollout.collect import collect, rollout_settings
 from benchmarks.run import TREND_MARKET
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine

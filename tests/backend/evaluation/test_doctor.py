@@ -16,10 +16,7 @@ from typer.testing import CliRunner
 
 from backend.cli.console import console
 from backend.cli.evaluate import doctor
-from backend.store.errors import StoreError
-from backend.store.records import RunRecord
-from backend.store.store import Store
-from backend.training.doctor import (
+from backend.evaluation.doctor import (
     RULES,
     History,
     Rule,
@@ -30,6 +27,9 @@ from backend.training.doctor import (
     missing_points,
     sustained,
 )
+from backend.store.errors import StoreError
+from backend.store.records import RunRecord
+from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import UserError
 from tests.small_world import RUN, open_trainer, small_config, small_market
@@ -54,36 +54,18 @@ def healthy(seed: int) -> Run:
             "stage": 1.0 if step < STAGE_2 else 2.0,
             "team/outcome": 0.50 + 0.07 * done + rng.normal(0.0, 0.01),
             "team/hold_share": rng.uniform(0.2, 0.7),
-            "team/exposure": rng.uniform(0.3, 0.6),
-            "team/net_exposure": rng.uniform(-0.2, 0.2),
-            "team/market_move": rng.normal(0.0, 0.3),
-            "team/timing": rng.normal(0.25, 0.1),
         }
         for role in ROLES:
             values |= {
                 f"{role}/valid": rng.uniform(0.975, 1.0),
                 f"{role}/calls": rng.uniform(0.5, 2.0),
                 f"{role}/degenerate_share": rng.uniform(0.0, 0.4),
-                f"{role}/reward/mean": 0.5 + 0.1 * done + rng.normal(0.0, 0.01),
-                f"{role}/reward/format_share": rng.uniform(0.1, 0.2),
-                f"{role}/reward/validity_share": rng.uniform(0.0, 0.3),
                 f"{role}/trained": float(rng.integers(10, 80)),
                 f"{role}/entropy": 1.2 - 0.6 * done + rng.normal(0.0, 0.05),
-                f"{role}/kl": rng.uniform(0.0, 0.1),
-                f"{role}/clip_share": rng.uniform(0.0, 0.15),
-                f"{role}/ratio/max": rng.uniform(1.1, 4.0),
-                f"{role}/grad_norm": float(rng.lognormal(0.0, 0.4)),
-                f"{role}/gradient_mass": rng.uniform(0.1, 0.5),
                 f"{role}/engine_gap": 10 ** rng.uniform(-6, -4),
-                f"{role}/importance/cut_share": rng.uniform(0.0, 0.01),
                 f"{role}/updates": 4.0,
                 f"{role}/skipped_updates": 0.0,
-                f"{role}/stale": 0.0,
-                f"{role}/truncated": rng.uniform(0.0, 0.1),
             }
-            if role != "manager":
-                values[f"{role}/expert/mean"] = 0.45 + 0.15 * done + rng.normal(0.0, 0.01)
-                values[f"{role}/calls/efficiency"] = rng.uniform(0.7, 1.0)
         if step % 2 == 0:
             values["validation/outcome"] = 0.50 + 0.06 * done + rng.normal(0.0, 0.002)
         run.append((step, values))

@@ -1,0 +1,468 @@
+"""Recorded files of other programs: one table of known formats, each with what its files look like.
+
+| format | content |
+| --- | --- |
+| Binance Vision | bars of 12 columns, with or without headings, in ms or us; funding: calc_time, last_funding_rate |
+| CryptoDataDownload | a line with the address, then unix, date, symbol, open, ...; newest first |
+| TradingView, Yahoo, Kaggle, MetaTrader, any CSV | the headings of a time, or a date and a time, and of the values |
+| yfinance | three lines of headings: Price and the columns, Ticker, Date |
+| Kraken, ccxt | no headings: time, open, high, low, close, volume; Kraken adds the trades |
+| freqtrade, ccxt | Feather or Parquet with date, open, ...; JSON of rows [ms, open, high, low, close, volume] |
+
+The symbol comes from the user, a column or the name of the file; the timeframe from the user, the name or the distance
+of the rows. Rows without any value are left out. Every other doubt is an error with its line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from simulator.arrays import BoolArray, FloatArray, IntArray
+from simulator.data.contents import MOST_UNPACKED, Content, contents_of
+from simulator.data.names import NamedFile, named_file
+from simulator.data.text import decimal_of, epoch_ms, heading, is_number, numbers_of, read_text, times_of
+from simulator.errors import DataError, UserError
+from simulator.folders import check_regular
+from simulator.market.instruments import MarketKind
+from simulator.market.timeframes import TIMEFRAMES, bar_start, format_time, interval_of
+from simulator.tables import column_names, numbers, read_table, times
+
+RecordedKind = Literal["bars", "mark", "funding"]
+SUFFIXES = (".csv", ".txt", ".tsv", ".zip", ".json", ".feather", ".csv.gz", ".json.gz")
+# Files of the project, and of others, that lie among data and hold none.
+NO_DATA = {"instruments.json", "rules.json", "download.json", "market.json", "package.json", "config.json"}
+BAR_VALUES = ("open", "high", "low", "close", "volume")
+FIELDS = ("time", *BAR_VALUES)
+_PRICES = frozenset(BAR_VALUES[:4])
+_FEWEST = 3  # rows that tell the distance between bars
+_YFINANCE = re.compile(rb"Price,([^\r\n]*)\r?\nTicker,([^\r\n]+)\r?\n(Date|Datetime),*\r?\n")
+_LEFT_OUT = {"index", "premiumIndex", "open_interest"}  # freqtrade's series that no market here has
+_TIMES = ("timestamp", "unix", "unix timestamp", "calc_time", "open_time", "open time", "datetime", "date", "time")
+_KNOWN = (
+    "CSV or zip of Binance Vision, CryptoDataDownload, TradingView, Kraken, Yahoo, Kaggle; Feather, Parquet or JSON of"
+    " freqtrade and ccxt; and any CSV whose columns are named, as --columns time=Date,open=Open,high=High,low=Low,"
+    "close=Close,volume=Vol"
+)
+
+
+class _Format(NamedTuple):
+    """A format of text, known by the headings that it `needs` and the `comment` above them or, without headings, by the
+    number of its `columns`. Dates that name no zone are of `zone`; `note` says what is unusual."""
+
+    name: str
+    needs: frozenset[str] = frozenset()
+    columns: tuple[str, ...] = ()
+    comment: str = ""
+    zone: str = ""
+    note: str = ""
+
+
+_KLINES = ("open_time", *BAR_VALUES, "close_time", "quote", "count", "taker_base", "taker_quote", "ignore")
+_YAHOO = _Format("Yahoo", _PRICES | {"adj close"}, zone="UTC", note="volume as Yahoo counts it, for coins in money")
+_CSV = _Format("CSV", _PRICES)
+_FORMATS = (
+    _Format("Binance Vision", frozenset({"calc_time", "last_funding_rate"})),
+    _Format("Binance Vision", _PRICES | {"open_time", "close_time"}, _KLINES),
+    _Format("Kraken", columns=("time", *BAR_VALUES, "trades")),
+    _Format("Kraken", columns=("time", *BAR_VALUES[:4], "vwap", "volume", "trades")),
+    _Format("ccxt", columns=FIELDS),
+    _Format("CryptoDataDownload", _PRICES, comment="cryptodatadownload", zone="UTC"),
+    _YAHOO,
+    _CSV,
+)
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What a user says of files that do not say it; empty: what content and name say.
+
+    Attributes:
+        columns: heading, or number from 1, of each of time, open, high, low, close, volume, for files of text.
+        symbol, timeframe, venue: of all files.
+        delimiter, decimal: of cells and of numbers. time_format: s, ms, us, ns, or as of strptime. time_zone: of times
+            that name none.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    symbol: str = ""
+    timeframe: str = ""
+    venue: str = ""
+    delimiter: str = ""
+    decimal: str = ""
+    time_format: str = ""
+    time_zone: str = ""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.columns if name not in FIELDS]
+        missing = [name for name in FIELDS if name not in self.columns]
+        if self.columns and (unknown or missing):
+            what = f"{unknown[0]!r} is none of them" if unknown else f"{', '.join(missing)} is missing"
+            raise UserError(f"--columns names a column for each of {', '.join(FIELDS)}; {what}")
+        if self.timeframe:
+            interval_of(self.timeframe)
+        if not re.fullmatch(r"[A-Za-z0-9_-]*", self.symbol):
+            raise UserError(f"--symbol {self.symbol!r}: use letters, digits, '_' and '-', as BTCUSDT")
+        if not re.fullmatch(r"|[A-Za-z0-9][A-Za-z0-9._-]*", self.venue):
+            raise UserError(f"--venue {self.venue!r}: use letters, digits, '.', '_' and '-', as binance-usdm")
+        if self.decimal not in ("", ".", ","):
+            raise UserError(f"--decimal {self.decimal!r}: a decimal point is '.' or ','")
+        try:
+            ZoneInfo(self.time_zone or "UTC")
+        except (KeyError, ValueError, OSError):
+            raise UserError(f"--time-zone {self.time_zone!r}: no such zone; write it like Europe/Berlin") from None
+        if len(self.delimiter) > 1:
+            raise UserError(f"--delimiter {self.delimiter!r}: give one character, or tab")
+
+
+def columns_of(text: str) -> dict[str, str]:
+    """The mapping in `time=Date,open=Open,...`. Raises `UserError` for a text of another form."""
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if any(not (mark and name.strip() and head.strip()) for name, mark, head in pairs):
+        raise UserError(
+            f"--columns {text!r}: write it like time=Date,open=Open,high=High,low=Low,close=Close,volume=Vol"
+        )
+    return {name.strip(): head.strip() for name, _, head in pairs}
+
+
+class Rows(NamedTuple):
+    """n rows: `time` (n,) ms; `values` (n, 5) as `BAR_VALUES`, or (n, 1) rates; `line` (n,) from 1, counted in `unit`s,
+    "line" or "row"; `notes` say what was unusual."""
+
+    time: IntArray
+    values: FloatArray
+    line: IntArray
+    notes: tuple[str, ...] = ()
+    unit: str = "line"
+
+    def taken(self, rows: slice | BoolArray) -> Rows:
+        """Some of the rows."""
+        return self._replace(time=self.time[rows], values=self.values[rows], line=self.line[rows])
+
+    def noted(self, note: str) -> Rows:
+        """With one note more, unless it is empty."""
+        return self._replace(notes=(*self.notes, note)) if note else self
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a file holds: `rows`, in order of time, of bars, mark prices or funding of one symbol at one venue.
+
+    `label` is its path in the tree and its member, `timeframe` empty for funding, `instrument` what its name or folder
+    states.
+    """
+
+    label: str
+    kind: RecordedKind
+    venue: str
+    symbol: str
+    timeframe: str
+    instrument: MarketKind | None
+    format: str
+    rows: Rows
+
+
+def is_recorded(path: Path) -> bool:
+    """Whether this module reads the file: all but the project's own kinds of Parquet. Raises `DataError`."""
+    if path.suffix != ".parquet":
+        return True
+    columns = column_names(path)
+    return "timestamp" not in columns and {"date", *BAR_VALUES} <= set(columns)
+
+
+def read_recorded(path: Path, root: Path, options: FileOptions) -> Iterator[Recorded | str]:
+    """What `path`, a file of the tree `root`, holds, or why that cannot be imported; several from an archive.
+
+    Raises `DataError` for a file that has a known format and cannot be used.
+    """
+    if path.suffix in (".feather", ".parquet"):
+        content = Content(path, path.name, b"")
+        yield _recorded(content, named_file(path, path.name), "freqtrade", _arrow_rows(path), root, options)
+        return
+    for content in contents_of(path):
+        inside = f"{content.member}: " if content.member else ""
+        try:
+            found = _of_content(content, root, options)
+        except DataError as error:
+            raise DataError(f"{inside}{str(error).removeprefix(f'{path}: ')}") from error
+        yield f"{inside}{found}" if isinstance(found, str) else found
+
+
+def _of_content(content: Content, root: Path, options: FileOptions) -> Recorded | str:
+    named = named_file(content.path, content.name)
+    if content.data.lstrip()[:1] in (b"[", b"{"):
+        rows = _json_rows(content.data)
+        return rows if isinstance(rows, str) else _recorded(content, named, "ccxt", rows, root, options)
+    data, form = content.data, None
+    if heads := _YFINANCE.match(data):
+        columns, tickers, time = (part.decode("utf-8", "replace") for part in heads.groups())
+        if len(coins := sorted(set(tickers.split(",")))) > 1:
+            raise DataError(f"line 2: holds {len(coins)} tickers, {', '.join(coins[:2])} among them; give each a file")
+        named = replace(named, symbol=re.sub(r"[^A-Za-z0-9]", "", coins[0]))
+        # Blank lines in place of the other headings keep the lines as they are.
+        data, form = f"{time},{columns}\n\n\n".encode() + data[heads.end() :], _YAHOO
+    table = read_text(data, options.delimiter, options.decimal)
+    if table is None:
+        return f"no table; known are {_KNOWN}"
+    cells, headed, comment = table
+    if cells.empty:
+        raise DataError("holds no row")
+    if options.columns:
+        cells, form = _mapped(cells, options.columns, headed), _CSV
+    form = form or _format_of(cells, headed, comment)
+    if form is None:
+        has = ", ".join(cells.columns) if headed else f"{cells.shape[1]} columns without headings"
+        return f"no known format; it has {has}. Known are {_KNOWN}"
+    if not headed and not options.columns:
+        cells = cells.set_axis(list(form.columns), axis=1)
+    return _text_rows(content, cells, form, named, root, options)
+
+
+def _text_rows(
+    content: Content, cells: pd.DataFrame, form: _Format, named: NamedFile, root: Path, options: FileOptions
+) -> Recorded | str:
+    """The rows of a table of text with headings."""
+    folders = {part.lower() for part in content.path.resolve().parts}
+    if form.name == "Binance Vision" and folders & {"indexpriceklines", "premiumindexklines"}:
+        return "prices of an index, which no market here has"
+    zone = form.zone
+    if "symbol" in cells.columns:
+        coins, zone = cells["symbol"].unique().tolist(), "UTC"  # as of CryptoDataDownload, whose address may be cut off
+        if len(coins) > 1:
+            raise DataError(f"holds {len(coins)} symbols, {coins[0]} and {coins[1]} among them; give each a file")
+        named = replace(named, symbol=re.sub(r"[^A-Za-z0-9]", "", coins[0]) or named.symbol)
+    funding = "last_funding_rate" in cells.columns
+    if funding:
+        names, named = ["last_funding_rate"], replace(named, instrument="perpetual", series="funding_rate")
+    else:
+        names = [*BAR_VALUES[:4], _volume(list(cells.columns), options.symbol or named.symbol)]
+        named = replace(named, series="mark") if "markpriceklines" in folders else named
+    decimal = options.decimal or decimal_of(cells[names])
+    values = np.stack([numbers_of(cells[name], decimal) for name in names], axis=1)
+    # Some write a row of nothing for a bar without trades, some with a volume of 0.
+    empty = np.isnan(values[:, : max(1, len(names) - 1)]).all(axis=1) & ~(values[:, -1] > 0) & (not funding)
+    if empty.all():
+        raise DataError("holds no row with a value")
+    cells, values = cells[~empty], values[~empty]
+    time, notes = times_of(_time_cells(cells), options.time_format, options.time_zone, zone)
+    rows = Rows(time, values, cells.index.to_numpy(), notes).noted(form.note)
+    rows = rows.noted(f"{int(empty.sum())} rows without a value left out" * bool(empty.any()))
+    if "close_time" in cells.columns:
+        _check_length(cells, time, options.timeframe or named.timeframe)
+    return _recorded(content, named, form.name, rows, root, options)
+
+
+def _recorded(
+    content: Content, named: NamedFile, form: str, rows: Rows, root: Path, options: FileOptions
+) -> Recorded | str:
+    """The rows once they are checked, with what the user says in place of what the names do."""
+    if named.series in _LEFT_OUT:
+        return f"{named.series} of {named.symbol}, which no market here has"
+    if not len(rows.time):
+        raise DataError("holds no row")
+    symbol, frame = options.symbol or named.symbol, options.timeframe or named.timeframe
+    if not symbol:
+        raise DataError("its symbol is not known; name the file like BTCUSDT-1h, or give --symbol BTCUSDT")
+    kind: RecordedKind = "funding" if named.series == "funding_rate" else "mark" if named.series == "mark" else "bars"
+    rows = _ordered(rows)
+    if kind == "funding":  # freqtrade keeps the rate as the open of a candle
+        frame, rows = "", rows._replace(values=rows.values[:, :1])
+        _refuse(rows, ~(np.abs(rows.values[:, 0]) < 1), "the rate is not a fraction between -1 and 1")
+    else:
+        if kind == "mark":  # a price that nobody trades has no volume
+            rows = rows._replace(values=np.nan_to_num(rows.values))
+        if not frame:
+            frame = _frame_of(rows.time)
+            rows = rows.noted(f"bars of {frame}, by the distance of its rows")
+        _check_bars(rows, frame)
+    label = str(content.path.relative_to(root)) + (f" {content.member}" if content.member else "")
+    venue = options.venue or named.venue
+    return Recorded(label, kind, venue, symbol.upper(), frame, named.instrument, form, rows)
+
+
+def _format_of(cells: pd.DataFrame, headed: bool, comment: str) -> _Format | None:
+    heads = set(cells.columns)
+    valued = "last_funding_rate" in heads or (heads & set(_TIMES) and _volumes(list(cells.columns)))
+    for form in _FORMATS:
+        if headed and valued and form.needs and form.needs <= heads and form.comment in comment.lower():
+            return form
+        if not headed and len(form.columns) == cells.shape[1] and all(map(is_number, cells.iloc[0])):
+            return form
+    return None
+
+
+def _mapped(cells: pd.DataFrame, columns: Mapping[str, str], headed: bool) -> pd.DataFrame:
+    """The columns that the user names, under the names of their fields."""
+    missing = [name for name in columns.values() if heading(name) not in cells.columns]
+    if missing:
+        has = ", ".join(cells.columns) if headed else f"{cells.shape[1]} columns without headings, which are 1, 2, ..."
+        raise DataError(f"has no column {', '.join(missing)}; it has {has}")
+    return pd.DataFrame({name: cells[heading(of)] for name, of in columns.items()})
+
+
+def _volumes(heads: Sequence[str]) -> list[str]:
+    return [name for name in heads if re.match(r"(base[ _])?volume(from$|$|[ _(-])|vol$|tickvol$", name)]
+
+
+def _volume(heads: Sequence[str], symbol: str) -> str:
+    """The column of the volume in coins. Raises `DataError` where none is it."""
+    found = _volumes(heads)
+    plain = [name for name in ("volume", "base volume", "base_volume", "volumefrom") if name in found]
+    coins = [name for name in found if symbol.lower().startswith(re.sub(r"volume|[ _()-]", "", name))]
+    ticks = [name for name in found if name in ("vol", "tickvol")]
+    chosen = [*plain, *coins, *ticks]
+    if not chosen:
+        raise DataError(f"none of the columns {', '.join(found)} counts coins of {symbol}; name it with --columns")
+    return chosen[0]
+
+
+def _time_cells(cells: pd.DataFrame) -> pd.Series:
+    """The column of times; a date and a time of day in two columns are joined."""
+    names = [name for name in _TIMES if name in cells.columns]
+    if names[:2] == ["date", "time"] and not is_number(cells["time"].iloc[0]):
+        return cells["date"] + " " + cells["time"]
+    return cells["time" if names[:2] == ["date", "time"] else names[0]]
+
+
+# Checks
+
+
+def _refuse(rows: Rows, wrong: BoolArray, what: str) -> None:
+    """Raise `DataError` with the line and the values of the first row that is wrong."""
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
+        names = BAR_VALUES if rows.values.shape[1] > 1 else ("rate",)
+        shown = ", ".join(f"{name} {value:g}" for name, value in zip(names, rows.values[place], strict=True))
+        raise DataError(
+            f"{rows.unit} {rows.line[place]}: {what} ({shown}; {int(wrong.sum())} such rows); fix or remove them"
+        )
+
+
+def _ordered(rows: Rows) -> Rows:
+    """The rows from old to new; equal rows once. Raises `DataError` for another order, and two rows of one time."""
+    unit, step = rows.unit, np.diff(rows.time)
+    if len(step) and step.min() < 0:
+        if step.max() > 0:
+            place = int(np.flatnonzero(step < 0 if rows.time[-1] >= rows.time[0] else step > 0)[0]) + 1
+            raise DataError(
+                f"{unit} {rows.line[place]}: {format_time(int(rows.time[place]))} comes after"
+                f" {format_time(int(rows.time[place - 1]))} in {unit} {rows.line[place - 1]}, so the file is in no"
+                " order; sort it by time, and divide it if it holds several symbols"
+            )
+        rows = rows.taken(slice(None, None, -1))
+    same = np.concatenate([[False], np.diff(rows.time) == 0])
+    differs = np.concatenate([[False], (rows.values[1:] != rows.values[:-1]).any(axis=1)]) & same
+    if differs.any():
+        place = int(np.flatnonzero(differs)[0])
+        one, other = sorted((int(rows.line[place - 1]), int(rows.line[place])))
+        time = format_time(int(rows.time[place]))
+        raise DataError(f"{unit} {other}: differs from {unit} {one}, which is also of {time}; remove one")
+    return rows.taken(~same).noted(f"{int(same.sum())} rows repeated, taken once" * bool(same.any()))
+
+
+def _frame_of(time: IntArray) -> str:
+    """The timeframe of bars by their distance, of which most must be the shortest. Raises `DataError`."""
+    step = np.diff(time)
+    frame = next((name for name, length in TIMEFRAMES.items() if len(step) and length == step.min()), "")
+    if len(time) < _FEWEST or not frame or np.mean(step == step.min()) < 0.5 or (step % step.min()).any():
+        apart = f"; its rows are {int(np.median(step)) // 60_000} minutes apart" if len(step) else ""
+        raise DataError(
+            f"its timeframe is not known{apart}: name the file like BTCUSDT-1h, or give --timeframe 1h; timeframes are"
+            f" {', '.join(TIMEFRAMES)}"
+        )
+    return frame
+
+
+def _check_length(cells: pd.DataFrame, time: IntArray, frame: str) -> None:
+    """Compare the length of Binance's bars, which state their end, with that of the timeframe. Raises `DataError`."""
+    closed, _ = times_of(cells["close_time"], "", "UTC")
+    length = int(np.median(closed - time)) + 1
+    if frame in TIMEFRAMES and length != interval_of(frame):
+        raise DataError(
+            f"line {cells.index[0]}: its bars last {length // 60_000} minutes, and those of {frame}"
+            f" {interval_of(frame) // 60_000}; name the file after its timeframe, or give --timeframe"
+        )
+
+
+def _check_bars(rows: Rows, timeframe: str) -> None:
+    """Raise `DataError` with the line of the first bar that is impossible, off the grid, or of other bars."""
+    if timeframe not in TIMEFRAMES:
+        raise DataError(f"bars of {timeframe} are not used here; take one of {', '.join(TIMEFRAMES)}")
+    interval, time = interval_of(timeframe), rows.time
+    open_, high, low, close, volume = rows.values.T
+    _refuse(rows, np.asarray(~np.isfinite(rows.values).all(axis=1)), "a value is missing or not finite")
+    _refuse(rows, np.asarray(~(rows.values[:, :4] > 0).all(axis=1)), "a price is not above 0")
+    disorder = (low > np.minimum(open_, close)) | (high < np.maximum(open_, close))
+    _refuse(rows, disorder, "low, open, close, high in disorder")
+    _refuse(rows, volume < 0, "the volume is negative")
+    step = np.diff(time)
+    if len(time) >= _FEWEST and step.min() > interval:
+        raise DataError(
+            f"the bars are {int(np.median(step)) // 60_000} minutes apart, and those of {timeframe}"
+            f" {interval // 60_000}: give --timeframe, or name the file after its timeframe"
+        )
+    off = bar_start(time, interval) != time
+    if off.any():
+        place = int(np.flatnonzero(off)[0])
+        raise DataError(
+            f"{rows.unit} {rows.line[place]}: {format_time(int(time[place]))} is not the open of a bar of {timeframe}"
+            + (", which is a Monday 00:00 UTC" if timeframe == "1w" else "")
+            + f" ({int(off.sum())} such rows); give another --timeframe or --time-zone"
+        )
+
+
+# JSON and Arrow
+
+
+def _json_rows(data: bytes) -> Rows | str:
+    """The rows of ccxt's and freqtrade's JSON, or why there are none. Raises `DataError` for a damaged file."""
+    try:
+        rows = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"is not valid JSON ({error}); download it again") from error
+    if not (isinstance(rows, list) and rows and all(isinstance(row, list) and len(row) == 6 for row in rows)):
+        return f"no list of rows [ms, open, high, low, close, volume]; known are {_KNOWN}"
+    bad = next((n for n, row in enumerate(rows, 1) if any(type(cell) not in (int, float) for cell in row)), 0)
+    if bad:
+        raise DataError(f"row {bad}: {str(rows[bad - 1])[:80]} is not six numbers; download it again")
+    array, line = np.array(rows, np.float64), np.arange(1, len(rows) + 1)
+    try:
+        time, notes = epoch_ms(array[:, 0], line)
+    except DataError as error:
+        raise DataError(str(error).replace("line", "row", 1)) from error
+    return Rows(time, array[:, 1:], line, notes, "row")
+
+
+def _arrow_rows(path: Path) -> Rows:
+    """The rows of a Feather or Parquet file of freqtrade. Raises `DataError` for another, and a damaged one."""
+    try:
+        if path.suffix == ".parquet":
+            table = read_table(path, ("date", *BAR_VALUES))
+        else:
+            check_regular(path)
+            batches, size = [], 0
+            with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
+                for number in range(reader.num_record_batches):
+                    batches.append(reader.get_batch(number))
+                    size += batches[-1].nbytes
+                    if size > MOST_UNPACKED:
+                        raise DataError(f"{path}: holds more than {MOST_UNPACKED:,} bytes; divide it by time")
+                table = pa.Table.from_batches(batches, reader.schema)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: not a readable {path.suffix[1:]} file ({str(error).splitlines()[0]}); write or download it again"
+        ) from error
+    missing = {"date", *BAR_VALUES} - set(table.column_names)
+    if missing:
+        raise DataError(f"{path}: has no column {', '.join(sorted(missing))}; known are {_KNOWN}")
+    values = np.stack([numbers(table, name, path) for name in BAR_VALUES], axis=1)
+    return Rows(times(table, "date", path), values, np.arange(1, len(values) + 1), unit="row")

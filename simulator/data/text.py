@@ -1,0 +1,226 @@
+"""Text tables: where the heading is, and columns as numbers and times, with the line of what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import re
+from io import BytesIO
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+
+from simulator.arrays import FloatArray, IntArray
+from simulator.errors import DataError
+from simulator.tables import EARLIEST, LATEST
+
+UNITS = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}  # ms in each
+_HEAD = 65_536  # bytes in which the heading lies
+_COMMENT = re.compile(r"\s*(#|//|https?://|www\.|sep=)|[^,;\t|]*\.com\b[^,;\t|]*$", re.IGNORECASE)
+_EMPTY = ("", "nan", "NaN", "NAN", "null", "None")  # a cell without a value
+_GERMAN = {"datum": "date", "uhrzeit": "time", "zeit": "time", "eröffnung": "open", "hoch": "high", "tief": "low",
+           "schluss": "close", "schlusskurs": "close", "volumen": "volume"}  # fmt: skip
+_DATES = ("ISO8601", "%Y.%m.%d %H:%M:%S", "%Y.%m.%d %H:%M", "%Y.%m.%d", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d",
+          "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y", "%Y-%m-%d %I-%p")  # fmt: skip
+_ZONED, _CLOCK = r"(?:Z|UTC|GMT|[+-]\d\d:?\d\d)$", r"\d:\d|-[AP]M$"
+
+
+def heading(name: str) -> str:
+    """A heading in lower case and English, without quotes and brackets around it."""
+    plain = name.strip().strip('"<>').lower()
+    return _GERMAN.get(plain, plain)
+
+
+def read_text(data: bytes, delimiter: str = "", decimal: str = "") -> tuple[pd.DataFrame, bool, str] | None:
+    """The cells as text, by heading and with the line as index; whether there are headings; the lines above them.
+
+    Without headings the columns are "1", "2", ... None where it is no text or has fewer than two columns. Raises
+    `DataError` with the line of a row of another length.
+    """
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        data = data.decode("utf-16", errors="replace").encode()
+    if b"\0" in data[:_HEAD]:
+        return None
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    try:
+        data[:_HEAD].decode("utf-8")
+        encoding = "utf-8"
+    except UnicodeDecodeError as error:  # it is Excel's, unless the head ends inside a letter
+        encoding = "utf-8" if error.start > _HEAD - 4 else "cp1252"
+    head = data[:_HEAD].decode(encoding, errors="replace").splitlines()
+    above = next((at for at, line in enumerate(head) if line.strip() and not _COMMENT.match(line)), len(head))
+    first = head[above] if above < len(head) else ""
+    delimiter = delimiter or max((one for one in ",;\t|" if one != decimal), key=re.sub(r'"[^"]*"', "", first).count)
+    if delimiter not in first:
+        return None
+    names = [heading(name) for name in next(csv.reader([first], delimiter=delimiter))]
+    headed, width = not any(is_number(name.replace(",", ".")) for name in names), len(names)
+    begin, wrong, numbers = above + headed, list[str](), [str(at + 1) for at in range(width)]
+
+    def refused(row: arrow_csv.InvalidRow) -> str:
+        wrong.append(f"line {row.number}: has {row.actual_columns} cells, and the first row {width}")
+        return "skip"
+
+    cells = pd.DataFrame(columns=numbers, dtype=str)
+    if data.count(b"\n") >= begin and data.split(b"\n", begin)[begin:] not in ([], [b""]):
+        try:
+            table = arrow_csv.read_csv(
+                BytesIO(data),
+                arrow_csv.ReadOptions(column_names=numbers, skip_rows=begin, use_threads=False, encoding=encoding),
+                arrow_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=refused, ignore_empty_lines=False),
+                arrow_csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.string()), strings_can_be_null=False),
+            )
+        except (pa.ArrowInvalid, UnicodeError) as error:
+            raise DataError(f"is no table of text ({str(error).splitlines()[0]}); give --delimiter") from None
+        if wrong:
+            raise DataError(f"{wrong[0]}; the file is cut off or damaged there")
+        cells = table.to_pandas()
+    cells.index = pd.RangeIndex(begin + 1, begin + 1 + len(cells))
+    cells = cells.apply(lambda column: column.str.strip())
+    cells = cells[(cells != "").any(axis=1)]  # empty lines
+    numbered = [f"{name} {at + 1}" if name in names[:at] else name for at, name in enumerate(names)]
+    cells.columns = pd.Index(numbered if headed else numbers)
+    return cells, headed, "\n".join(head[:above])
+
+
+def decimal_of(cells: pd.DataFrame) -> str:
+    """The decimal point of these columns: "." unless cells show that it is ",". Raises `DataError` with the line."""
+    if not any(cells[name].str.contains(",", regex=False).any() for name in cells):
+        return "."
+    flat = cells.stack()
+    commas = flat[flat.str.contains(",", regex=False)]
+    grouped = commas.str.fullmatch(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+    german = commas.str.fullmatch(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+")
+    # 42,000.5 and 1,234,567 part thousands for sure, and so does 1,234 beside 1.5.
+    parted = commas.str.contains(r",\d+[,.]").any() or flat.str.fullmatch(r"[+-]?\d+\.(?!\d{3}$)\d+").any()
+    if grouped.all() and parted:
+        return "."
+    if german.all() and not grouped.all() and not parted:
+        return ","
+    line, name = (commas[~grouped] if not grouped.all() else commas).index[0]
+    raise DataError(
+        f"line {line}: {str(cells.loc[line, name])[:40]!r} in {name} is no number, unless its comma is a decimal"
+        " point or parts thousands; give --decimal , or --decimal ."
+    )
+
+
+def numbers_of(cells: pd.Series, decimal: str) -> FloatArray:
+    """(n,): a column of numbers, NaN where a cell is empty. Raises `DataError` with the line of a cell that is none."""
+    if (fast := _cast(cells, pa.float64())) is not None and decimal == ".":
+        return fast
+    parts = "." if decimal == "," else ","
+    plain = cells.mask(cells.isin(_EMPTY))
+    if plain.str.contains(parts, regex=False).any():
+        whole = plain.str.fullmatch(rf"[+-]?\d{{1,3}}(?:\{parts}\d{{3}})+(?:\{decimal}\d+)?", na=False)
+        plain = plain.where(~whole, plain.str.replace(parts, "", regex=False))
+    values = pd.to_numeric(plain.str.replace(",", ".", regex=False) if decimal == "," else plain, errors="coerce")
+    wrong = values.isna() & plain.notna()
+    if wrong.any():
+        hint = "; for a decimal comma give --decimal ," if "," in str(cells[wrong].iloc[0]) else ""
+        raise DataError(
+            f"line {cells.index[wrong][0]}: {cells[wrong].iloc[0][:40]!r} in {cells.name} is no number{hint}"
+        )
+    return values.to_numpy(np.float64)
+
+
+def _cast(cells: pd.Series, kind: pa.DataType) -> Any:
+    """(n,): the cells as numbers of this kind, which is quick; None where one of them is none."""
+    try:
+        return pc.cast(pa.array(cells), kind).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        return None
+
+
+def times_of(cells: pd.Series, form: str, zone: str, usual_zone: str = "") -> tuple[IntArray, tuple[str, ...]]:
+    """(n,): a column of times in ms, and notes. Numbers count from 1970 on.
+
+    `form` and `zone` are what the user gives. Other dates without a zone are of `usual_zone`, and days without a time
+    of day of UTC, where alone a bar of a day can begin. Raises `DataError` with the line of a cell that is no time.
+    """
+    line = cells.index.to_numpy()
+    if form in UNITS or (not form and is_number(cells.iloc[0])):
+        if (whole := _cast(cells, pa.int64())) is not None:
+            return epoch_ms(whole, line, form)
+        values = pd.to_numeric(cells, errors="coerce")
+        if values.isna().any():
+            row = int(np.flatnonzero(values.isna())[0])
+            raise DataError(f"line {line[row]}: {cells.iloc[row][:40]!r} is no time, and the first row has a number")
+        return epoch_ms(values.to_numpy(), line, form)
+    read = form or next(
+        (one for one in _DATES if pd.notna(pd.to_datetime(cells.iloc[0], format=one, errors="coerce"))), ""
+    )
+    zoned = cells.str.contains(_ZONED).to_numpy(bool) & ("%z" in form.lower() or not form)
+    zone = zone or usual_zone or ("" if cells.str.contains(_CLOCK).any() else "UTC")
+    if not zoned.all() and not zone:
+        raise DataError(
+            f"line {line[~zoned][0]}: the time {cells[~zoned].iloc[0][:40]!r} names no zone; give it, as --time-zone"
+            " UTC or --time-zone Europe/Berlin"
+        )
+    moments = pd.to_datetime(cells, format=read, utc=bool(zoned.all()), errors="coerce")
+    unread = moments.isna().to_numpy()
+    if unread.any() or not isinstance(moments.dtype, np.dtype | pd.DatetimeTZDtype):
+        row = int(np.argmax(unread))
+        raise DataError(
+            f"line {line[row]}: {cells.iloc[row][:40]!r} is no time of the form {form or '2024-01-31 08:00:00'};"
+            " give the form with --time-format, as '%d.%m.%Y %H:%M'"
+        )
+    utc = moments if zoned.all() else _in_utc(moments, zone)
+    result = utc.to_numpy("datetime64[ms]").astype(np.int64)
+    wrong = (result < EARLIEST) | (result >= LATEST)
+    if wrong.any():
+        raise DataError(f"line {line[wrong][0]}: the time {cells[wrong].iloc[0]!r} is not from 2000 to 2100")
+    return result, ()
+
+
+def _in_utc(moments: pd.Series, zone: str) -> pd.Series:
+    """Local times in UTC. The order of the rows tells the two hours apart that are one when clocks are set back."""
+    newest_first = len(moments) > 1 and moments.iloc[0] > moments.iloc[-1]
+    in_order = moments[::-1] if newest_first else moments
+    try:
+        local = in_order.dt.tz_localize(ZoneInfo(zone), ambiguous="infer", nonexistent="raise")
+    except (ValueError, KeyError) as error:  # both of pandas' errors about clocks are ValueErrors
+        raise DataError(
+            f"the times are not local times of {zone}: {str(error).splitlines()[0]}; give the zone with --time-zone"
+        ) from error
+    utc = local.dt.tz_convert("UTC").dt.tz_localize(None)
+    return utc[::-1] if newest_first else utc
+
+
+def epoch_ms(values: IntArray | FloatArray, line: IntArray, unit: str = "") -> tuple[IntArray, tuple[str, ...]]:
+    """Milliseconds of n numbers since 1970 in `unit`, else in that which each number must be; and what to say of them.
+
+    From 2000 to 2100 the ranges of seconds, milliseconds, micro- and nanoseconds lie apart, so a number has one unit.
+    Raises `DataError` with the line of a number that is no such time.
+    """
+    result, known, found = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_), []
+    for name, size in UNITS.items():
+        rows = (values >= EARLIEST / size) & (values < LATEST / size)
+        if unit and name != unit and rows.any():
+            raise DataError(
+                f"line {line[rows][0]}: the time {values[rows][0]:.0f} is in {name}, not in {unit}; leave --time-format"
+                " out, and the unit of each row is known by its size"
+            )
+        if rows.any():
+            found.append(f"{int(rows.sum())} in {name}")
+            exact = np.issubdtype(values.dtype, np.integer) and size < 1
+            result[rows] = values[rows] // round(1 / size) if exact else np.round(values[rows] * size)
+            known |= rows
+    if not known.all():
+        raise DataError(
+            f"line {line[~known][0]}: the time {values[~known][0]:.15g} is no number of seconds, milliseconds or"
+            " microseconds since 1970 from 2000 to 2100; give the form of dates with --time-format"
+        )
+    return result, (f"times {', '.join(found)}",) if len(found) > 1 else ()
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number with a decimal point."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
