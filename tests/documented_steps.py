@@ -45,9 +45,7 @@ class Step:
 # A training of seconds: that of the preset `quick`, with the market's settings and without.
 QUICK = as_options("quick")
 QUICK_TEAM = as_options("quick", without="market")
-SHORT_SFT = " ".join(
-    f"-s sft.{one}" for one in ("states=16", "rollouts=2", "steps=5", "score_states=4", "score_samples=2")
-)
+SHORT_SFT = " ".join(f"-s sft.{one}" for one in ("states=16", "rollouts=2", "steps=5", "score_states=4"))
 DAYS = {"--start 2021-06-10": "--start 2021-06-28"}
 RECORDED = {"DIR": "{bars}"}
 LAST_TRAINING = {

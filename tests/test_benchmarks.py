@@ -152,7 +152,6 @@ def test_on_a_twin_without_edge_nothing_may_be_earned() -> None:
 
 def test_the_configurations_of_the_headlines_seeds_are_counted(tmp_path: Path) -> None:
     config = config_of(9201)
-    config.check_seeds()  # it is here that these seeds are trained on
     assert [count_configuration(tmp_path, config) for _ in range(2)] == [1, 1]
     changed = config.model_copy(update={"nano": config.nano.model_copy(update={"steps": 3})})
     assert count_configuration(tmp_path, changed) == 2

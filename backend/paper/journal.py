@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | `start` | the history, and where the session begins | anything else |
 | `bar` | a bar of all symbols, what filled in it, what the guard sends at its close | the next order or decision |
-| `decision` | the orders that were decided, with everything said, the guard's state and the memory | they are sent |
+| `decision` | the orders that were decided, with everything said, the guard's state | they are sent |
 | `missed` | that nothing was decided at a close, and why | the session goes on |
 | `control` | kill switch, stop, resume; the orders of the switch | they are sent |
 | `notice` | what the feed tells of itself, and data that was not used | the next event |
@@ -265,7 +265,6 @@ class _Decision(_Shape):
     dropped: bool
     decisions: list[dict[str, Any]]
     guard: dict[str, Any] | None = None
-    memory: dict[str, Any] | None = None
     cut_off: str = ""
 
 

@@ -31,7 +31,6 @@ from backend.paper.journal import (
 from backend.paper.switch import Switch, SwitchOrder
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
-from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import Clamp
 from cryptosentinel.guard.pending import closing_orders
@@ -95,13 +94,12 @@ class PaperSession:
         codec: ChatFormat | None,
         *,
         decide_every: int,
-        memory: Memory | None = None,
         follower: Follower | None = None,
         on_bar: Callable[[int], None] | None = None,
     ) -> None:
         """`codec` is that of the team, None for a strategy."""
         self._broker, self._bars, self._journal = broker, bars, journal
-        self._switch, self._guard, self._codec, self._memory = switch, guard, codec, memory
+        self._switch, self._guard, self._codec = switch, guard, codec
         self._follower, self._on_bar = follower, on_bar
         self.window = Window(broker.start, sys.maxsize, decide_every)
         self.decisions: list[tuple[int, TeamDecision]] = []
@@ -181,7 +179,6 @@ class PaperSession:
                 "dropped": dropped,
                 "decisions": self._documents(),
                 "guard": self._guard.state(),
-                "memory": None if self._memory is None else self._memory.to_dict(),
                 **self._recorder.summary(),
             },
         )

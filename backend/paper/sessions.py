@@ -52,7 +52,6 @@ from backend.store.errors import StoreError
 from backend.store.records import PAPER, JournalRecord, RunRecord
 from backend.store.run_record import new_run_id, store_at, versions
 from backend.store.store import Store
-from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.episode import play
 from cryptosentinel.guard.guard import Guard
 from simulator.errors import Interrupted, RunFailed, UserError
@@ -191,7 +190,7 @@ def resume_paper(
         folder = runs / run
         if entries and entries[-1].kind == "end":
             raise UserError(f"session {run} is over ({entries[-1].document['why']}): begin another one")
-        if read_order(folder, config.paper.on_kill) in ("flatten", "freeze") and not released:
+        if read_order(folder) in ("flatten", "freeze") and not released:
             raise UserError(
                 f"the kill switch of session {run} is set ({folder}): look why, and take it back with "
                 f"`cryptosentinel paper resume {run} --release`"
@@ -305,7 +304,6 @@ def play_session(
     team = subject if isinstance(subject, LoadedTeam) else None
     player = None if isinstance(subject, LoadedTeam) else StrategyPlayer(subject)
     promoted = promotions(parts.record)[sum(entry.kind == "promotion" for entry in entries) :]
-    memory = saved_memory([] if promoted else entries) if team is not None and team.team.settings.memory else None
     guard = Guard(limits)
     last = None if start["last"] is None else int(start["last"])
     expected = 0 if last is None else (last - int(history.open_time[-1])) // history.interval
@@ -315,8 +313,8 @@ def play_session(
         mirror = SandboxMirror(parts.sandbox, run, write, sandbox_entries(parts.store, parts.record))
     session = PaperSession(
         broker, FeedBars(feed, assembler, parts.journal, round(settings.grace_seconds * SECOND_MS), last),
-        parts.journal, Switch(parts.folder, settings.on_kill), guard, None if team is None else team.team.codec,
-        decide_every=int(start["decide_every"]), memory=memory, follower=mirror,
+        parts.journal, Switch(parts.folder), guard, None if team is None else team.team.codec,
+        decide_every=int(start["decide_every"]), follower=mirror,
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),
     )  # fmt: skip
     session.restore(entries, released, None if player is None else player.check_again)
@@ -345,8 +343,7 @@ def play_session(
             else:
                 task = play(
                     team.team, session, limits, parts.record.seed, guard=guard, on_clamps=session.clamped,
-                    memory=memory, budget=team.budget, decisions=session.decisions,
-                    thinking_time=session_thinking_time(config),
+                    price=team.price, decisions=session.decisions, thinking_time=session_thinking_time(config),
                 )  # fmt: skip
                 thinker.run(task, team.engine)
     finally:
@@ -364,17 +361,6 @@ def play_session(
         run, parts.folder, session.ended, session.bars, session.decided, len(result.fills), session.missed,
         held.equity, account.cash, held.positions,
     )  # fmt: skip
-
-
-def saved_memory(entries: Sequence[JournalRecord]) -> Memory:
-    """The memory of the team in place, by the entries of the journal; one begins empty."""
-    saved = None
-    for entry in entries:
-        if entry.kind == "promotion":
-            saved = None
-        elif entry.document.get("memory") is not None:
-            saved = entry.document["memory"]
-    return Memory() if saved is None else Memory.from_dict(saved)
 
 
 def session_settings(request: PaperRequest) -> Config:

@@ -40,6 +40,7 @@ from simulator.errors import UserError
 from simulator.live.broker import session_market
 
 LEAST_COMPARED = 20  # decisions
+LEAST_DECISIONS = 50  # of a session, since the team passed the gate
 _QUANTILE = 1.96  # of the normal distribution, for 95 %
 
 
@@ -85,7 +86,7 @@ def promote(run: str, team: str, store: Store | str | Path = STORE) -> ShadowCom
     of the session is changed, at once and whole. Returns how the two compare.
 
     Raises `UserError`, with what to do, where the session runs or is over, where no passed verdict of the gate is in
-    the store for exactly these files, where the session took fewer than `gate.decisions` decisions since that verdict,
+    the store for exactly these files, where the session took fewer than `LEAST_DECISIONS` decisions since that verdict,
     and where the comparison shows that the team earns less.
     """
     with store_at(store) as opened:
@@ -103,11 +104,11 @@ def promote(run: str, team: str, store: Store | str | Path = STORE) -> ShadowCom
         gate = _gate_run(opened, team, digest)
         passed = gate.finished_at or gate.started_at
         since = 0 if record.started_at >= passed else passed  # bars that came before were there to learn from
-        decisions, needed = sum(one.kind == "decision" and one.time >= since for one in entries), config.gate.decisions
+        decisions, needed = sum(one.kind == "decision" and one.time >= since for one in entries), LEAST_DECISIONS
         if decisions < needed:
             raise UserError(
-                f"session {run} has taken {decisions} decisions since {team} passed the gate, and {needed} are needed "
-                f"(gate.decisions): resume it for {needed - decisions} more, or begin another one"
+                f"session {run} has taken {decisions} decisions since {team} passed the gate, and {needed} are needed: "
+                f"resume it for {needed - decisions} more, or begin another one"
             )
         found = _compared(record, config, start, entries, team)
         if not found.missing and found.high < 0.0:
@@ -170,7 +171,7 @@ def _shadow_equity(
     thinking = session_thinking_time(config)
     task = play(
         subject.team, BacktestRun(market, window, **account.terms), limits_of(config.guard), seed,
-        thinking_time=thinking, budget=subject.budget,
+        price=subject.price, thinking_time=thinking,
     )  # fmt: skip
     [episode] = run_all([task], subject.engine)
     return episode.result.equity

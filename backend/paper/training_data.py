@@ -155,7 +155,7 @@ def _on(stated: Config, request: TrainRequest, data: SessionData, traded: Config
         raise _too_few(data.session, f"{since} bars, which cannot be divided")
     document["market"] |= {
         "data": str(folder), "symbols": list(market.symbols), "timeframe": market.timeframe, "resample": "",
-        "start": "", "end": "", "funding_dir": "", "news": "", "instrument": "", **shares,
+        "start": "", "end": "", "funding_dir": "", "news": "", **shares,
     }  # fmt: skip
     document["costs"] = traded.to_dict()["costs"]
     document["training"]["states"] = str(folder / STATES_FILE)

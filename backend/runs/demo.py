@@ -16,7 +16,7 @@ from backend.evaluation.evaluate import (
     verdict,
     write_example,
 )
-from backend.evaluation.held_out_value import value_sentence
+from backend.evaluation.held_out_value import SCENARIOS, value_sentence
 from backend.policies.hardware import describe_hardware
 from backend.processes import Workers, started
 from backend.reporting.report import write_report
@@ -153,7 +153,7 @@ def _train_and_measure(
         observer.message(
             f"5. What a decision is worth: the team, its beginning and its teacher decide in the same "
             f"{config.evaluation.states:,} held-out states with their likeliest answers, each scored over "
-            f"{config.evaluation.scenario_paths:,} common scenarios, so that luck plays no part. Then the report."
+            f"{SCENARIOS:,} common scenarios, so that luck plays no part. Then the report."
         )
         value = states_decided(place, processes, observer.progress)
         store_value(store, run, value)

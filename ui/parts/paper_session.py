@@ -134,8 +134,6 @@ def _curve(found: SessionOverview) -> None:
 
 def _guard(state: Mapping[str, Any]) -> tuple[str, str]:
     """One word, and what it means."""
-    if state.get("shut"):
-        return "shut", "the drawdown was so deep that nothing opens any more"
     if state.get("flat_rule"):
         until = state.get("flat_until")
         return "flat", f"{state['flat_rule']}, until {format_time(until) if until else 'the end'}"

@@ -99,7 +99,7 @@ def promote_team(
 ) -> None:
     """Let another team trade in the place of a stopped session's team, from its next `paper resume` on. It must have
     passed `evaluate --gate` with the same files, and the session must have decided often enough since
-    (`gate.decisions`)."""
+    (50 times)."""
     from backend.paper.shadow import promote
 
     console.print(promote(session, team, store).sentence(), soft_wrap=True)
@@ -153,18 +153,15 @@ def stop_session(session: SessionArgument, runs: RunsOption = RUNS) -> None:
 @paper_app.command("kill")
 def kill_session(
     session: SessionArgument,
-    flatten: Annotated[bool, typer.Option("--flatten", help="Close everything, whatever is configured.")] = False,
     freeze: Annotated[
-        bool, typer.Option("--freeze", help="Withdraw what waits and keep positions, whatever is configured.")
+        bool, typer.Option("--freeze", help="Withdraw what waits and keep positions; else everything is closed.")
     ] = False,
     runs: RunsOption = RUNS,
 ) -> None:
     """Set the kill switch: within a second nothing is decided any more, also while a model thinks."""
     from backend.paper.switch import set_kill
 
-    if flatten and freeze:
-        raise UserError("--flatten and --freeze exclude each other: give one, or none for paper.on_kill")
-    set_kill(_folder(session, runs), "flatten" if flatten else "freeze" if freeze else None)
+    set_kill(_folder(session, runs), "freeze" if freeze else "flatten")
     console.print(f"the kill switch of session {session} is set; `paper resume {session} --release` takes it back")
 
 

@@ -19,7 +19,6 @@ from backend.models.manifest import TeamManifest, TrainedSpan, write_manifest
 from backend.runs.backtest import backtest_teams, notes_on, settings_for, subject_of
 from backend.runs.requests import BacktestRequest
 from backend.store.store import Store
-from simulator.backtest.run import Window
 from simulator.data.archive import write_market
 from simulator.data.venue import write_rules
 from simulator.errors import UserError
@@ -159,7 +158,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "paper resume": ("SESSION", "--release", *KEPT),
     "paper status": ("SESSION", "--check", *KEPT),
     "paper stop": ("SESSION", "--runs"),
-    "paper kill": ("SESSION", "--flatten", "--freeze", "--runs"),
+    "paper kill": ("SESSION", "--freeze", "--runs"),
     "paper report": ("SESSION", "--parity", "--shadow", *KEPT),
     "paper demo": (*KEPT, "--speed"),
     "search": (
@@ -383,9 +382,8 @@ def test_a_team_tested_at_other_costs_than_it_was_trained_at_is_noted(command: R
     manifest = TeamManifest.of(trained, base="nano", adapters=None, trained_on=(span,))
     write_manifest(tmp_path / "team", manifest)
     names = ["scripted", "hold", "team"]
-    window = Window(10, 20)
-    assert notes_on(names, load_config("demo"), FINE, window) == []
-    [note] = notes_on(names, load_config(load_config("demo"), ["costs.taker_fee=0.001"]), FINE, window)
+    assert notes_on(names, load_config("demo")) == []
+    [note] = notes_on(names, load_config(load_config("demo"), ["costs.taker_fee=0.001"]))
     assert note == "team was trained with other costs than it is tested with: taker_fee 0.001 instead of 0.0005"
 
 

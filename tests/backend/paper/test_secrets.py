@@ -95,7 +95,7 @@ def test_a_session_with_everything_leaves_no_secret(looker: Looker) -> None:
         network.failing = ["500"]
         with serving_network(network) as url, Store.open(looker.store) as store:
             given = (f"paper.sandbox_url={url}", "guard.max_net_exposure=1")
-            killed = AfterBars(4, lambda session: set_kill(session, None))
+            killed = AfterBars(4, lambda session: set_kill(session, "flatten"))
             outcome = live.run(store, looker.runs, killed, broker="sandbox", overrides=given)
             kinds = {entry.kind for entry in entries_of(store, outcome.run)}
     assert outcome.why == "flatten" and {"sandbox", "control"} <= kinds and network.requests["GET account"] > 1

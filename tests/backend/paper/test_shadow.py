@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import backend.paper.shadow
 import backend.paper.stored
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.config.schema import Config
@@ -28,7 +29,7 @@ from tests.backend.paper.live_scenes import AfterBars
 
 ROOT = Path(__file__).resolve().parents[3]
 SESSION, STOPPED = "paper-promoted", 22  # bars before the promotion
-SETTINGS = ("paper.history_bars=130", "costs.thinking_time=20", "gate.decisions=20", "team.memory=3")
+SETTINGS = ("paper.history_bars=130", "costs.thinking_time=20")
 GATED = 1_000  # ms: when the verdict was given
 
 
@@ -52,6 +53,7 @@ def quick_teams() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend.paper.stored, "subject_of", team)
+        patch.setattr(backend.paper.shadow, "LEAST_DECISIONS", 20)
         yield
 
 

@@ -10,8 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from backend.cli.main import app
+from backend.evaluation import gate as gate_rules
 from backend.models.manifest import SAMPLE_TEAM, sample_team
 from backend.models.team_digest import team_digest
+from backend.paper import shadow
 from backend.paper.journal import entries_of
 from backend.paper.sessions import PaperRequest, run_paper
 from backend.paper.switch import set_stop
@@ -24,7 +26,6 @@ ROOT = Path(__file__).resolve().parents[3]
 SESSION, STOPPED = "paper-trained", 22
 SMALL_GATE = (
     "market.coins=1", "market.bars=1200", "evaluation.windows=2", "evaluation.decisions_per_window=2",
-    "evaluation.bootstrap_samples=200", "gate.better_than=flat",
 )  # fmt: skip
 SMALL_TRAINING = (
     "training.stage1_steps=1", "training.stage1_max_steps=1", "training.stage2_steps=1", "training.queries_per_step=2",
@@ -43,6 +44,8 @@ def test_a_trained_team_takes_the_place_and_learns_from_what_was_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shadow, "LEAST_DECISIONS", 20)
+    monkeypatch.setattr(gate_rules, "RIVALS", ("flat",))
     kept = ["--store", "store", "--runs", "runs"]
 
     def said(*words: str, code: int = 0) -> str:
@@ -54,7 +57,7 @@ def test_a_trained_team_takes_the_place_and_learns_from_what_was_recorded(
     request = PaperRequest(
         session=SESSION, team="scripted", data=ROOT / "data" / "synthetic", timeframe="4h",
         start="2021-06-10", end="2021-06-18", decide_every=1, symbols=("AAAUSDT",),
-        overrides=("paper.history_bars=130", "costs.thinking_time=20", "gate.decisions=20"),
+        overrides=("paper.history_bars=130", "costs.thinking_time=20"),
     )  # fmt: skip
     assert run_paper(request, "store", Path("runs"), AfterBars(STOPPED, set_stop)).why == "stopped"
     gate = ("--gate", "--baselines", "flat", *settings(*SMALL_GATE))
@@ -84,7 +87,7 @@ def test_a_trained_team_takes_the_place_and_learns_from_what_was_recorded(
         assert trained.status == "finished" and trained.config["origin"]["session"] == SESSION
     folder = Path("runs") / trained.run
     assert team_digest(folder) != digest
-    few = ("windows=2", "decisions_per_window=1", "bootstrap_samples=200")
+    few = ("windows=2", "decisions_per_window=1")
     said("evaluate", str(folder), *settings(*(f"evaluation.{one}" for one in few)))
     with Store.open("store") as store:
         [judged] = [one for one in store.runs() if one.kind == "evaluate" and one.data_hash == trained.data_hash]

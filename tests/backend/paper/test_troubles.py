@@ -95,7 +95,7 @@ class HangingFeed:
 def test_the_kill_switch_acts_while_a_backfill_hangs(tmp_path: Path) -> None:
     feed = HangingFeed()
     assembler = BarAssembler({"BTC/USDT": "spot"}, MINUTE_MS, 100 * MINUTE_MS, 1e-4)
-    switch = Switch(tmp_path, "freeze")
+    switch = Switch(tmp_path)
     pulled = [0.0]
 
     def pull() -> None:
