@@ -118,6 +118,9 @@ def main(arguments: Sequence[str]) -> int:
         with console.status(name):
             results += benchmark.run()
     results = [result for result in results if within(result["name"], wanted)]
+    if wanted and not results:
+        print(f"no row '{wanted}' in {', '.join(chosen)}", file=sys.stderr)
+        return 2
     write(results)
     console.print(table(results))
     return 0

@@ -32,7 +32,7 @@ def named_data(folder: str | Path) -> Path:
     """`folder`, or that of the shipped sample for `sample`, unless the current folder has one of that name. Of a folder
     without bars that holds a single one with bars, as an import makes it, that one."""
     named = sample_data() if str(folder) == SAMPLE and not Path(SAMPLE).is_dir() else Path(folder)
-    if not named.is_dir() or timeframes_in(named):
+    if not os.path.isdir(named) or timeframes_in(named):  # False also for a name that no file can have
         return named
     venues = [path for path in named.iterdir() if path.is_dir() and timeframes_in(path)]
     return venues[0] if len(venues) == 1 else named
@@ -50,12 +50,12 @@ def timeframes_in(folder: Path) -> set[str]:
 def data_folder(folder: str | Path) -> Path:
     """`named_data`, which holds market data. Raises `DataError` where there is no such folder."""
     named = named_data(folder)
-    if named.is_file():
+    if os.path.isfile(named):
         raise DataError(
             f"{folder}: is a file, and a folder of bars is needed; make one of it with `cryptosentinel data import"
             f" {folder} --out data`"
         )
-    if not named.is_dir():
+    if not os.path.isdir(named):
         raise DataError(f"{folder}: there is no such folder; '{SAMPLE}' names the sample market that is shipped")
     return named
 

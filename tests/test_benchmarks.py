@@ -83,8 +83,8 @@ def test_the_pace_is_the_time_of_a_piece_of_work_beside_that_of_the_machine_of_t
 
 
 def test_an_unknown_name_is_told_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner.main(["store.writ"]) == 2
-    assert "no benchmark 'store.writ'; there are" in capsys.readouterr().err
+    assert runner.main(["stor.write"]) == 2
+    assert "no benchmark 'stor.write'; there are" in capsys.readouterr().err
 
 
 def test_what_takes_long_runs_only_when_it_is_named(

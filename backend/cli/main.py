@@ -105,7 +105,7 @@ COMMANDS = (
     Command(
         "paper",
         "backend.cli.paper.commands:paper_app",
-        "Paper trading: a team on data that goes on, with the simulator's exchange as the broker. No real money.",
+        "Paper trading: a team or strategy on live or recorded data, filled by the simulator. No real money.",
         _TEAM,
     ),
     Command(

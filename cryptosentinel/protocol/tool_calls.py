@@ -40,7 +40,6 @@ Code = Literal[
     "unknown_tool",  # the role has no tool of that name, letter by letter
     "bad_arguments",  # unknown or missing arguments, or values outside their type or range
     "unknown_symbol",  # a coin that does not exist or is not this decision's (found by the team)
-    "budget",  # nothing was left to spend on thinking (found by the team, as are those below)
     "no_room",  # the conversation has outgrown the model's context
     "engine_failed",  # the engine gave no answer
     "cut_off",  # the model reached its limit of tokens before its end of turn

@@ -77,8 +77,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _search(folder: Path) -> SearchRequest:
     return SearchRequest(
-        strategy="ema_cross", trials=6, name="theirs", workers=1, data=folder / "bars", start="2000-01-01",
-        decide_every=1,
+        strategy="sma_cross", trials=6, name="theirs", workers=1, data=folder / "bars", start="2000-01-01",
+        decide_every=1, ranges={"fast": (5, 20), "slow": (30, 90)},
     )  # fmt: skip
 
 

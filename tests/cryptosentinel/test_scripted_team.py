@@ -156,7 +156,8 @@ def test_the_expert_asks_before_it_acts_and_gives_its_reason() -> None:
         assert decision.manager.answer is not None
         for position in Decision.model_validate(decision.manager.answer).positions:
             assert [t.role for t in decision.transcripts[1:]] == ["market_analyst", "risk_analyst", "trader"]
-            assert position.reason.endswith("up" if position.side == "long" else "down")
+            direction = "up" if position.side == "long" else "down"
+            assert f" {direction}, trader: " in position.reason
 
 
 def earnings(market: Market, states: list[tuple[int, str]], policies: dict[str, ScriptedPolicy]) -> FloatArray:

@@ -85,7 +85,7 @@ def test_every_command_makes_its_temporary_files_here() -> None:
         "backend/store/holding.py": ['mkdtemp(prefix="cs-copy-"'],
         "backend/store/schema.py": ['mkdtemp(prefix=".new-", dir=folder'],
         "backend/distributed/cluster.py": [],
-        "ui/parts/imports.py": ['TemporaryDirectory(prefix=".import-", dir=target.parent'],
+        "backend/builders/sources.py": ['TemporaryDirectory(prefix=".import-", dir=target.parent'],
     }
 
 

@@ -48,8 +48,10 @@ def test_what_is_used_is_what_was_asked_or_a_note_says_why_not(
 
 
 def test_a_window_without_a_decision_is_refused() -> None:
-    with pytest.raises(DataError, match="121 bars of history must come before"):
+    with pytest.raises(DataError, match="the start 2020-07-19 lies after the data"):
         choose_window(MARKET, WindowRequest(start="2020-07-19"))
+    with pytest.raises(DataError, match="1200 bars of history must come before"):
+        choose_window(MARKET, WindowRequest(), 1200)
     with pytest.raises(UserError, match="decide_every is -1"):
         choose_window(MARKET, WindowRequest(decide_every=-1))
 

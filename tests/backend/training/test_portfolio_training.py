@@ -77,7 +77,7 @@ def test_interrupted_and_resumed_is_bit_equal_and_the_team_keeps_its_mode(
         assert {name for name in first if first[name] != second.get(name)} <= {"team.json"}
         assert stored(once) == stored(twice)
         assert {query.symbols for query in once.queries(RUN, 1)} == {COINS}
-    team = load_team(str(tmp_path / "once"), Config().team).team
+    team = load_team(str(tmp_path / "once"), Config().team, base=config.training.base_model).team
     assert team.settings.portfolio, "a trained team decides as it was trained to"
 
 

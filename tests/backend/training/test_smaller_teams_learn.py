@@ -79,7 +79,7 @@ def test_a_training_of_the_team_resumes_and_works(roles: tuple[str, ...], nano: 
     equal = [all((one[name] == contents[0][name]).all() for name in contents[0]) for one in contents]
     assert all(equal) == (len(team) == 1)
 
-    loaded = load_team(str(folder), config_of(STANDARD).team)
+    loaded = load_team(str(folder), config_of(STANDARD).team, base=config.training.base_model)
     assert loaded.team.roles == team, "it works as it was trained, whatever team is configured now"
     assert loaded.team.settings.horizon_bars == HORIZON
     queries = QueryPool(small_market(), *VALIDATION, HORIZON).draw(1, 0, 8, easy=False)
