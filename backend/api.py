@@ -164,7 +164,7 @@ def train(
     from backend.runs.train import train_team  # it imports torch
 
     if from_paper:
-        from backend.paper.review.training_data import train_request_of
+        from backend.paper.training_data import train_request_of
 
         with store_at(store) as opened:
             request = train_request_of(from_paper, request, opened, Path(runs))

@@ -35,7 +35,7 @@ EPISODES = 32
 BARS_DECIDED = 8  # an episode decides at so many bars, on every coin
 LEAST_PER_SECOND = 20.0
 MOST_OUTSIDE = 0.10
-SETTINGS = ("market.bars=6000", "nano.vocab_size=1280", "nano.decisions=1500", "nano.steps=600")
+SETTINGS = ("market.bars=6000", "nano.decisions=1500", "nano.steps=600")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ def run() -> list[Result]:
             market = load_market(config.market, config.costs)
             base = begin(config, market, Path(folder), lambda what, done, total: None)
             policies, codec = role_policies(base, config.training)
-            loaded = model_team("nano", policies, codec, config.team, config.training.temperature, config.engine)
+            training = config.training
+            loaded = model_team("nano", policies, codec, config.team, training.temperature, training.precision)
         runs = [_measure(config, market, loaded, seed) for seed in range(REPETITIONS + 1)][1:]  # the first warms up
     finally:
         torch.set_num_threads(threads)

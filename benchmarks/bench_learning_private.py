@@ -120,7 +120,7 @@ def held_out_states(config: Config, count: int) -> list[Query]:
     horizon = config.team.horizon_bars
     part = split(market, config.market, horizon).held_out
     [pool] = pools_of(config.training, market, [part], horizon)
-    return pool.draw(config.evaluation.seed, 0, count, easy=False)
+    return pool.draw(config.evaluation_seed, 0, count, easy=False)
 
 
 def interval(means: Sequence[float]) -> tuple[float, float, float]:

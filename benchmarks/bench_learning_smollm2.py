@@ -41,7 +41,7 @@ from backend.models.manifest import MANIFEST
 from backend.runs.requests import SftRequest, TrainRequest
 from backend.runs.train import fine_tune_roles, train_team
 from backend.statistics.seed_grid import grid_interval
-from backend.training.algorithm.rewards import main_reward
+from backend.training.algorithm.rewards import ALPHA, main_reward
 from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import RolloutSettings, collect
 from benchmarks.run import Result
@@ -194,7 +194,7 @@ class Work:
 
     def _states(self, samples: int) -> tuple[list[Query], RolloutSettings, Alpha, int]:
         queries, settings = _states(self.config, self.market, self.extent.states)
-        return queries, replace(settings, rollouts_per_query=samples), self.config.training.alpha, self.extent.chunk
+        return queries, replace(settings, rollouts_per_query=samples), ALPHA, self.extent.chunk
 
     def _kept(self, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What `measure` finds, kept in a file, so that an interrupted benchmark goes on."""
@@ -351,7 +351,6 @@ def _states(config: Config, market: Market, count: int) -> tuple[list[Query], Ro
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
-        train_thoughts=training.train_thoughts,
     )
     return pool.draw(OTHER_SEED, 0, count, easy=False), settings
 

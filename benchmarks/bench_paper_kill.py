@@ -99,10 +99,10 @@ def _kill(store: Store, folder: Path, number: int) -> float:
         "history": history_to_json(history), "decide_every": 3, "cash": 10_000.0,
         "last": int(market.open_time[-1]),
     }  # fmt: skip
-    config = config_from_dict({"paper": {"decision_timeout": 600.0, "on_kill": "freeze"}}, "the benchmark")
+    config = config_from_dict({"paper": {"decision_timeout": 600.0}}, "the benchmark")
     engine = _HangingEngine()
     team = replace(scripted_team(config.team), engine=engine)
-    store.add_run(RunRecord(session, "paper", 1, "hash", 0, {}))
+    store.add_run(RunRecord(session, "paper", 1, "hash", 0, {"team": "scripted"}))
     journal = _TimedJournal(store, session)
     journal.write("start", 0, start)
     account = Account(10_000.0, Costs(), 1.0, Venue())
@@ -113,7 +113,7 @@ def _kill(store: Store, folder: Path, number: int) -> float:
     def kill() -> None:
         engine.asked.wait()
         set_at.append(time.monotonic())
-        set_kill(folder / session, None)
+        set_kill(folder / session, "freeze")
 
     thread = threading.Thread(target=kill)
     thread.start()

@@ -30,8 +30,8 @@ _PLACES = {
     "simulator.errors": ("UserError",),
     "simulator.exchange.exchange_records": ("AccountView",),
     "simulator.exchange.orders": ("Cancel", "Order", "OrderRequest", "Replace", "Target"),
-    "simulator.live.exchange_feed.exchange_feed": ("ExchangeFeed",),
-    "simulator.live.exchange_feed.settings": ("FeedSettings",),
+    "simulator.live.exchange_feed": ("ExchangeFeed",),
+    "simulator.live.listener": ("FeedSettings",),
     "simulator.market.market": ("Bars", "Market", "MarketView"),
 }
 _PUBLIC = {name: place for place, names in _PLACES.items() for name in names}

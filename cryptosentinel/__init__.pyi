@@ -18,8 +18,8 @@ from simulator.env.trading_env import EnvConfig, TradingEnv, TradingVectorEnv
 from simulator.errors import UserError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest, Replace, Target
-from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
-from simulator.live.exchange_feed.settings import FeedSettings
+from simulator.live.exchange_feed import ExchangeFeed
+from simulator.live.listener import FeedSettings
 from simulator.market.market import Bars, Market, MarketView
 
 __all__ = [

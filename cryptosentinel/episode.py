@@ -10,12 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from cryptosentinel.agents.joint import answers_of
-from cryptosentinel.agents.manager import Decision, Position
-from cryptosentinel.agents.market_analyst import ROLE as MARKET_ANALYST
-from cryptosentinel.conversation.budget import Budget, Ledger
-from cryptosentinel.conversation.masking import Mask
-from cryptosentinel.conversation.memory import Direction, Memory, OpenDecision, direction_of
+from cryptosentinel.conversation.budget import FREE, Ledger, Price
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import Clamp, GuardLimits
 from cryptosentinel.team import AgentTask, Team, TeamDecision, derive_seed
@@ -70,12 +65,11 @@ class TradingSession(Protocol):
 class EpisodeResult:
     """The backtest's result, and each decision with the bar at whose close it was taken. `liquidated_at` is the bar at
     whose close the account was found liquidated, after which nothing was decided; None if that did not happen.
-    `memory` is the team's memory at the end, None without one; `ledger` is the inference cost."""
+    `ledger` is the inference cost."""
 
     result: BacktestResult
     decisions: list[tuple[int, TeamDecision]]
     liquidated_at: int | None = None
-    memory: Memory | None = None
     ledger: Ledger = field(default_factory=Ledger)
 
 
@@ -88,8 +82,7 @@ def play(
     guard: Guard | None = None,
     on_decision: Callable[[int], None] | None = None,
     on_clamps: Callable[[int, Sequence[Clamp]], None] | None = None,
-    memory: Memory | None = None,
-    budget: Budget | None = None,
+    price: Price | None = FREE,
     decisions: list[tuple[int, TeamDecision]] | None = None,
     thinking_time: ThinkingTime = 0.0,
 ) -> AgentTask[EpisodeResult]:
@@ -99,21 +92,16 @@ def play(
     state was restored; by default a fresh one.
 
     The manager decides on one coin at a time, each with 1/S of the equity to itself; with `portfolio` in the team's
-    settings on all of them in one conversation. If the team's settings show lessons, it begins with `memory`, or an
-    empty one, and stores the outcomes of its decisions there; otherwise `memory` is not used. `budget` limits the
-    inference cost; once it is spent, decisions are *no change*. Each decision is appended to `decisions` when it is
-    made, so that the caller has them even if the engine fails.
+    settings on all of them in one conversation. The inference is booked at the `price` of its model. Each decision is
+    appended to `decisions` when it is made, so that the caller has them even if the engine fails.
 
     `thinking_time` delays the orders of each decision. Decisions on several coins are taken one after the other, and
     each sends its orders as soon as it is taken. A measured time is that of the answers themselves: a recording gives
     those of its recording, so that a replay trades as the run did.
     """
-    guard, ledger = guard or Guard(limits), Ledger(budget or Budget())
+    guard, ledger = guard or Guard(limits), Ledger(price)
     decisions = [] if decisions is None else decisions
     liquidated_at: int | None = None
-    remembers = (memory if memory is not None else Memory()) if team.settings.memory else None
-    if remembers is not None and run.index == run.window.start:
-        remembers.abandon()  # what is open there belongs to another account
     newest: dict[str, TeamDecision] = {}  # by symbol
 
     def watch(view: MarketView, account: AccountView) -> Sequence[OrderRequest]:
@@ -133,7 +121,6 @@ def play(
             break
         groups = [view.symbols] if team.settings.portfolio else [(symbol,) for symbol in view.symbols]
         share = 1.0 / len(groups)
-        earned = _settled(remembers, run) if remembers is not None else {}
         orders: list[Order] = []
         late: list[int] = []  # milliseconds, for each of the orders
         thought = 0
@@ -146,7 +133,6 @@ def play(
                 derive_seed(seed, run.index, number),
                 share=share,
                 sent=orders,
-                memory=remembers,
                 ledger=ledger,
             )
             seconds = decision.usage.seconds if thinking_time == "measured" else thinking_time
@@ -157,9 +143,6 @@ def play(
             newest |= dict.fromkeys(symbols, decision)
             orders += decision.orders
             late += [late_by] * len(decision.orders)
-            if remembers is not None:
-                for open_decision in _open_decisions(team, decision, view, account, symbols, share, earned):
-                    remembers.note(open_decision)
         # Orders that rest from an earlier decision end with this one, which has seen more.
         ended = {order.id: Cancel(order.id) for order in account.pending if order.kind != "market"}
         ended |= {withdrawal.id: withdrawal for withdrawal in guard.withdrawals(account)}
@@ -173,55 +156,4 @@ def play(
         on_decision(run.index - run.window.start)
     if run.account().liquidated and liquidated_at is None:
         liquidated_at = run.index
-    if remembers is not None:
-        _settled(remembers, run)
-    return EpisodeResult(run.result(), decisions, liquidated_at, remembers, ledger)
-
-
-def _settled(memory: Memory, run: TradingSession) -> dict[str, float]:
-    """Settle the open decisions of `memory` at this close; returns the net profit of each coin in the run so far."""
-    view = run.view()
-    earned = {**dict.fromkeys(view.symbols, 0.0), **run.earned()}
-    memory.settle(view.now, {symbol: view.last_close(symbol) for symbol in view.symbols}, earned)
-    return earned
-
-
-def _open_decisions(
-    team: Team,
-    decision: TeamDecision,
-    view: MarketView,
-    account: AccountView,
-    symbols: Sequence[str],
-    share: float,
-    earned: dict[str, float],
-) -> list[OpenDecision]:
-    """The decision on each of its coins, its outcome still open."""
-    positions: dict[str | None, Position] = {}
-    if decision.manager.answer is not None:
-        mask = Mask(symbols, team.settings.mask_symbols)
-        for position in Decision.model_validate(decision.manager.answer).positions:
-            positions[mask.symbol(position.symbol)] = position
-    leans: dict[str, Direction] = {}
-    for transcript in decision.transcripts:
-        if transcript.role == MARKET_ANALYST.key and transcript.answer is not None:
-            for asked, answer in answers_of(MARKET_ANALYST, transcript.brief, transcript.answer):
-                if answer is not None:
-                    leans[asked["symbol"]] = direction_of(MARKET_ANALYST.reply(answer))
-    due_at = view.now + team.settings.horizon_bars * view.interval
-    opened = []
-    for symbol in symbols:
-        said = positions.get(symbol)
-        opened.append(
-            OpenDecision(
-                symbol=symbol,
-                decided_at=view.now,
-                due_at=due_at,
-                side="unchanged" if said is None or said.side == "keep" else said.side,
-                exposure=0.0 if said is None else said.exposure,
-                lean=leans.get(symbol),
-                close=view.last_close(symbol),
-                capital=share * account.equity,
-                earned=earned[symbol],
-            )
-        )
-    return opened
+    return EpisodeResult(run.result(), decisions, liquidated_at, ledger)

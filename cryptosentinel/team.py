@@ -29,9 +29,8 @@ from cryptosentinel.agents.registry import roles_of, team_of
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.role import Role, SubAgent
 from cryptosentinel.agents.trader import Execution, in_words
-from cryptosentinel.conversation.budget import DecisionBudget, Ledger
+from cryptosentinel.conversation.budget import Ledger
 from cryptosentinel.conversation.masking import Mask
-from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.conversation.transcript import Conversation, Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import Clamp
@@ -165,19 +164,14 @@ class Team:
         *,
         share: float = 1.0,
         sent: Sequence[Order] = (),
-        memory: Memory | None = None,
         ledger: Ledger | None = None,
     ) -> AgentTask[TeamDecision]:
         """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have
-        sent at this bar already; the guard counts them. `memory` holds the lessons of earlier decisions. `ledger` books
-        the inference cost and ends the decision when the budget is spent. `seed` fixes all sampling."""
+        sent at this bar already; the guard counts them. `ledger` books the inference cost.
+        `seed` fixes all sampling."""
         context = replace(self._context(view, account, symbols, share), limits=guard.limits.numbers())
-        session = _DecisionSession(self, context, seed, None if ledger is None else ledger.open(view.now))
-        lessons = ""
-        if memory is not None:
-            closes = {symbol: view.last_close(symbol) for symbol in symbols}
-            lessons = memory.describe(view.now, symbols, self.settings.memory, context.mask, closes)
-        manager = yield from session.converse(self.manager, context, {}, 0, lessons)
+        session = _DecisionSession(self, context, seed, ledger)
+        manager = yield from session.converse(self.manager, context, {}, 0)
         orders, rulings = session.orders_of(manager)
         passed, clamps = guard.review(view, account, orders, sent, symbols)
         return TeamDecision(passed, [manager, *session.sub_transcripts], rulings, clamps, symbols)
@@ -216,7 +210,6 @@ class Team:
             mask=Mask(
                 (*symbols, *(one for one in view.symbols if one not in symbols)),
                 self.settings.mask_symbols,
-                self.settings.headlines,
             ),
             symbols=symbols,
             horizon_bars=self.settings.horizon_bars,
@@ -231,11 +224,11 @@ class Team:
 class _DecisionSession:
     """The state of one decision: the finished sub-conversations, RiskAnalyst's caps and Trader's plans."""
 
-    def __init__(self, team: Team, context: ToolContext, seed: int, budget: DecisionBudget | None = None) -> None:
+    def __init__(self, team: Team, context: ToolContext, seed: int, ledger: Ledger | None = None) -> None:
         self.team = team
         self.context = context
         self.seed = seed
-        self.budget = budget
+        self.ledger = ledger
         self.sub_transcripts: list[Transcript] = []
         self._calls: dict[str, int] = {}
         self._caps: dict[tuple[str, str], list[_Cap]] = {}  # (symbol, side) -> what RiskAnalyst allows, call by call
@@ -278,7 +271,7 @@ class _DecisionSession:
             requests, turn = requests + 1, turn + 1
             ids = tuple(conversation.ids)
             [completion] = yield [Request(role.key, ids, sampling, seed, tools)]
-            cost = self.budget.book(role.key, completion.usage, len(ids)) if self.budget else 0.0
+            cost = self.ledger.book(role.key, completion.usage) if self.ledger else 0.0
             text = conversation.add_completion(completion, cost)
             if completion.failure is not None:
                 return conversation.finish(asked, None, f"engine_failed: {completion.failure}")
@@ -303,8 +296,7 @@ class _DecisionSession:
                 if called[wanted] > 1:  # only the first time costs a turn; and in the end nothing is left but to answer
                     turn, free = (turn - 1, free + 1) if free < turns else (max(turn, turns - 1), free)
             elif run is not None:
-                left = self.budget.remaining() if self.budget else {}
-                result = run(replace(context, budget=left) if left else context, call.arguments)
+                result = run(context, call.arguments)
             elif isinstance(call.arguments, AskSeveral):
                 result = yield from self.delegate_all(call.arguments)
             elif isinstance(call.arguments, Consultation):
@@ -330,9 +322,6 @@ class _DecisionSession:
 
     def _obstacle(self, conversation: Conversation, answer: int) -> str | None:
         """Why the conversation cannot have another turn of up to `answer` tokens, None where it can."""
-        refusal = self.budget.refusal(len(conversation.ids)) if self.budget else None
-        if refusal is not None:
-            return f"budget: {refusal}"
         settings = self.team.settings
         room = settings.context_tokens - answer
         if settings.context_tokens and not conversation.make_room(room):
@@ -399,7 +388,7 @@ class _DecisionSession:
     def _reply(self, role: SubAgent, answer: Arguments | None) -> dict[str, Any]:
         """An answer about one coin as the manager reads it."""
         reply = {"error": "no valid answer"} if answer is None else role.reply(answer)
-        return in_words(reply) if self.team.settings.timing_in_words and role.key == "trader" else reply
+        return in_words(reply) if role.key == "trader" else reply
 
     def bind(self, role: SubAgent, transcript: Transcript) -> None:
         """Keep what was answered about proposed positions as caps and plans.
@@ -415,8 +404,6 @@ class _DecisionSession:
             place = asked["symbol"], asked["side"]
             if isinstance(answer, Execution):
                 self._plans[place] = answer
-            elif about_one(role) is Verdict and not self.team.settings.veto:
-                continue
             elif isinstance(answer, Verdict):
                 limit = 0.0 if answer.verdict == "veto" else math.inf if answer.to is None else answer.to
                 cap = _Cap(answer.verdict, answer.cap(asked["exposure"]), limit, transcript.ordinal)

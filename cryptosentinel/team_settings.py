@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cryptosentinel.conversation.masking import Headlines
 from cryptosentinel.llm.engine import Sampling
 
 Prompts = Literal["short", "full"]
@@ -17,12 +16,9 @@ class TeamSettings:
 
     Attributes:
         horizon_bars: bars over which a decision is judged.
-        headlines: what a team with masked symbols reads of the news, see `conversation.masking`.
         prompts: "full" for models that have to be told what a role does (`agents.instructions`), "short" for those that
             learnt it in a warm start.
         schemas_in_prompt: whether the system turn lists the tools' JSON schemas; an endpoint gets them beside it.
-        memory: how many lessons of earlier decisions the manager's brief ends with in a backtest; training, which has
-            no earlier decisions, shows none.
         roles: the sub-agents that the manager may ask; none of them: a single agent.
         inherit_tools: whether the manager has the tools of the standard sub-agents that are not in `roles`.
         portfolio: whether it decides on all coins in one conversation, in fractions of the whole equity.
@@ -31,19 +27,15 @@ class TeamSettings:
         retries: how often in a conversation a malformed turn is answered with what is wrong, instead of ending it;
             nothing of it is repaired, and it counts as a turn.
         pooled_trend: whether `get_trend` reads the returns of the other coins too, by `pooled_drift_belief`.
-        timing_in_words: whether the manager reads of Trader's plan, before its numbers, if it is for now or later.
         tools: tools of the user's own, by the names under which `registry.register_tool` has them.
-        veto: whether RiskAnalyst's verdicts cap positions; without it they are advice, as a control.
         context_tokens: how long a conversation may be with its next answer (0: any length); the oldest tool results are
             taken out to stay below.
     """
 
     horizon_bars: int
     mask_symbols: bool
-    headlines: Headlines
     prompts: Prompts
     schemas_in_prompt: bool
-    memory: int
     roles: tuple[str, ...]
     inherit_tools: bool
     portfolio: bool
@@ -51,9 +43,7 @@ class TeamSettings:
     context_tokens: int
     sampling: Sampling
     question_price_bps: float
-    veto: bool
     tools: tuple[str, ...]
-    timing_in_words: bool
     pooled_trend: bool
 
     @property

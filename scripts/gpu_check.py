@@ -241,7 +241,11 @@ def learning(rehearse: bool) -> dict[str, Any]:
             steps = ("training.queries_per_step=1", "training.rollouts_per_query=2", "training.validation_queries=1")
             started = train_team(TrainRequest(config=preset, overrides=(*tiny, *steps)), store, folder)
             common = (f"training.base_model={started.folder / 'nano'}",)
-            sft = ("sft.states=4", "sft.steps=1", "sft.score_states=2", "sft.score_samples=1")
+            sft = (
+                "sft.states=4",
+                "sft.steps=1",
+                "sft.score_states=2",
+            )
         else:
             preset, states = "smollm2", 256
             common, sft = (f"training.base_model={_smollm2()}",), ("sft.states=120", "sft.steps=30")

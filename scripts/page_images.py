@@ -26,7 +26,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from backend.experiments.folder import EXPERIMENTS, RESULTS
 from backend.jobs.queue import JobQueue
-from backend.paper.overview.session_overview import session_folders
+from backend.paper.overview import session_folders
 from backend.paper.switch import set_stop
 from backend.runs.requests import RUNS
 from backend.runs.sample_run import SAMPLE_RUN, add_sample_run
@@ -63,8 +63,9 @@ _COMMANDS = {
     _BACKTEST: ("jobs", "run", "--", "backtest", "--data", "data/synthetic", "--decide-every", "1"),
     # Recorded bars, an hour a second, so that it lasts while one looks.
     _PAPER: (
-        "paper", "start", "--data", "data/synthetic", "--timeframe", "4h", "--symbols", "AAAUSDT,BBBUSDT", "--start",
-        "2021-01-01", "--decide-every", "1", "--shadow", "scripted", "--set", "paper.speed=14400", "--set",
+        "jobs", "run", "--", "paper", "run", "--data", "data/synthetic", "--timeframe", "4h", "--symbols",
+        "AAAUSDT,BBBUSDT", "--start",
+        "2021-01-01", "--decide-every", "1", "--set", "paper.speed=14400", "--set",
         "paper.history_bars=130",
     ),
 }  # fmt: skip
@@ -151,6 +152,8 @@ def _take_all(url: str, chosen: Sequence[tuple[str, str, tuple[str, ...]]], fold
                 page.set_default_timeout(_PATIENCE)
                 if name == _PAPER and not session_folders(folder / RUNS):
                     _start(_PAPER, folder)
+                    while not session_folders(folder / RUNS):
+                        time.sleep(0.5)
                 elif name == _BACKTEST:
                     _start(_BACKTEST, folder)
                     [job] = [one for one in JobQueue(folder / RUNS).jobs() if one.active]

@@ -61,7 +61,7 @@ def provenance(report: Mapping[str, Any], files: Mapping[str, str]) -> dict[str,
     held_out, config = report["held_out"], report["config"]
     return {
         "settings": SETTINGS,
-        "seeds": {section: config[section]["seed"] for section in ("market", "nano", "training")},
+        "seeds": {section: config[section]["seed"] for section in ("market", "training")},
         "run": report["run"],
         "best_step": report["training"]["best_step"],
         "data_hash": report["data_hash"],

@@ -45,9 +45,7 @@ class Step:
 # A training of seconds: that of the preset `quick`, with the market's settings and without.
 QUICK = as_options("quick")
 QUICK_TEAM = as_options("quick", without="market")
-SHORT_SFT = " ".join(
-    f"-s sft.{one}" for one in ("states=16", "rollouts=2", "steps=5", "score_states=4", "score_samples=2")
-)
+SHORT_SFT = " ".join(f"-s sft.{one}" for one in ("states=16", "rollouts=2", "steps=5", "score_states=4"))
 DAYS = {"--start 2021-06-10": "--start 2021-06-28"}
 RECORDED = {"DIR": "{bars}"}
 LAST_TRAINING = {
@@ -180,19 +178,18 @@ PARTS: dict[str, tuple[Step, ...]] = {
     ),
     "paper": (
         Step("cryptosentinel paper run --data sample --team scripted --start 2021-06-10", DAYS),
-        Step("cryptosentinel paper run --shadow runs/TEAM …",
-             {**ANOTHER_TEAM, "…": "--data data/synthetic --team scripted --start 2021-06-28"}),
-        Step("cryptosentinel paper promote SESSION", SESSION, code=2),
+        Step("cryptosentinel paper run --strategy buy.py:Buy --data sample --start 2021-06-10", {**DAYS, "buy.py:Buy": "hold"}),
+        Step("cryptosentinel paper promote SESSION --team runs/TEAM", {**SESSION, **ANOTHER_TEAM}, code=2),
         Step("cryptosentinel paper report SESSION", SESSION),
+        Step("cryptosentinel paper report SESSION --shadow runs/TEAM", {**SESSION, **ANOTHER_TEAM}),
         Step("cryptosentinel train --from-paper SESSION --set training.start_from=runs/TEAM", {**SESSION, **ANOTHER_TEAM}, more=QUICK_TEAM,
              code=2, says="recorded too little to train on"),  # three days are
-        Step("cryptosentinel paper start --exchange …",
-             {"--exchange …": "--data data/synthetic --team scripted --start 2021-06-10 -s paper.speed=3600"}),
+        Step("cryptosentinel jobs run -- paper run …", {"…": "--data data/synthetic --team scripted --start 2021-06-28"}),
         Step("cryptosentinel paper status", says="paper-"),
         Step("cryptosentinel paper status SESSION", SESSION),
         Step("cryptosentinel paper status SESSION --check", SESSION),
         Step("cryptosentinel paper stop SESSION", SESSION),
-        Step("cryptosentinel paper resume SESSION", SESSION, lasts=True),
+        Step("cryptosentinel paper resume SESSION", SESSION, code=2),
         Step("cryptosentinel paper kill SESSION", SESSION),
         Step("cryptosentinel paper demo", says="parity"),
     ),

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from simulator.live.events import Candle, FeedEvent, Notice
-from simulator.live.exchange_feed.counters import FeedCounters
-from simulator.live.exchange_feed.listener import Listener
-from simulator.live.exchange_feed.settings import FeedSettings
-from simulator.live.loop_clock import LoopClock, VirtualClock, VirtualLoop
+from simulator.live.listener import FeedSettings, Listener
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
+from tests.loop_clock import LoopClock, VirtualClock, VirtualLoop
 from tests.mock_binance.faults import Faults
 from tests.mock_binance.server import MockExchange
 
@@ -63,7 +61,7 @@ class Heard:
     """What a listener gave, and what was done to it."""
 
     events: list[FeedEvent]
-    counted: dict[str, int | float]
+    counted: Mapping[str, int]
     injected: dict[str, int]
     requests: int
 
@@ -101,10 +99,10 @@ def listen(
 
     async def job(loop: asyncio.AbstractEventLoop) -> Heard:
         clock = LoopClock(VirtualClock(loop, START + begin * MINUTE + 5000))
-        counters, events = FeedCounters(), list[FeedEvent]()
+        events = list[FeedEvent]()
         async with MockExchange(market, clock, faults) as exchange:
             chosen = {"exchange": "binance", "symbols": symbols, "timeframe": "1m", "url": exchange.url} | settings
-            listener = Listener(FeedSettings(**chosen), clock, counters, lambda make: events.append(make(clock.now())))
+            listener = Listener(FeedSettings(**chosen), clock.clock, lambda make: events.append(make(clock.now())))
             try:
                 await listener.open(START + FIRST * MINUTE)
                 if meanwhile is not None:
@@ -116,7 +114,7 @@ def listen(
                     raise listener.defect
             finally:
                 await listener.close()
-            return Heard(events, counters.snapshot(), dict(exchange.draws.injected), exchange.requests)
+            return Heard(events, listener.counters, dict(exchange.draws.injected), exchange.requests)
 
     found: Heard = in_virtual_time(job)
     return found

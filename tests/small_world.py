@@ -74,28 +74,22 @@ def smaller_config(**training: Any) -> Config:
 def small_nano(folder: Path, hidden: int = 64, steps: int = 200, decisions: int = 150) -> Path:
     """Write a nano that has learnt just enough of the format for every role to answer now and then."""
     nano = NanoConfig(
-        vocab_size=512,
         hidden_size=hidden,
         layers=2,
-        intermediate_size=2 * hidden,
         decisions=decisions,
         teacher_share=0.3,
         steps=steps,
-        batch_tokens=1024,
         learning_rate=6e-3,
-        seed=1,
     )
     pool = QueryPool(small_market(), *TRAIN, HORIZON)
-    make_nano(folder, [pool], team_settings(small_config().team, 1.0), nano, lambda what, done, total: None)
+    make_nano(folder, [pool], team_settings(small_config().team, 1.0), nano, 1, lambda what, done, total: None)
     return folder
 
 
 def rollout_settings(config: Config) -> RolloutSettings:
     """Those of the config, with the exchange's defaults."""
     training = config.training
-    return RolloutSettings(
-        training.rollouts_per_query, training.scenario_paths, HORIZON, Costs(), 1.0, guard_limits(), True
-    )
+    return RolloutSettings(training.rollouts_per_query, training.scenario_paths, HORIZON, Costs(), 1.0, guard_limits())
 
 
 @dataclass(frozen=True)
@@ -139,7 +133,7 @@ def open_trainer(config: Config, nano: Path, folder: Path, store: Store, stage: 
     folder.mkdir(parents=True, exist_ok=True)
     store.resume_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, {}))
     policies, codec = role_policies(nano, config.training)
-    loaded = model_team(RUN, policies, codec, config.team, config.training.temperature, config.engine)
+    loaded = model_team(RUN, policies, codec, config.team, config.training.temperature, config.training.precision)
     assert isinstance(loaded.engine, LocalEngine)
     pool, validation = (
         QueryPool(small_market(), *part, HORIZON, gross_limit=gross_limit(config)) for part in (TRAIN, VALIDATION)

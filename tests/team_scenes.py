@@ -186,7 +186,7 @@ def decide(
     market = market or synthetic()
     view = market.view(bar)
     account = replace(hand_made_account(view, exposures or {}), rules=rules or {})
-    guard = Guard(limits or guard_limits(max_exposure=100.0, max_gross_exposure=1000.0, max_orders=1000))
+    guard = Guard(limits or guard_limits(max_exposure=100.0, max_gross_exposure=1000.0))
     team = make_team(**settings)
     return run_all([team.decide(view, account, symbols or market.symbols, guard, seed, share=share)], engine)[0]
 

@@ -20,7 +20,6 @@ from backend.reporting.run_summary import how_it_was_run
 from backend.store.store import Store
 from backend.training.algorithm.rewards import outcome_scores
 from backend.training.rollout.collect import rollout_settings
-from cryptosentinel.agents.market_analyst import Forecast
 from cryptosentinel.agents.registry import STANDARD, team_of
 from cryptosentinel.conversation.masking import Mask
 from simulator.exchange.exchange import Exchange
@@ -97,20 +96,16 @@ def test_a_tool_of_ones_own_is_offered_and_answers(example: Callable[[str], Modu
     assert tool.run(context, example("own_tool").Days(days=5)) == {"activity": 1.0}  # the volume is always the same
 
 
-def test_a_reward_and_a_score_of_ones_own_functions_what_a_training_learns_from(
+def test_a_reward_of_ones_own_is_what_a_training_learns_from(
     example: Callable[[str], ModuleType],
 ) -> None:
-    named = ["training.reward=own_reward:cautious", "training.scores=market_analyst=own_reward:likelihood"]
+    named = ["training.reward=own_reward:cautious"]
     functions = rollout_settings(load_config("quick", named), 1).functions
     plain = rollout_settings(load_config("quick"), 1).functions
     net = np.array([[-0.02, 0.02], [0.0, 0.0], [0.01, 0.01]])
     cautious, shipped = functions.outcomes(net, 0.02), plain.outcomes(net, 0.02)
     assert cautious[0] < shipped[0] == 0.5 and cautious[1:].tolist() == shipped[1:].tolist()
     assert shipped.tolist() == outcome_scores(net, 0.02).tolist()
-    moves = np.array([0.05, 0.05, -0.05, 0.0])
-    score = functions.scores["market_analyst"]
-    honest = score(Forecast(up=0.5, flat=0.25, down=0.25), {}, moves, 0.02)
-    assert 0.0 < score(Forecast(up=0.0, flat=0.0, down=1.0), {}, moves, 0.02) < honest < 1.0
 
 
 def test_ppo_of_stable_baselines_learns_in_the_environment(example: Callable[[str], ModuleType]) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 import cryptosentinel as cs
 from backend.builders.market import load_market
+from backend.builders.spans import trained_span
 from backend.builders.teams import load_team
 from backend.config.load import load_config
 from backend.config.schema import TeamConfig
-from backend.evaluation.in_sample import trained_span
 from backend.models.manifest import SAMPLE_TEAM, TeamManifest, read_manifest, sample_team, team_folder, team_name
 from backend.runs.requests import EvaluateRequest
 from backend.store.store import Store
@@ -44,7 +44,7 @@ BEFORE = ["training.shards=1", "training.validation_every=4", "training.validati
 
 def test_it_is_of_its_settings_and_their_market() -> None:
     manifest, preset = read_manifest(SHIPPED), load_config(ROOT / PROVENANCE["settings"], BEFORE)
-    seeds = {"market": preset.market.seed, "nano": preset.nano.seed, "training": preset.training.seed}
+    seeds = {"market": preset.market.seed, "training": preset.training.seed}
     assert PROVENANCE["seeds"] == seeds
     places = {"base": manifest.base, "adapters": manifest.adapters, "trained_on": manifest.trained_on}
     assert manifest == TeamManifest.of(preset, **places)

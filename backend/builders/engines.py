@@ -16,7 +16,7 @@ from backend.config.engine import BudgetConfig, EngineConfig
 from backend.config.plugins import ENGINE, check_own_code, function, guarded
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.conversation.budget import Price
+from cryptosentinel.conversation.budget import FREE, Price
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.endpoint.providers import key_variable_for, provider_at
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cryptosentinel.llm.endpoint.http import CostLimit
     from cryptosentinel.llm.vllm.server import VllmServer
 
-_NO_PRICE = Price()  # of what runs on one's own machines
 # An endpoint counts in its own tokens, we count bytes. English and JSON have three to four bytes a token.
 _BYTES_PER_TOKEN = 3
 _VLLM_RANKS = (16, 32, 64, 128, 256)  # what `--max-lora-rank` of vLLM 0.32 accepts, from its default on
@@ -44,7 +43,7 @@ class LoadedEngine:
     codec: ChatFormat
     context_tokens: int
     model: str
-    price: Price | None = _NO_PRICE
+    price: Price | None = FREE
     knows_tools: bool = False
     tools_apart: bool = False
 
@@ -126,19 +125,18 @@ def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
     folder = Path(config.model)
     architecture, tokenizer = read_base(folder)
     codec = chat_format(tokenizer, folder, empty_think=config.empty_think, think=think)
-    device = _device(config)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     # Read one at a time where the files hold them as the model has them: no second copy is in memory.
     weights: Mapping[str, torch.Tensor] = weight_files(folder)
     if why_not(architecture) is not None or are_converted(architecture, weight_files(folder)):
         weights = load_model(folder)[0].state_dict()
-    half = config.precision == "bfloat16" or (config.precision == "auto" and device == "cuda")
     engine = LocalEngine(
         codec,
         architecture,
         dict.fromkeys(ROLES, weights),
         version=folder.name,
         device=device,
-        dtype=torch.bfloat16 if half else torch.float32,
+        dtype=torch.bfloat16 if device == "cuda" else torch.float32,  # CPUs without bfloat16 products are slow in it
     )
     positions = positions_of(architecture)
     room = min(config.context_tokens or positions, positions)
@@ -183,19 +181,6 @@ class GuardedEngine:
     def policy_version(self, role: str) -> str:
         """As the engine says it."""
         return str(self._version(role))
-
-
-def _device(config: EngineConfig) -> str:
-    """Where a model of this process answers: on a GPU where there is one, unless the configuration says otherwise."""
-    import torch
-
-    seen = torch.cuda.is_available()
-    if config.device == "cuda" and not seen:
-        raise UserError(
-            f"engine.device = cuda, but torch {torch.__version__} sees no GPU: use engine.device = cpu, or install a "
-            "CUDA build of torch and check the driver (nvidia-smi)"
-        )
-    return "cuda" if seen and config.device != "cpu" else "cpu"
 
 
 def _at_an_endpoint(config: EngineConfig, budget: BudgetConfig) -> LoadedEngine:

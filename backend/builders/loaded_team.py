@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from backend.config.schema import SCRIPTED, TeamConfig
-from cryptosentinel.conversation.budget import Budget
+from cryptosentinel.conversation.budget import FREE, Price
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.engine import Engine, Sampling
 from cryptosentinel.llm.scripted import ScriptedEngine
@@ -19,13 +19,13 @@ UNMASKED = ", unmasked"  # added to the name of a team that sees the real symbol
 
 @dataclass(frozen=True)
 class LoadedTeam:
-    """A team that is ready to decide, and the budget of its model calls in a backtest. `replayed`: its answers are
-    those of a recording. `notes`: what was chosen for it, for the reader of its results."""
+    """A team that is ready to decide, and the price of its model; None where that is not known. `replayed`: its
+    answers are those of a recording. `notes`: what was chosen for it, for the reader of its results."""
 
     name: str
     team: Team
     engine: Engine
-    budget: Budget = field(default_factory=Budget)
+    price: Price | None = FREE
     replayed: bool = False
     notes: tuple[str, ...] = ()
 
@@ -56,18 +56,14 @@ def team_settings(
     return TeamSettings(
         horizon_bars=config.horizon_bars,
         mask_symbols=config.mask_symbols,
-        headlines=config.headlines,
         prompts="full" if full else "short",
         schemas_in_prompt=full and not tools_apart,
-        memory=config.memory,
         roles=config.roles,
         inherit_tools=config.inherit_tools,
         portfolio=config.portfolio,
         retries=config.retries,
         question_price_bps=config.question_price,
-        veto=config.veto,
         tools=config.tools,
-        timing_in_words=config.timing_in_words,
         pooled_trend=config.pooled_trend,
         context_tokens=context_tokens,
         sampling=Sampling(

@@ -69,7 +69,7 @@ def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
             "which names their folder, and give that folder as market.data"
         )
     if config.data:
-        market = Catalog(config.data).load(
+        return Catalog(config.data).load(
             config.symbols or None,
             config.timeframe,
             start=parse_time(config.start) if config.start else None,
@@ -79,8 +79,6 @@ def load_market(config: MarketConfig, costs: CostsConfig) -> Market:
             funding_dir=Path(config.funding_dir) if config.funding_dir else None,
             news_path=Path(config.news) if config.news else None,
         )
-        kind = config.instrument
-        return replace(market, kinds=dict.fromkeys(market.symbols, kind)) if kind else market
     symbols = config.symbols or tuple(f"{letter * 3}USDT" for letter in "ABCDEFGHIJKLMNOPQRST"[: config.coins])
     return generate(
         SyntheticConfig(
@@ -173,9 +171,7 @@ def venue_of(config: Config, market: Market) -> Venue:
             )
         finer = Catalog(root).beside(market, settings.finer, config.costs.half_spread_bps)
     rules = _rules(settings.rules, root, market)
-    if config.market.instrument:
-        rules = {symbol: replace(one, kind=config.market.instrument) for symbol, one in rules.items()}
-    return Venue(rules=rules, isolated=leverages, finer=finer, mark=_mark(settings.mark, root, market, finer))
+    return Venue(rules=rules, isolated=leverages, finer=finer, mark=_mark(root, market, finer))
 
 
 def describe_costs(costs: Costs, market: Market) -> str:
@@ -211,7 +207,7 @@ def describe_carry(account: Account, market: Market, window: Window | None = Non
     for kind in ("spot", None):
         named = [one.symbol for one in carried if one.kind == kind]
         if named:
-            what = "as spot" if kind else "as spot, since nothing states what they are (market.instrument does)"
+            what = "as spot" if kind else "as spot, since nothing states what they are (instruments.json does)"
             parts.append(f"{', '.join(named)} {what}: {100 * costs.borrow_rate:g} % a year on what is borrowed")
     for one in carried:
         if one.unfunded_bars:
@@ -315,22 +311,18 @@ def _rules(named: str, root: Path | None, market: Market) -> dict[str, SymbolRul
     return {symbol: known[symbol] for symbol in market.symbols if symbol in known}
 
 
-def _mark(named: str, root: Path | None, market: Market, finer: Market | None) -> Market | None:
-    """Mark-price bars on the grid that fills are decided on. Where there are none, the trade price stands in."""
-    if named == NONE:
+def _mark(root: Path | None, market: Market, finer: Market | None) -> Market | None:
+    """Mark-price bars beside the bars, on the grid that fills are decided on. Where there are none, the trade price
+    stands in."""
+    if root is None or not (folder := root / _MARK_FOLDER).is_dir():
         return None
-    folder = Path(named) if named else None if root is None else root / _MARK_FOLDER
-    if folder is None or not (named or folder.is_dir()):
-        return None
-    if not folder.is_dir():
-        raise DataError(f"{folder}: there is no such folder of mark-price bars; name another, or venue.mark='none'")
     traded = market if finer is None else _inside(market, finer)
     try:
         mark = Catalog(folder).beside(market, traded.timeframe)
     except DataError as error:
         raise DataError(
-            f"{error}. Mark prices must be as fine as the bars that fills are decided on; "
-            f"venue.mark='none' leaves them out"
+            f"{error}. Mark prices must be as fine as the bars that fills are decided on: move {folder} away to leave "
+            "them out"
         ) from None
     absent = np.isnan(mark.close)
     filled = {name: np.where(absent, getattr(traded, name), getattr(mark, name)) for name in _PRICES}

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from backend.config.plugins import REWARD, ROLE, SCORE, TOOL, function, guarded, installed, loaded, of_role, plugin
+from backend.config.plugins import REWARD, ROLE, TOOL, function, guarded, installed, loaded, of_role, plugin
 from backend.config.schema import Config
 from backend.config.training import TrainingConfig
 from cryptosentinel.agents.registry import ROLES, register, register_tool
-from cryptosentinel.agents.role import ExpertScore, SubAgent, Tool
+from cryptosentinel.agents.role import SubAgent, Tool
 from cryptosentinel.protocol.tool_calls import Arguments
 from simulator.arrays import FloatArray
 from simulator.errors import UserError
@@ -48,30 +48,6 @@ def reward_of(config: TrainingConfig) -> Reward | None:
         return _score_between(call(net_returns.copy(), volatility), f"the reward {name}")
 
     return reward
-
-
-def scores_of(config: Config) -> dict[str, ExpertScore]:
-    """The user's own expert scores, by the role that they score. Raises `UserError`, and so do they where what they
-    give is no score."""
-    scores: dict[str, ExpertScore] = {}
-    for text in config.training.scores:
-        role, name = of_role(text, "training.scores")
-        if role not in config.team.roles:
-            raise UserError(
-                f"training.scores names {role}, which is no sub-agent of the team: take it out, or into team.roles "
-                "(the manager has no expert score; see training.reward)"
-            )
-        if role in scores:
-            raise UserError(f"training.scores names {role} twice: leave one out")
-        scores[role] = _checked_score(function(SCORE, name), name)
-    return scores
-
-
-def _checked_score(call: Callable[..., Any], name: str) -> ExpertScore:
-    def score(answer: Any, asked: Any, moves: FloatArray, volatility: float) -> float:
-        return _score_between(call(answer, asked, moves, volatility), f"the score {name}")
-
-    return score
 
 
 def _score_between(value: Any, what: str) -> float:

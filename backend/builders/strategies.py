@@ -14,7 +14,15 @@ from typing import Any
 
 from backend import TOP_PACKAGES
 from backend.config.base import suggestion
-from backend.config.plugins import STRATEGY, describe_failure, imported_attribute, installed, loaded, remember
+from backend.config.plugins import (
+    STRATEGY,
+    as_module,
+    describe_failure,
+    imported_attribute,
+    installed,
+    loaded,
+    remember,
+)
 from simulator import strategies
 from simulator.backtest.run import Strategy
 from simulator.errors import UserError
@@ -46,13 +54,14 @@ def named_strategies() -> dict[str, type[Strategy]]:
 
 
 def named_strategy(text: str) -> NamedStrategy:
-    """The strategy `text`: the name of one, of the simulator or installed as a plug-in, or `module:attribute`, and
-    behind another colon arguments for it, as `ema_cross:fast=10,slow=50`.
+    """The strategy `text`: the name of one, of the simulator or installed as a plug-in, or `module:attribute` (also
+    `file.py:attribute`), and behind another colon arguments for it, as `ema_cross:fast=10,slow=50`.
 
     The module is looked for in the current folder first. The attribute is a class or a function, and is called with
     these arguments alone. Raises `UserError` for anything that makes no strategy.
     """
     known = named_strategies()
+    text = as_module(text)
     name, _, arguments = text.partition(":")
     if arguments and (name in known or ("=" in arguments and installed(STRATEGY.group, name))):
         return with_arguments(named_strategy(name), arguments)

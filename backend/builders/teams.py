@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from backend.builders.engines import LoadedEngine, load_engine, served_engine
 from backend.builders.loaded_team import LoadedTeam, scripted_team, team_settings
 from backend.builders.plugins import load_plugins
-from backend.config.engine import EngineConfig
 from backend.config.schema import PROMPTED, SCRIPTED, Config, TeamConfig, model_named
 from backend.models.manifest import read_manifest, team_folder, team_name
 from backend.policies.temporary import temporary_folder
@@ -40,16 +39,16 @@ def model_team(
     codec: ChatFormat,
     config: TeamConfig,
     temperature: float,
-    engine: EngineConfig,
+    precision: str,
 ) -> LoadedTeam:
-    """A team that uses the current weights of the policies, on our own decoder: in float32, unless `engine.precision`
-    asks for bfloat16."""
+    """A team that uses the current weights of the policies, on our own decoder: in float32, unless `precision`
+    (`training.precision`) is bfloat16."""
     import torch
 
     from cryptosentinel.llm.architecture import positions_of
     from cryptosentinel.llm.local.engine import LocalEngine
 
-    dtype = torch.bfloat16 if engine.precision == "bfloat16" else torch.float32
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     decoder = LocalEngine(codec, policies.base_config, {}, device=policies.hardware.device, dtype=dtype)
     for role in policies.roles:
         decoder.set_weights(role, policies.merged_state(role), policies.version(role))
@@ -96,7 +95,7 @@ def configured_team(name: str, config: Config, *, trained: bool = True) -> Loade
     known = config.budget.price(model, price)
     if config.engine.at_endpoint and config.budget.max_cost and known is not None and known != Price():
         notes.append(f"{loaded.name}: its requests may cost {config.budget.max_cost:g} in all (budget.max_cost)")
-    return replace(loaded, team=team, budget=config.budget.budget(model, price), notes=tuple(notes))
+    return replace(loaded, team=team, price=known, notes=tuple(notes))
 
 
 def _on_constraints(loaded: LoadedTeam, trouble: str | None) -> str:
@@ -151,7 +150,7 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         for role in policies.roles:
             adapter = export_adapter(policies, role, exported / policies.version(role))
             served.engine.publish(role, adapter.version, adapter.folder)
-    working = manifest.team.model_copy(update={"memory": config.team.memory, "tools": config.team.tools})
+    working = manifest.team.model_copy(update={"tools": config.team.tools})
     return team_over(_label(folder, trained), served, working, manifest.model.temperature), served.model, Price()
 
 
@@ -162,8 +161,8 @@ def _label(folder: Path, trained: bool) -> str:
 def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str = "") -> LoadedTeam:
     """`scripted`, or the folder of a training run; with `trained` False the team as the run began.
 
-    The scripted team uses `config`. A trained team keeps the settings it was trained with, except `memory`, which
-    training never uses, and `tools`, which only the user may name. `base` is the user's name of a base model that
+    The scripted team uses `config`. A trained team keeps the settings it was trained with, except `tools`, which
+    only the user may name. `base` is the user's name of a base model that
     does not lie in the team's folder. Raises `UserError` for a folder that holds no team.
     """
     if name == SCRIPTED:
@@ -186,7 +185,7 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str 
     weights = manifest.weights(trained=trained)
     if weights is not None:
         load_versions(policies, folder / weights)
-    given = {"memory": config.memory, "tools": config.tools}
+    given = {"tools": config.tools}
     settings = with_prompts_for(manifest.team.model_copy(update=given), policies_base)
     temperature = manifest.model.temperature
-    return model_team(_label(folder, trained), policies, codec, settings, temperature, manifest.engine)
+    return model_team(_label(folder, trained), policies, codec, settings, temperature, manifest.model.precision)

@@ -215,7 +215,7 @@ def _print_kinds(catalog: Path, kinds: Mapping[str, StatedKind]) -> None:
     if unknown:
         console.print(
             f"note: nothing states whether {', '.join(unknown)} are spot or perpetual, so shorts and borrowed cash pay"
-            " costs.borrow_rate; say it with --instrument, or as market.instrument in the configuration",
+            " costs.borrow_rate; say it with --instrument, or in instruments.json beside the bars",
             soft_wrap=True,
         )
 

@@ -111,18 +111,6 @@ class RecordOptions:
     runs: RunsOption = RUNS
 
 
-def arguments_of(group: Any) -> list[str]:
-    """The options of a group as they are typed, those that have their default left out."""
-    arguments: list[str] = []
-    for field in fields(group):
-        value = getattr(group, field.name)
-        if value != field.default and value is not None:
-            option = f"--{field.name.rstrip('_').replace('_', '-')}"
-            for one in value if isinstance(value, list) else [value]:
-                arguments += [option, str(one)]
-    return arguments
-
-
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the fields of its dataclass parameters as options of their own."""
     groups: dict[str, Any] = {}

@@ -161,7 +161,7 @@ def train(
 
 def request_from_paper(session: str, request: TrainRequest, recorded: RecordOptions) -> TrainRequest:
     """`request` on the data of a session in the store. Raises `UserError` as `train_request_of` does."""
-    from backend.paper.review.training_data import train_request_of
+    from backend.paper.training_data import train_request_of
     from backend.store.run_record import store_at
 
     with store_at(recorded.store) as store:

@@ -8,9 +8,8 @@ from pydantic import Field, JsonValue, model_validator
 
 from backend.config.base import Section
 from backend.config.prices import shipped_price
-from cryptosentinel.conversation.budget import Budget, Price, SpendingLimits
+from cryptosentinel.conversation.budget import Price
 from cryptosentinel.llm.endpoint.providers import AUTOMATIC, PROVIDERS, Provider, ProviderName, is_loopback, provider_at
-from simulator.errors import UserError
 
 Money = Annotated[float, Field(ge=0.0, le=1e6)]
 # Fields of a request that settings and the team decide, or that would hold a secret.
@@ -50,14 +49,6 @@ class EngineConfig(Section):
     )
     extra_body: dict[str, JsonValue] = Field(
         default_factory=dict, description='endpoint: further fields of each request, as {reasoning_effort = "low"}'
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="local: where `model` answers; auto: on a GPU if torch sees one, else on the CPU"
-    )
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto",
-        description="local: numbers of what answers; auto: `model` bfloat16 on a GPU, float32 on a CPU; a team that "
-        "is trained float32",
     )
     python: str = Field("", description="vllm: the Python that has vLLM, to start a server with; empty: this one")
     gpu_share: float = Field(
@@ -110,9 +101,6 @@ class EngineConfig(Section):
         reserved = next((name for name in self.extra_body if name in _RESERVED), None)
         if reserved is not None:
             raise ValueError(f"extra_body.{reserved} is decided by other settings: leave it out")
-        for key in ("device", "precision"):
-            if getattr(self, key) != "auto" and self.kind != "local":
-                raise ValueError(f"{key} is of kind = local, not of kind = {self.kind}: leave {key} out")
         if self.gpu_share and (self.kind != "vllm" or self.url):
             raise ValueError(
                 f"gpu_share = {self.gpu_share:g} is of a vLLM server that is started here, but "
@@ -150,19 +138,9 @@ class EngineConfig(Section):
         return shipped_price(there.name, model) if own and there is not None else None
 
 
-Limits = dict[Literal["calls", "tokens", "seconds", "money"], Annotated[float, Field(ge=0.0, le=1e12)]]
-
-
 class BudgetConfig(Section):
-    """What thinking may cost in a backtest: where nothing is left, decisions are *no change*. Days are the market's."""
+    """What thinking costs, and may cost."""
 
-    decision: Limits = Field(
-        default_factory=dict,
-        description="limits of one decision, any of calls, tokens (read and sampled), seconds (of waiting) and money "
-        "(in quote currency, by `budget.prices`); what may pass one of tokens or money is not asked",
-    )
-    day: Limits = Field(default_factory=dict, description="the same of one day")
-    run: Limits = Field(default_factory=dict, description="the same of the whole run of one team")
     prices: dict[str, tuple[Money, Money, Money]] = Field(
         default_factory=dict,
         description="by model: quote currency per million tokens read, read from the cache, and sampled; before the "
@@ -180,25 +158,3 @@ class BudgetConfig(Section):
         """The user's own price of a model, or else the `shipped` one; None where neither is known."""
         stated = self.prices.get(model)
         return shipped if stated is None else Price(*stated)
-
-    def budget(self, model: str, shipped: Price | None) -> Budget:
-        """The budget of a team that thinks with `model`, whose price is the user's or else the `shipped` one.
-
-        Raises `UserError` for a limit on money without a price.
-        """
-        own, price = self.prices.get(model), self.price(model, shipped)
-        spans = {"decision": self.decision, "day": self.day, "run": self.run}
-        limited = [name for name, span in spans.items() if span.get("money")]
-        # What runs on one's own machines has the price 0, under which the limit would never be reached.
-        if limited and (price is None or (own is None and price == Price())):
-            raise UserError(
-                f"budget.{limited[0]}.money is set, but no price of the model '{model}' is known: add "
-                f'"{model}" = [read, cached, sampled] to [budget.prices], or leave the limit out'
-            )
-        return Budget(_limits(self.decision), _limits(self.day), _limits(self.run), price)
-
-
-def _limits(span: Limits) -> SpendingLimits:
-    """As the team knows them; 0 is no limit."""
-    calls, tokens = int(span.get("calls", 0)), int(span.get("tokens", 0))
-    return SpendingLimits(calls, tokens, span.get("seconds", 0.0), span.get("money", 0.0))

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from backend.config.base import Fraction, Names, Section
 from simulator.errors import DataError
-from simulator.exchange.costs import Costs, FeeTier
+from simulator.exchange.costs import Costs
 from simulator.folders import named_data
 from simulator.market.timeframes import HALF_SPREAD_BPS, TIMEFRAMES
 from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, KIND, NEWS_ACCURACY, TIMEFRAME, Knowledge
@@ -40,9 +40,6 @@ class MarketConfig(Section):
     )
     resample: Literal["", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8h", "12h", "1d", "3d", "1w"] = Field(
         "", description="timeframe to decide on, a multiple of `timeframe`; empty: the same"
-    )
-    instrument: Literal["", "spot", "perpetual"] = Field(
-        "", description="what all symbols are, where the data does not say or says it wrongly; empty: as it says"
     )
     funding_dir: str = Field("", description="folder of funding files; empty: look beside the bars")
     news: str = Field("", description="Parquet file of dated headlines; empty: look beside the bars")
@@ -112,11 +109,6 @@ class CostsConfig(Section):
         le=0.01,
         description="fee of what rested in the book, as a fraction; a rebate is negative",
     )
-    fee_tiers: tuple[tuple[float, ...], ...] = Field(
-        (),
-        description="fees by traded volume of the last 30 days, instead of the two above: "
-        "[[0, maker, taker], [volume, maker, taker], ...]",
-    )
     half_spread_bps: float = Field(
         HALF_SPREAD_BPS, ge=0.0, le=200.0, description="half the spread in basis points, for data that has no spread"
     )
@@ -148,9 +140,6 @@ class CostsConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for tier in self.fee_tiers:
-            if len(tier) != 3:
-                raise ValueError(f"fee tier {list(tier)}: write three numbers, [volume, maker fee, taker fee]")
         try:
             self.costs()
         except DataError as error:
@@ -163,7 +152,6 @@ class CostsConfig(Section):
         return Costs(
             taker_fee=self.taker_fee,
             maker_fee=self.maker_fee,
-            fee_tiers=tuple(FeeTier(*tier) for tier in self.fee_tiers),
             impact=self.impact,
             participation=self.participation or None,
             latency_bars=self.latency_bars,
@@ -182,9 +170,6 @@ class VenueConfig(Section):
     )
     finer: Literal["", "1m", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8h", "12h", "1d"] = Field(
         "", description="finer bars that decide what came first inside a bar, where there are some; empty: none"
-    )
-    mark: str = Field(
-        "", description="folder of mark-price bars; empty: the folder mark beside the bars, if it is there; 'none'"
     )
 
     @model_validator(mode="after")

@@ -6,7 +6,6 @@
 | strategy | `cryptosentinel.strategies` | wherever a team is named |
 | tool | `cryptosentinel.tools` | `team.tools` |
 | reward | `cryptosentinel.rewards` | `training.reward` |
-| score | `cryptosentinel.scores` | `training.scores` |
 | recipe | `cryptosentinel.recipes` | `training.recipe` |
 | credit | `cryptosentinel.credits` | `training.credit` |
 | engine | `cryptosentinel.engines` | `engine.plugin` |
@@ -56,14 +55,13 @@ STRATEGY = PluginKind(
 )
 TOOL = PluginKind("tool", "cryptosentinel.tools", "my_module:TOOL", "a cryptosentinel.Tool")
 REWARD = PluginKind("reward", "cryptosentinel.rewards", "my_module:reward", "a function (net_returns, volatility)")
-SCORE = PluginKind("score", "cryptosentinel.scores", "my_module:score", "a function (answer, asked, moves, volatility)")
 ENGINE = PluginKind("engine", "cryptosentinel.engines", "my_module:engine", "a function (settings, codec)")
 DATA_SOURCE = PluginKind(
     "source", "cryptosentinel.sources", "my_module:load", "a function without arguments that gives a market or tables"
 )
 RECIPE = PluginKind("recipe", "cryptosentinel.recipes", "my_module:MyRecipe", "a subclass of recipes.Recipe")
 CREDIT = PluginKind("credit", "cryptosentinel.credits", "my_module:MyCredit", "a class with shares(value, players)")
-PLUGIN_KINDS = (ROLE, STRATEGY, TOOL, REWARD, SCORE, ENGINE, DATA_SOURCE, RECIPE, CREDIT)
+PLUGIN_KINDS = (ROLE, STRATEGY, TOOL, REWARD, ENGINE, DATA_SOURCE, RECIPE, CREDIT)
 
 
 @dataclass(frozen=True)
@@ -189,6 +187,14 @@ def imported_attribute(text: str, what: str, example: str) -> tuple[ModuleType, 
             f"module '{module_name}' cannot be imported: {describe_failure(error)}; mend it first"
         ) from error
     return module, getattr(module, attribute, None)
+
+
+def as_module(text: str) -> str:
+    """`folder/file.py:NAME` as `folder.file:NAME`; any other text as it is."""
+    file, colon, rest = text.partition(":")
+    if not colon or not file.endswith(".py"):
+        return text
+    return f"{file.removeprefix('./').removesuffix('.py').replace('/', '.')}:{rest}"
 
 
 def describe_failure(error: Exception) -> str:

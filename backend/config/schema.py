@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from backend.config.base import Fraction, Names, Rate, Section, suggestion
 from backend.config.engine import BudgetConfig, EngineConfig
-from backend.config.gate import GateConfig
 from backend.config.market import CostsConfig, MarketConfig, VenueConfig
 from backend.config.training import TrainingConfig
 from cryptosentinel.teachers import Teacher
 from simulator.errors import UserError
-from simulator.market.timeframes import parse_time
 
 SCRIPTED = "scripted"
 PROMPTED = "model"  # a model that was not trained here: only its prompts say what to do
@@ -49,20 +47,12 @@ class GuardConfig(Section):
 
     max_exposure: float = Field(1.0, gt=0.0, le=10.0, description="cap on |notional| / equity of one symbol")
     max_gross_exposure: float = Field(1.0, gt=0.0, le=10.0, description="cap on the sum of |notional| / equity")
-    max_orders: int = Field(12, ge=1, le=1000, description="orders per decision")
     max_drawdown: float = Field(0.5, gt=0.0, le=1.0, description="from this drawdown on, `on_loss` happens")
     daily_loss: float = Field(0.2, gt=0.0, le=1.0, description="from this loss in a UTC day on, `on_loss` happens")
     on_loss: Literal["flatten", "freeze"] = Field(
-        "flatten", description="close all positions and stay flat, or let positions only shrink while the loss stands"
-    )
-    daily_loss_pause_hours: float = Field(
-        24.0, gt=0.0, le=8760.0, description="hours flat after `daily_loss`, at least until the UTC day is over"
-    )
-    drawdown_pause_hours: float = Field(
-        0.0,
-        ge=0.0,
-        le=87_600.0,
-        description="hours flat after `max_drawdown`, which then counts anew; 0: to the end of the run",
+        "flatten",
+        description="close all positions and stay flat, after a day's loss for 24 hours and at least until the UTC day "
+        "is over, after a drawdown to the end of the run; or let positions only shrink while the loss stands",
     )
     max_daily_turnover: float = Field(
         8.0,
@@ -70,30 +60,7 @@ class GuardConfig(Section):
         le=10_000.0,
         description="cap on the notional traded in 24 hours / equity, closing what is held included; 0: none",
     )
-    max_stale_bars: int = Field(
-        3, ge=1, le=1000, description="without a bar for so long a symbol's position may only shrink"
-    )
     max_net_exposure: float = Field(0.0, ge=0.0, le=10.0, description="cap on |sum of notional| / equity; 0: none")
-    max_order_rate: int = Field(
-        0, ge=0, le=1_000_000, description="orders in `rate_hours`, the last kept for closings; from 2 on, 0: any"
-    )
-    rate_hours: float = Field(24.0, gt=0.0, le=8760.0, description="hours over which `max_order_rate` counts")
-    shutdown_drawdown: float = Field(
-        1.0, gt=0.0, le=1.0, description="from this drawdown on all is closed and nothing opens again; 1: never"
-    )
-    price_band: float = Field(
-        0.0, ge=0.0, le=1.0, description="how far prices of an order may be from the last close, as a share; 0: any"
-    )
-    max_order_notional: float = Field(0.0, ge=0.0, le=1e12, description="cap on one order, in quote currency; 0: none")
-    max_symbol_notional: float = Field(
-        0.0, ge=0.0, le=1e12, description="cap on the position of one symbol, in quote currency; 0: none"
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.max_order_rate == 1:
-            raise ValueError("max_order_rate = 1 lets nothing open, as a closing must fit too; give 2 or more, or 0")
-        return self
 
 
 class TeamConfig(Section):
@@ -102,10 +69,6 @@ class TeamConfig(Section):
     horizon_bars: int = Field(18, ge=1, le=1000, description="bars over which a decision is judged")
     decide_every: int = Field(6, ge=1, le=1000, description="bars between two decisions in an evaluation")
     mask_symbols: bool = Field(True, description="show neutral names and no dates, so that memory of them cannot help")
-    headlines: Literal["masked", "withheld", "shown"] = Field(
-        "masked",
-        description="of news while names are masked: text with all names replaced, no text, or only coins replaced",
-    )
     roles: Names = Field(
         ("market_analyst", "risk_analyst", "trader"), description="sub-agents that the manager may ask, as 'A,B'"
     )
@@ -128,27 +91,16 @@ class TeamConfig(Section):
         le=100.0,
         description="basis points of equity that a question to a sub-agent costs in the reward; the manager is told",
     )
-    timing_in_words: bool = Field(
-        False,
-        description="the manager reads of Trader's plan a word, now or later, before its numbers, which a small model "
-        "does not heed",
-    )
     pooled_trend: bool = Field(
         False,
         description="get_trend reads the returns of the market's other coins too, whose drifts turn together; false: "
         "the coin's own alone",
-    )
-    veto: bool = Field(
-        True, description="RiskAnalyst's verdicts cap the position; false, as a control: they are advice"
     )
     retries: int = Field(
         0,
         ge=0,
         le=5,
         description="malformed turns of a conversation that get an error message; one more ends it",
-    )
-    knowledge_cutoff: str = Field(
-        "", description="day up to which the model may have read the news, UTC, as 2024-06-30; empty: not known"
     )
     prompts: Literal["auto", "short", "full"] = Field(
         "auto",
@@ -168,12 +120,6 @@ class TeamConfig(Section):
         le=65_536,
         description="tokens for the thought of a model that answers here or on vLLM, beside its answer; 0: it does not "
         "think; at an endpoint a model that thinks has 8,192 by itself",
-    )
-    memory: int = Field(
-        0,
-        ge=0,
-        le=100,
-        description="lessons of its earlier decisions the manager reads in a backtest; never in training",
     )
 
     def answer_tokens(self, full: bool) -> int:
@@ -203,24 +149,12 @@ class TeamConfig(Section):
             raise ValueError(f"no thought fits into {tokens} tokens; give {LEAST_THOUGHT} or more, or 0")
         return tokens
 
-    @field_validator("knowledge_cutoff")
-    @classmethod
-    def _day(cls, day: str) -> str:
-        if day:
-            try:
-                parse_time(day)
-            except UserError as error:
-                raise ValueError(str(error)) from error
-        return day
-
 
 class NanoConfig(Section):
     """The small model that the project makes from its own teacher's transcripts."""
 
-    vocab_size: int = Field(1280, ge=300, le=50_000, description="entries of the BPE tokenizer")
     hidden_size: int = Field(128, ge=16, le=2048, multiple_of=16, description="width of the model")
     layers: int = Field(4, ge=1, le=48, description="number of layers")
-    intermediate_size: int = Field(384, ge=16, le=8192, description="width of the MLPs")
     decisions: int = Field(2500, ge=10, le=1_000_000, description="decisions to transcribe for the warm start")
     teacher_share: Fraction = Field(0.3, description="share of decisions that follow the teacher; others are random")
     teacher: Teacher = Field(
@@ -230,9 +164,7 @@ class NanoConfig(Section):
         "whom it asks, and asks for full positions",
     )
     steps: int = Field(700, ge=1, le=1_000_000, description="steps of the warm start")
-    batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step of the warm start, with padding")
     learning_rate: Rate = Field(3e-3, description="learning rate of the warm start")
-    seed: int = Field(11, ge=0, le=2**31 - 1, description="seed of weights, transcripts and batches")
 
 
 class EvaluationConfig(Section):
@@ -240,7 +172,6 @@ class EvaluationConfig(Section):
 
     windows: int = Field(24, ge=2, le=10_000, description="held-out windows")
     decisions_per_window: int = Field(8, ge=1, le=10_000, description="decisions in each window")
-    bootstrap_samples: int = Field(5000, ge=100, le=1_000_000, description="resamples behind the 95 % interval")
     states: int = Field(
         0,
         ge=0,
@@ -248,8 +179,6 @@ class EvaluationConfig(Section):
         description="held-out states of a simulated market on which the likeliest decisions of the trained team, its "
         "beginning and its teacher are scored over common scenarios; 0: none",
     )
-    scenario_paths: int = Field(256, ge=1, le=100_000, description="scenarios of each of these states")
-    seed: int = Field(3, ge=0, le=2**31 - 1, description="seed of sampling, resamples and random baselines")
     baselines: Names = Field(
         ("hold", "flat", "equal_weight", "always_short", "sma_cross", "volatility_target", "matched_random", "oracle"),
         description="strategies to compare with, as a list or 'a,b'; the oracle only where the truth is known",
@@ -271,13 +200,9 @@ class SftConfig(Section):
 
     states: int = Field(600, ge=2, le=1_000_000, description="states of the training part that are rolled out")
     rollouts: int = Field(4, ge=1, le=256, description="K: conversations of each source on the same state and question")
-    validation_share: Fraction = Field(0.1, description="share of the states that only the imitation loss is taken on")
     steps: int = Field(300, ge=1, le=1_000_000, description="steps of the supervised training of each role")
-    batch_tokens: int = Field(2048, ge=256, le=1_000_000, description="tokens per step, with padding")
     learning_rate: Rate = Field(2e-3, description="learning rate")
     score_states: int = Field(400, ge=2, le=100_000, description="states of a held-out score")
-    score_samples: int = Field(4, ge=1, le=256, description="answers of each role to a state in a held-out score")
-    seed: int = Field(5, ge=0, le=2**31 - 1, description="seed of states, sampling, batches and resamples")
 
 
 class StoreConfig(Section):
@@ -311,12 +236,6 @@ class PaperConfig(Section):
         0.0, ge=0.0, le=1e6, description="how much faster than real time recorded data comes; 0: as fast as it is used"
     )
     history_bars: int = Field(500, ge=130, le=100_000, description="bars that are known before the first decision")
-    snapshot_bars: int = Field(
-        500,
-        ge=50,
-        le=100_000,
-        description="bars after which the session forgets what it needs no more, and notes where it stands",
-    )
     grace_seconds: float = Field(
         5.0, ge=0.0, le=600.0, description="how long after its close a bar waits for symbols that have not come"
     )
@@ -325,12 +244,6 @@ class PaperConfig(Section):
         gt=0.0,
         le=86_400.0,
         description="seconds of real time after which a model that still thinks is left; the decision is no change",
-    )
-    metrics_port: int = Field(
-        0, ge=0, le=65_535, description="port of /metrics and /health, on this machine only; 0: none"
-    )
-    on_kill: Literal["flatten", "freeze"] = Field(
-        "flatten", description="what the kill switch does: close everything, or withdraw what waits and keep positions"
     )
 
     @field_validator("broker")
@@ -343,23 +256,6 @@ class PaperConfig(Section):
                 "keeps a mistake from costing any"
             )
         return broker
-
-
-class SeedsConfig(Section):
-    """Seeds that are set apart."""
-
-    confirm: tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...] = Field(
-        (),
-        description="seeds of generated markets that are kept for a headline: nothing is tuned on them. train, sft "
-        "and demo refuse them, and an experiment reads them with seeds = 'confirm' alone",
-    )
-
-    @field_validator("confirm")
-    @classmethod
-    def _each_once(cls, confirm: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(confirm)) < len(confirm):
-            raise ValueError("a seed is named twice")
-        return confirm
 
 
 class PluginsConfig(Section):
@@ -381,11 +277,9 @@ class Config(Section):
     nano: NanoConfig = Field(default_factory=NanoConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
-    gate: GateConfig = Field(default_factory=GateConfig)
     sft: SftConfig = Field(default_factory=SftConfig)
     paper: PaperConfig = Field(default_factory=PaperConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)
-    seeds: SeedsConfig = Field(default_factory=SeedsConfig)
     plugins: PluginsConfig = Field(default_factory=PluginsConfig)
 
     @model_validator(mode="after")
@@ -407,14 +301,21 @@ class Config(Section):
             )
         return self
 
-    def check_seeds(self) -> None:
-        """Raise `ConfigError` where the market is one that is kept for a headline (`seeds.confirm`): whoever tunes on
-        it can show nothing with it."""
-        if not (self.market.data or self.market.source) and self.market.seed in self.seeds.confirm:
-            raise ConfigError(
-                f"market.seed = {self.market.seed} is one of seeds.confirm, the markets that are kept for a headline "
-                "and that nothing is tuned on: choose another, or run an experiment with seeds = 'confirm'"
-            )
+    # Every draw is by `training.seed`; the parts of a run are apart, so that none repeats the draws of another.
+    @property
+    def nano_seed(self) -> int:
+        """Of nano's first weights, transcripts and batches."""
+        return self.training.seed + 10
+
+    @property
+    def sft_seed(self) -> int:
+        """Of the states, the sampling, the batches and the resamples of `sft`."""
+        return self.training.seed + 4
+
+    @property
+    def evaluation_seed(self) -> int:
+        """Of the sampling, the random baseline and the resamples of an evaluation."""
+        return self.training.seed + 2
 
     def coins_of_a_decision(self) -> int:
         """One, or of a portfolio as many as are named or generated; of data without `market.symbols` as many as would

@@ -14,7 +14,6 @@ from backend.config.base import (
     Fraction,
     LoraRank,
     Names,
-    PositionShare,
     Rate,
     RewardWeights,
     Section,
@@ -63,11 +62,6 @@ class TrainingConfig(Section):
     practice_roles: Names = Field(
         (), description="sub-agents that practise on practice_queries, as 'A,B'; empty: all of them"
     )
-    practice_sizes: tuple[PositionShare, ...] = Field(
-        (0.5, 1.0),
-        min_length=1,
-        description="positions on which sub-agents practise, as shares of the largest that a coin may have: one by lot",
-    )
     scenario_paths: int = Field(
         16, ge=1, le=1024, description="synthetic markets: simulated scenarios over which the outcome is averaged"
     )
@@ -89,9 +83,6 @@ class TrainingConfig(Section):
     alignment: Literal["fractional", "duplicate_drop", "none"] = Field(
         "fractional", description="how rollouts with different numbers of sub-agent calls are made comparable"
     )
-    alpha: tuple[Fraction, Fraction] = Field(
-        (0.1, 0.9), description="weights of format and outcome in the manager's reward; their sum is 1"
-    )
     beta: RewardWeights = Field(
         (0.1, 0.4, 0.5),
         description="weights of format, outcome and expert reward in a sub-agent's reward; their sum is 1",
@@ -99,9 +90,6 @@ class TrainingConfig(Section):
     reward: str = Field(
         "",
         description="outcome of your own in place of the squashed return: my_module:reward, or an installed one's name",
-    )
-    scores: Names = Field(
-        (), description="expert scores of your own in place of the roles', as 'market_analyst=my_module:score,...'"
     )
     scale_rewards: bool = Field(
         True, description="divide advantages by the group's sigma; false: do not (arXiv 2503.20783)"
@@ -117,13 +105,7 @@ class TrainingConfig(Section):
         "the pinball score of the loss that it states",
     )
     tail_weight: Fraction = Field(
-        0.0, description="share of the outcome that large losses decide; 0: only the squashed return counts"
-    )
-    tail_loss: float = Field(
-        0.1,
-        gt=0.0,
-        le=0.5,
-        description="loss of equity over the horizon from which that share falls; it is 0 at twice the loss",
+        0.0, description="share of the outcome that losses above 5 % of the equity decide; 0: the squashed return alone"
     )
     invalid_penalty: float = Field(
         0.0,
@@ -176,10 +158,6 @@ class TrainingConfig(Section):
         le=1_000_000,
         description="padded tokens per forward pass: bounds memory, changes no gradient",
     )
-    train_thoughts: bool = Field(
-        True,
-        description="learn the tokens of thoughts too (team.thinking_tokens); off: only the answers that follow them",
-    )
     shards: int = Field(
         1,
         ge=1,
@@ -222,10 +200,8 @@ class TrainingConfig(Section):
                 f"stage1_max_steps = {self.stage1_max_steps} is below stage1_steps = {self.stage1_steps}: "
                 "raise the one or lower the other"
             )
-        for key in ("alpha", "beta"):
-            weights = getattr(self, key)
-            if abs(sum(weights) - 1.0) > 1e-9:
-                yield f"{key} = {list(weights)} sums to {sum(weights):g}; the weights must sum to 1"
+        if abs(sum(self.beta) - 1.0) > 1e-9:
+            yield f"beta = {list(self.beta)} sums to {sum(self.beta):g}; the weights must sum to 1"
         yield from self._role_problems()
         yield from self._unread_problems()
         yield from self._model_problems()
@@ -243,13 +219,10 @@ class TrainingConfig(Section):
     def _unread_problems(self) -> Iterator[str]:
         """Settings that nothing would read."""
         defaults = {name: info.default for name, info in type(self).model_fields.items()}
-        own_scores = {entry.partition("=")[0].strip() for entry in self.scores}
         for key, read, reader in (
             ("practice_roles", self.practice_queries > 0, "practice_queries above 0"),
             ("lr_end", self.stage2_steps > 0, "stage2_steps above 0"),
             ("tail_weight", not self.reward, "reward left empty"),
-            ("advice_weight", "market_analyst" not in own_scores, "no market_analyst in scores"),
-            ("verdict_weight", "risk_analyst" not in own_scores, "no risk_analyst in scores"),
             ("credit", self.pays_outcome(), "a beta that pays for the outcome"),
         ):
             value = getattr(self, key)

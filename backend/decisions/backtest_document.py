@@ -59,7 +59,6 @@ class InferenceCost(RoleInference):
     `priced` is False and the money, which is 0, says nothing."""
 
     roles: dict[str, RoleInference]
-    exhausted: int
     engine: dict[str, Number]
     priced: bool = True
 
@@ -294,12 +293,11 @@ def write_backtest(
 def inference_cost(ledger: Ledger, throughput: Throughput, replayed: bool = False) -> InferenceCost | None:
     """What a team's inference took; None for a team of rules, which has none. How busy the engine was says nothing of
     a team that a recording answers."""
-    if not ledger.run.tokens and not ledger.exhausted:
+    if not ledger.run.tokens:
         return None
     return InferenceCost(
         **asdict(ledger.run),
         roles={role: RoleInference(**asdict(spending)) for role, spending in ledger.roles.items()},
-        exhausted=ledger.exhausted,
-        priced=ledger.budget.price is not None,
+        priced=ledger.price is not None,
         engine={} if replayed else throughput.metrics(),
     )

@@ -79,7 +79,7 @@ def window_tasks(
             BacktestRun(market, window, **account.terms),
             limits,
             derive_seed(seed, window.start),
-            budget=loaded.budget,
+            price=loaded.price,
             thinking_time=thinking_time,
         )
         for window in windows

@@ -32,6 +32,7 @@ from backend.evaluation.compare import (
 )
 from backend.evaluation.trials import record_trial
 from backend.processes import WorkReport
+from backend.statistics.mean_interval import RESAMPLES
 from backend.store.records import EvaluationRecord
 from backend.store.store import Store
 from cryptosentinel.episode import EpisodeResult
@@ -72,11 +73,11 @@ def measure(
     results: dict[str, list[BacktestResult]] = {
         team: [episode.result for episode in of_team] for team, of_team in episodes.items()
     }
-    results |= baselines(evaluation.baselines, market, windows, account, results[TRAINED], evaluation.seed)
+    results |= baselines(evaluation.baselines, market, windows, account, results[TRAINED], config.evaluation_seed)
     document = {
         "windows": len(windows),
         "rows": table(results, episodes),
-        "difference": difference(results, TRAINED, WARM_STARTED, evaluation.bootstrap_samples, evaluation.seed),
+        "difference": difference(results, TRAINED, WARM_STARTED, RESAMPLES, config.evaluation_seed),
         **chained_equity(results, market.interval),
         "venue": venue_record(account, market),
         "unknown_to_training": unknown_to_training(account, thinking != 0.0),
@@ -86,7 +87,7 @@ def measure(
     trained = next(one for one in teams if one.name == TRAINED)
     trials = record_trial(
         store, run, trained, config, market, windows[0].start, windows[-1].stop,
-        every=windows[0].decide_every, seed=evaluation.seed, of=name,
+        every=windows[0].decide_every, seed=config.evaluation_seed, of=name,
     )  # fmt: skip
     document |= {"trials": trials.trials, "looks": trials.looks}
     store.add_evaluation(EvaluationRecord(run, name, 0, document))
@@ -109,7 +110,7 @@ def play_held_out(
             held_out_windows(config, market),
             account_of(config, market),
             limits_of(config.guard),
-            config.evaluation.seed,
+            config.evaluation_seed,
             thinking_time_of(config),
         )
         for team, market in seats

@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from backend.config.gate import OWN_BEGINNING, GateConfig
-from backend.config.schema import EvaluationConfig
 from backend.decisions.document import StoredDecision
 from backend.evaluation.evaluate import TRAINED
-from backend.statistics.mean_interval import mean_interval
+from backend.statistics.mean_interval import RESAMPLES, mean_interval
 
 GATE_RECORD = "gate"  # name of the record
 _LEVEL = 0.95
+OWN_BEGINNING = "warm_started"  # the team as its training began
+RIVALS = (OWN_BEGINNING, "flat")  # whom a team must beat: itself untrained, and doing nothing
+LEAST_WINDOWS = 12  # with fewer an interval of means says little: its own width is not known
 # What the guard does only when a loss limit is passed, or when it fails itself.
-_ENDS_TRADING = frozenset({"max_drawdown", "daily_loss", "shutdown", "guard_error"})
+_ENDS_TRADING = frozenset({"max_drawdown", "daily_loss", "guard_error"})
 
 
 @dataclass(frozen=True)
@@ -61,30 +62,29 @@ class GateVerdict:
 
 
 def judged(
-    gate: GateConfig,
-    evaluation: EvaluationConfig,
+    seed: int,
     held_out: Mapping[str, Any],
     control: Mapping[str, Any] | None,
     decisions: Sequence[StoredDecision],
 ) -> list[GateRule]:
     """The rules on what was measured: the document of `backend.evaluation.evaluate.measure` on the held-out windows,
     what decisions are worth on the no-edge `control` where there is one, and the trained team's decisions."""
-    rules = [_enough_windows(gate, held_out)]
-    rules += [_beats(rival, evaluation, held_out) for rival in gate.better_than]
+    rules = [_enough_windows(held_out)]
+    rules += [_beats(rival, seed, held_out) for rival in RIVALS]
     if control is not None:
         rules.append(_no_luck(control))
     rules.append(_guard_was_idle(decisions))
     return rules
 
 
-def _enough_windows(gate: GateConfig, held_out: Mapping[str, Any]) -> GateRule:
+def _enough_windows(held_out: Mapping[str, Any]) -> GateRule:
     count = int(held_out["windows"])
-    enough = count >= gate.windows
-    advice = "" if enough else f": evaluate with --set evaluation.windows={gate.windows} or more"
-    return GateRule("windows", enough, f"{count} held-out windows, at least {gate.windows} are asked for{advice}")
+    enough = count >= LEAST_WINDOWS
+    advice = "" if enough else f": evaluate with --set evaluation.windows={LEAST_WINDOWS} or more"
+    return GateRule("windows", enough, f"{count} held-out windows, at least {LEAST_WINDOWS} are asked for{advice}")
 
 
-def _beats(rival: str, evaluation: EvaluationConfig, held_out: Mapping[str, Any]) -> GateRule:
+def _beats(rival: str, seed: int, held_out: Mapping[str, Any]) -> GateRule:
     """The lead over `rival` is above 0 by its whole interval."""
     rows, name = held_out["rows"], f"better than {rival}"
     if rival not in rows:
@@ -92,7 +92,7 @@ def _beats(rival: str, evaluation: EvaluationConfig, held_out: Mapping[str, Any]
     gains = np.subtract(rows[TRAINED]["per_window"], rows[rival]["per_window"])
     tried = max(1, int(held_out.get("trials") or 1))
     level = 1.0 - (1.0 - _LEVEL) / tried
-    low, high = mean_interval(gains, evaluation.bootstrap_samples, evaluation.seed, level)
+    low, high = mean_interval(gains, RESAMPLES, seed, level)
     size = f"{100 * gains.mean():+.2f} percentage points a window ({100 * low:+.2f} to {100 * high:+.2f}"
     many = f", {100 * level:.4g} % because {tried} ways of trading were tried on these windows)" if tried > 1 else ")"
     against = "its beginning" if rival == OWN_BEGINNING else rival

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from backend.config.schema import Config
 from backend.evaluation.gate import GateRule
 from backend.evaluation.in_sample import comparable_spans
-from backend.evaluation.memorisation import cutoff_note
 from backend.models.manifest import TeamManifest
 from simulator.backtest.run import Window
 from simulator.market.market import Market
@@ -23,21 +22,11 @@ _NOT_TRAINED_HERE = (
 def held_out_rules(
     manifest: TeamManifest, config: Config, market: Market, windows: Sequence[Window], *, trained_here: bool
 ) -> list[GateRule]:
-    """Whether the `windows` of `market` lie apart from all that the team of `manifest` was trained and selected on, and
-    after what its model may have read. On recorded bars the manifest counts only for a team that was `trained_here`:
-    anybody may have written any other."""
+    """Whether the `windows` of `market` lie apart from all that the team of `manifest` was trained and selected on. On
+    recorded bars the manifest counts only for a team that was `trained_here`: anybody may have written any other."""
     if config.market.data and not trained_here:
-        rules = [GateRule(_NAME, False, _NOT_TRAINED_HERE)]
-    else:
-        rules = [_apart_from_training(manifest, market, windows, config)]
-    cutoff = config.team.knowledge_cutoff or manifest.team.knowledge_cutoff
-    if config.market.data and cutoff:
-        first, last = _time(market, windows[0].start), _time(market, windows[-1].stop)
-        note = cutoff_note("its model", cutoff, first, last)
-        rules.append(
-            GateRule("memory", note is None, note or f"its model knows nothing after {cutoff}, where the windows begin")
-        )
-    return rules
+        return [GateRule(_NAME, False, _NOT_TRAINED_HERE)]
+    return [_apart_from_training(manifest, market, windows, config)]
 
 
 def _apart_from_training(manifest: TeamManifest, market: Market, windows: Sequence[Window], config: Config) -> GateRule:

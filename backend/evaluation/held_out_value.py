@@ -21,7 +21,7 @@ from backend.config.schema import SCRIPTED, Config
 from backend.evaluation.answer import HOLDING, TEACHER
 from backend.evaluation.evaluate import TRAINED, WARM_STARTED
 from backend.evaluation.role_behaviour import joined_behaviours, role_behaviours, shares
-from backend.statistics.mean_interval import mean_interval
+from backend.statistics.mean_interval import RESAMPLES, mean_interval
 from backend.training.algorithm.rewards import Outcome
 from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import Rollout, collect, rollout_settings
@@ -33,6 +33,7 @@ from cryptosentinel.teachers import Teacher
 from simulator.arrays import FloatArray, IntArray
 from simulator.market.market import Market
 
+SCENARIOS = 256  # of each state, common to all teams: the mean of so many is known better than teams differ
 STATES_AT_ONCE = 100  # decided side by side: the engine is busy, and the scenarios of no more are kept
 
 
@@ -73,7 +74,7 @@ def teacher_of(config: Config) -> Teacher:
 def held_out_value(
     config: Config, market: Market, teams: Sequence[LoadedTeam], report: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
-    """What decisions are worth on `evaluation.states` held-out states, each scored over `evaluation.scenario_paths`
+    """What decisions are worth on `evaluation.states` held-out states, each scored over `SCENARIOS`
     scenarios, as `value_document` has it."""
     queries, values = values_in(config, market, teams, report)
     return value_document(config, queries, values)
@@ -98,7 +99,7 @@ def values_in(
 def allowed_above_holding(config: Config, queries: Sequence[Query]) -> float:
     """How much more the best decision given all evidence is worth than to leave all positions as they are, in units of
     the outcome, mean over the states; without the price of questions. Raises `DataError` as `evidence_values` does."""
-    settings = replace(rollout_settings(config, 1), scenario_paths=config.evaluation.scenario_paths)
+    settings = replace(rollout_settings(config, 1), scenario_paths=SCENARIOS)
     return float(np.mean([value.all - value.hold for value in evidence_values(queries, settings)]))
 
 
@@ -107,7 +108,7 @@ def held_out_states(config: Config, market: Market) -> list[Query]:
     part = split(market, config.market, config.team.horizon_bars).held_out
     believed = config.training.model_copy(update={"scenario_source": "beliefs", "states": ""})
     [pool] = pools_of(believed, market, [part], config.team.horizon_bars, gross_limit(config))
-    return pool.draw(config.evaluation.seed, 0, config.evaluation.states, easy=False)
+    return pool.draw(config.evaluation_seed, 0, config.evaluation.states, easy=False)
 
 
 def state_values(
@@ -118,8 +119,7 @@ def state_values(
 ) -> dict[str, StateValues]:
     """What each team decides in each of the states, and what that is worth; also of leaving all positions as they are
     (holding). All are scored over the same scenarios, which are made once a state."""
-    evaluation = config.evaluation
-    settings = replace(rollout_settings(config, 1), scenario_paths=evaluation.scenario_paths)
+    settings = replace(rollout_settings(config, 1), scenario_paths=SCENARIOS)
     scorers = [settings.scorer(query) for query in queries]
     values: dict[str, StateValues] = {}
     for team in teams:
@@ -127,7 +127,7 @@ def state_values(
         def finished(done: int, name: str = team.name) -> None:
             report(f"value of {name}", done, len(queries))
 
-        groups = collect(team.team, team.engine, queries, settings, evaluation.seed, finished, scorers=scorers)
+        groups = collect(team.team, team.engine, queries, settings, config.evaluation_seed, finished, scorers=scorers)
         if isinstance(team.engine, RememberingEngine):
             team.engine.forget()  # what it kept of these conversations helps no other, and is large
         values[team.name] = _values_of([rollout for [rollout] in groups])
@@ -163,7 +163,7 @@ def value_document(
     others = [name for name in (TEACHER, WARM_STARTED, SCRIPTED, HOLDING) if name in values]
     return {
         "states": len(queries),
-        "scenario_paths": evaluation.scenario_paths,
+        "scenario_paths": SCENARIOS,
         "stretches": len(stretches),
         "allowed": allowed,
         "rows": {name: _full_row(config, one, stretches) for name, one in values.items()},
@@ -175,9 +175,8 @@ def value_document(
 
 
 def _full_row(config: Config, values: StateValues, stretches: Sequence[IntArray]) -> dict[str, Any]:
-    evaluation = config.evaluation
     means = [float(values.net_return[positions].mean()) for positions in stretches]
-    interval = mean_interval(means, evaluation.bootstrap_samples, evaluation.seed)
+    interval = mean_interval(means, RESAMPLES, config.evaluation_seed)
     return {**row_of(values), "net_return_ci95": list(interval), "behaviours": shares(values.behaviours)}
 
 
@@ -229,11 +228,10 @@ def _stretches(queries: Sequence[Query], count: int) -> list[IntArray]:
 
 
 def _difference(config: Config, ours: StateValues, other: StateValues, stretches: Sequence[IntArray]) -> dict[str, Any]:
-    evaluation = config.evaluation
     difference: dict[str, Any] = {}
     for key in ("net_return", "outcome"):
         gains = getattr(ours, key) - getattr(other, key)
         means = [float(gains[positions].mean()) for positions in stretches]
         difference[key] = float(np.mean(means))
-        difference[f"{key}_ci95"] = list(mean_interval(means, evaluation.bootstrap_samples, evaluation.seed))
+        difference[f"{key}_ci95"] = list(mean_interval(means, RESAMPLES, config.evaluation_seed))
     return difference

@@ -1,8 +1,7 @@
 """What a team owes to knowing which coin and which time it looks at.
 
-A model that has read about a period may remember how it went. Three guards against believing such a result: the same
-team is played with and without masks, the window is laid beside the day up to which the model may have read, and a note
-says what of the headlines was masked, and how much gets through.
+A model that has read about a period may remember how it went. Two guards against believing such a result: the same
+team is played with and without masks, and a note says what of the headlines was masked, and how much gets through.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ import numpy as np
 
 from backend.statistics.mean_interval import mean_interval
 from cryptosentinel.conversation.headlines import masked_headline
-from cryptosentinel.conversation.masking import MAX_TEXT_CHARS, Headlines
+from cryptosentinel.conversation.masking import MAX_TEXT_CHARS
 from cryptosentinel.protocol.untrusted import clean
 from simulator.backtest.run import BacktestResult
 from simulator.market.coins import COINS, base_coin
 from simulator.market.market import Market
-from simulator.market.timeframes import DAY_MS, format_time, parse_time
+from simulator.market.timeframes import DAY_MS
 
 # Headlines that were drawn and read by hand after the lists and rules were written, and those of them in which every
 # name, date and level was masked whole. A test holds the figures.
@@ -54,20 +53,7 @@ def masking_note(name: str, masked: BacktestResult, unmasked: BacktestResult, se
     )
 
 
-def cutoff_note(name: str, cutoff: str, first: int, last: int) -> str | None:
-    """A warning where the window from `first` to `last` (ms) begins before the model's knowledge ends; None where it
-    does not, or where `cutoff` is empty."""
-    if not cutoff or parse_time(cutoff) <= first:
-        return None
-    known = min(1.0, (parse_time(cutoff) - first) / max(1, last - first))
-    window = f"{format_time(first)} to {format_time(last)} UTC"
-    return (
-        f"{name} may have read about {100 * known:.0f} % of the window ({window}): its knowledge ends at {cutoff}. "
-        "What it earned there may be memory"
-    )
-
-
-def headlines_note(name: str, mode: Headlines, market: Market, first: int, last: int) -> str | None:
+def headlines_note(name: str, market: Market, first: int, last: int) -> str | None:
     """What a masked team reads of the headlines of a window from `first` to `last` (ms); None where no headline names
     anything, as those of a synthetic market."""
     known = [item.text for item in market.news if first - NEWS_BEFORE <= item.known_at <= last]
@@ -77,13 +63,6 @@ def headlines_note(name: str, mode: Headlines, market: Market, first: int, last:
     changed = sum(one.replaced > 0 for one in masked)
     if not changed:
         return None
-    if mode == "withheld":
-        return f"{name}: headlines were withheld, all {len(texts)}; the team read their tone and age"
-    if mode == "shown":
-        return (
-            f"{name}: headlines were shown with the market's coins masked and nothing else; {changed} of {len(texts)} "
-            "name persons, firms, dates or prices, by which a model may know the time. What it earned may be memory"
-        )
     withheld = sum(one.withheld for one in masked)
     # An interval of the headlines: names of one headline are missed together, so they are no independent trials.
     low, high = wilson_interval(HEADLINES - CLEAN, HEADLINES)

@@ -140,7 +140,7 @@ def run_cell(
         if arm.greedy or arm.made.greedy:
             subject = subject.at_temperature(0.0)
         episodes = play_windows(
-            subject, market, windows, account, limits_of(config.guard), config.evaluation.seed, report,
+            subject, market, windows, account, limits_of(config.guard), config.evaluation_seed, report,
             thinking_time_of(config),
         )  # fmt: skip
         results = [episode.result for episode in episodes]

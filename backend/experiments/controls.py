@@ -8,7 +8,6 @@ should.
 | `untrained`, `untrained_greedy` | nano after its warm start, before any training |
 | `teacher` | the scripted team that nano's language comes from |
 | `single_agent`, `without_ROLE` | a team without its sub-agents, or without one of them, trained alike |
-| `veto_off` | a team whose RiskAnalyst only advises |
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ CONTROLS: dict[str, ControlArm] = {
     "teacher": ControlArm(TEACHER),
     "single_agent": _without(*STANDARD),
     **{f"without_{role}": _without(role) for role in STANDARD},
-    "veto_off": ControlArm(TRAINED_HERE, ("team.veto=false",)),
 }
 
 

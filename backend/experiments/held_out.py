@@ -63,7 +63,7 @@ def value_of_arm(
     `evaluation.states` states, and a hash by which arms are known to have decided in the same ones. With who leaves
     all positions as they are comes `allowed`: how much more the best decision given all evidence is worth in the mean,
     where that is known."""
-    from backend.evaluation.held_out_value import HOLDING, allowed_above_holding, row_of, values_in
+    from backend.evaluation.held_out_value import HOLDING, SCENARIOS, allowed_above_holding, row_of, values_in
 
     teams = [subject.at_temperature(0.0)] if isinstance(subject, LoadedTeam) else []
     queries, values = values_in(config, market, teams, report)
@@ -73,6 +73,6 @@ def value_of_arm(
         **row_of(values[teams[0].name if teams else HOLDING]),
         "allowed": allowed_above_holding(config, queries) if is_known and not teams else None,
         "states": len(queries),
-        "scenario_paths": config.evaluation.scenario_paths,
+        "scenario_paths": SCENARIOS,
         "states_hash": hashlib.sha256(json.dumps(states).encode()).hexdigest(),
     }

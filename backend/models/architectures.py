@@ -17,7 +17,7 @@ from backend.config.training import TrainingConfig
 from backend.models.manifest import read_manifest, team_folder
 from backend.models.registry import base_of_team, hub_folder, is_hub_name
 from cryptosentinel.llm.model_files import CONFIG, read_config
-from cryptosentinel.llm.nano import nano_config
+from cryptosentinel.llm.nano import NANO_VOCABULARY, nano_config
 from simulator.errors import UserError
 
 HEAD_DIM = 128
@@ -95,9 +95,7 @@ def architecture_of(training: TrainingConfig, nano: NanoConfig) -> PreTrainedCon
         team = team_folder(training.start_from)
         return read_config(base_of_team(team, read_manifest(team), training.base_model))
     if not training.base_model:
-        return nano_config(
-            nano.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers, intermediate_size=nano.intermediate_size
-        )
+        return nano_config(NANO_VOCABULARY, hidden_size=nano.hidden_size, layers=nano.layers)
     name = Path(training.base_model)
     folders = [name, hub_folder(training.base_model)] if is_hub_name(training.base_model) else [name]
     for folder in folders:

@@ -14,7 +14,6 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator
 
 from backend.config.base import LoraRank, Section
-from backend.config.engine import EngineConfig
 from backend.config.market import CostsConfig, MarketConfig
 from backend.config.schema import Config, TeamConfig
 from backend.config.training import TrainingConfig
@@ -98,7 +97,7 @@ class TeamManifest(Section):
             team=config.team.model_copy(update={"tools": ()}),
             lora=TeamLora(weights=training.weights, rank=training.lora_rank),
             model=TeamModel(
-                temperature=training.temperature, empty_think=engine.empty_think, precision=engine.precision
+                temperature=training.temperature, empty_think=engine.empty_think, precision=training.precision
             ),
             **places,
         )
@@ -108,11 +107,6 @@ class TeamManifest(Section):
         """The settings from which the policies are built again, the defaults in place of all others."""
         lora = {"weights": self.lora.weights, "lora_rank": self.lora.rank, "temperature": self.model.temperature}
         return TrainingConfig().model_copy(update=lora)
-
-    @property
-    def engine(self) -> EngineConfig:
-        """The settings of the decoder, the defaults in place of all others."""
-        return EngineConfig(empty_think=self.model.empty_think, precision=self.model.precision)
 
     @property
     def costs(self) -> CostsConfig | None:

@@ -1,4 +1,4 @@
-"""Where a session's bars come from: made of the events of a feed, or handed on by the session that makes them."""
+"""A session's bars, made of the events of a feed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Literal, Protocol
 
 from backend.paper.journal import Journal
 from simulator.live.bar_assembly import BarAssembler, LiveBar
@@ -17,28 +16,6 @@ from simulator.live.feed import Feed
 from simulator.market.timeframes import format_time
 
 WAIT_SECONDS = 0.1  # of real time at a time, for the next event
-SourceEnd = Literal["", "over", "paused"]
-
-
-class BarSource(Protocol):
-    """The bars of a session, one after the other."""
-
-    @property
-    def ended(self) -> SourceEnd:
-        """Whether there is no further bar: for good ("over"), or before the session is resumed ("paused")."""
-
-    def now(self) -> int:
-        """The time by the source's clock, ms."""
-
-    def next_bar(self, asked: Callable[[], bool]) -> LiveBar | None:
-        """The next bar once it is over; None where the source has ended, or `asked` says that something is asked of the
-        session."""
-
-    def skip(self) -> None:
-        """The next bar is known from the journal."""
-
-    def counters(self) -> Mapping[str, int | float]:
-        """What went wrong with the data since the source was made, by name."""
 
 
 class FeedBars:
@@ -51,27 +28,27 @@ class FeedBars:
         self._held: FeedEvent | None = None
         self._refused = Counter[str]()
         self._opened_at = feed.clock.now()  # bars that closed earlier have the same grace from here on
-        self.ended: SourceEnd = ""
+        self.ended = False  # whether there is no further bar
 
     def now(self) -> int:
-        """See `BarSource`."""
+        """The time by the feed's clock, ms."""
         return self._feed.clock.now()
 
     def skip(self) -> None:
-        """See `BarSource`."""
+        """The next bar is known from the journal."""
         self._assembler.skip()
 
     def counters(self) -> Mapping[str, int | float]:
-        """See `BarSource`."""
+        """What went wrong with the data since the feed was opened, by name."""
         met = Counter({name: round(count) for name, count in self._feed.counters().items()})
-        met["trades_lost"] = self._assembler.lost
         return met + self._refused
 
     def next_bar(self, asked: Callable[[], bool]) -> LiveBar | None:
-        """See `BarSource`."""
+        """The next bar once it is over; None where there is none, or `asked` reports that something is asked of the
+        session."""
         while True:
             if self._last is not None and self._assembler.open_time > self._last:
-                self.ended = "over"
+                self.ended = True
             if self.ended or asked():
                 return None
             event, self._held = self._held or self._feed.next(WAIT_SECONDS), None
@@ -90,7 +67,7 @@ class FeedBars:
             if isinstance(event, Notice):
                 self._journal.write("notice", moment, {"kind": event.kind, "detail": event.detail})
                 if event.kind == "end":
-                    self.ended = "over"
+                    self.ended = True
                     return None
             elif event is not None and not isinstance(event, FeedHeartbeat):
                 self._take(event, moment)
@@ -98,7 +75,7 @@ class FeedBars:
                 return self._assembler.finish(moment)
 
     def _take(self, event: FeedEvent, moment: int, asked: bool = False) -> None:
-        """Use an event, or note why not; of one that was `asked` for again it is no news that it is there already."""
+        """Use an event, or note why not; of one that was `asked` for again that it is there already is not news."""
         refused = self._assembler.take(event)
         if refused is not None and (not asked or refused.reason == "implausible"):
             what = f"{refused.what} of {refused.symbol} at {format_time(refused.at)}"

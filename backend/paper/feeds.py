@@ -18,9 +18,9 @@ from simulator.backtest.run import Window
 from simulator.errors import DataError, UserError
 from simulator.exchange.rules import SymbolRules
 from simulator.live.events import Candle, Funding
-from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
-from simulator.live.exchange_feed.settings import FeedSettings
+from simulator.live.exchange_feed import ExchangeFeed
 from simulator.live.feed import Feed
+from simulator.live.listener import FeedSettings
 from simulator.live.recorded_feed import RecordedFeed
 from simulator.market.events import FundingEvent
 from simulator.market.growing import part_of
@@ -114,16 +114,14 @@ def account_again(config: Config, history: Market, start: Mapping[str, Any]) -> 
 
 
 def feed_settings(config: Config) -> FeedSettings:
-    """The subscription: bars, trades and levels of the book. Raises `UserError` for a setting that is missing or that
+    """What to listen to. Raises `UserError` for a setting that is missing or that
     does not fit."""
     market = config.market
     if not market.symbols:
         raise UserError("name what to trade with --symbols, as ccxt writes it: BTC/USDT, or BTC/USDT:USDT (perpetual)")
     if market.resample:
         raise UserError(f"market.resample = '{market.resample}' is of recorded data: set --timeframe to it instead")
-    return FeedSettings(
-        config.paper.feed, market.symbols, market.timeframe, url=config.paper.url, trades=True, depth=FeedSettings.depth
-    )
+    return FeedSettings(config.paper.feed, market.symbols, market.timeframe, config.paper.url)
 
 
 def check_borrowing(config: Config) -> None:

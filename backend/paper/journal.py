@@ -4,30 +4,28 @@
 | --- | --- | --- |
 | `start` | the history, and where the session begins | anything else |
 | `bar` | a bar of all symbols, what filled in it, what the guard sends at its close | the next order or decision |
-| `decision` | the orders that were decided, with everything said, the guard's state and the memory | they are sent |
+| `decision` | the orders that were decided, with everything said, the guard's state | they are sent |
 | `missed` | that nothing was decided at a close, and why | the session goes on |
 | `control` | kill switch, stop, resume; the orders of the switch | they are sent |
 | `notice` | what the feed tells of itself, and data that was not used | the next event |
 | `sandbox` | what is to be sent to the test network, and what it has otherwise | it is sent |
 | `promotion` | which team decides from this close on, and what it has shown | its first decision |
 | `end` | that the session is over | its result is stored |
-| `snapshot` | where the session stands after a bar (`backend.paper.snapshots`); not in the order of the others | - |
 
-The account is in none but the snapshots. It follows: the same bars and requests give the same account, and a resumed
-session compares what fills with what filled then.
+The account follows: the same bars and requests give the same account, and a resumed session compares what fills with
+what filled then. What an entry holds is checked when it is read, since a store may be somebody else's, or damaged: its
+outer parts here, an order, a fill, a history or a conversation where it is made again.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from backend.paper.entries.shapes import entry_problem
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
 from backend.store.store import Store
@@ -36,15 +34,11 @@ from simulator.exchange.orders import OrderRequest
 from simulator.exchange.snapshot import array_from_json, array_to_json, record_from_json, record_to_json
 from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import Happened
-from simulator.live.inside_bars import inside_from_json
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, interval_of
 
-EntryKind = Literal[
-    "start", "bar", "decision", "missed", "control", "notice", "sandbox", "promotion", "end", "snapshot"
-]  # fmt: skip
-SLOTS = (-1, -2)  # ordinals of the snapshots
+EntryKind = Literal["start", "bar", "decision", "missed", "control", "notice", "sandbox", "promotion", "end"]
 _PORTION = 500  # entries that are read at a time
 
 
@@ -53,7 +47,6 @@ class Journal:
 
     def __init__(self, store: Store, run: str, written: int = 0) -> None:
         self._store, self._run, self._next = store, run, written
-        self._last: dict[str, Any] = {}  # what was written last
         self._listener: Callable[[str, int, dict[str, Any]], None] | None = None
         self._one_at_a_time = threading.Lock()
 
@@ -62,24 +55,12 @@ class Journal:
         with self._one_at_a_time:
             self._store.add_journal(JournalRecord(self._run, self._next, kind, time, document))
             self._next += 1
-            self._last = document
             if self._listener is not None:
                 self._listener(kind, time, document)
 
     def tell(self, listener: Callable[[str, int, dict[str, Any]], None]) -> None:
         """Call `listener` with kind, time and document of each entry once it is on disk."""
         self._listener = listener
-
-    def write_snapshot(self, slot: int, time: int, document: dict[str, Any]) -> None:
-        """Write where the session stands after the newest entry, in place of what is in `slot`."""
-        with self._one_at_a_time:
-            beside = {"after": self._next - 1, "entry": entry_digest(self._last)}
-            self._store.add_journal(JournalRecord(self._run, slot, "snapshot", time, {**document, **beside}))
-
-
-def entry_digest(document: Mapping[str, Any]) -> str:
-    """SHA-256 of what an entry says."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def entries_of(store: Store, run: str) -> list[JournalRecord]:
@@ -99,7 +80,7 @@ def entries_in_portions(store: Store, run: str, first: int = 0) -> Iterator[Jour
             if problem := entry_problem(entry.kind, entry.document):
                 raise StoreError(
                     f"entry {entry.ordinal} of the journal of session {run} is not as this program writes it "
-                    f"({problem}): restore a backup of the store, or begin anew"
+                    f"({problem}): restore a backup of the store, or begin another session"
                 )
         yield from portion
         first += len(portion)
@@ -107,8 +88,27 @@ def entries_in_portions(store: Store, run: str, first: int = 0) -> Iterator[Jour
         raise _broken(run)
 
 
+def newest_entries(store: Store, run: str, count: int = 500) -> list[JournalRecord]:
+    """The last entries of a session, `count` or more and the newest bar among them where there is one, without the
+    first entry. Ordinals have no gap, so the last one is found by bisection."""
+    low, high = 0, 1
+    while store.journal_between(run, high, high + 1):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if store.journal_between(run, middle, middle + 1) else (low, middle)
+    while True:
+        first = max(1, high - count)
+        found = list(entries_in_portions(store, run, first))
+        if first == 1 or any(entry.kind == "bar" for entry in found):
+            return found
+        count *= 8
+
+
 def _broken(run: str) -> StoreError:
-    return StoreError(f"the journal of session {run} is not whole: restore a backup of the store, or begin anew")
+    return StoreError(
+        f"the journal of session {run} is not whole: restore a backup of the store, or begin another session"
+    )
 
 
 def history_to_json(market: Market) -> dict[str, Any]:
@@ -155,12 +155,6 @@ def bar_to_json(bar: LiveBar) -> dict[str, Any]:
         "candles": {symbol: list(values) for symbol, values in bar.candles.items()},
         "half_spread": bar.half_spread,
         "funding": [list(one) for one in bar.funding],
-        **(
-            {"inside": {symbol: [list(one) for one in bars] for symbol, bars in bar.inside.items()}}
-            if bar.inside
-            else {}
-        ),
-        **({"depth": dict(bar.depth)} if bar.depth else {}),
     }
 
 
@@ -173,8 +167,6 @@ def bar_from_json(data: Mapping[str, Any]) -> LiveBar:
             {symbol: _five(values) for symbol, values in data["candles"].items()},
             {symbol: float(value) for symbol, value in data["half_spread"].items()},
             tuple((str(symbol), int(time), float(rate)) for symbol, time, rate in data["funding"]),
-            {symbol: inside_from_json(bars) for symbol, bars in data.get("inside", {}).items()},
-            {symbol: float(value) for symbol, value in data.get("depth", {}).items()},
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"a bar of the session is damaged: {error!r}; restore a backup of the store.") from error
@@ -201,3 +193,116 @@ def happened_to_json(happened: Happened) -> dict[str, Any]:
 def _five(values: Sequence[Any]) -> tuple[float, float, float, float, float]:
     first, high, low, last, volume = (float(value) for value in values)
     return first, high, low, last, volume
+
+
+# What each kind of entry holds
+
+_SentRequest = Annotated[list[Any], Field(min_length=2, max_length=2)]
+_FiveNumbers = Annotated[list[FiniteFloat], Field(min_length=5, max_length=5)]
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Record(_Shape):
+    kind_of_record: str
+
+
+class _Account(_Shape):
+    equity: FiniteFloat
+    cash: FiniteFloat
+    positions: dict[str, FiniteFloat]
+    entry_prices: dict[str, FiniteFloat] = {}  # of the symbols that are held
+
+
+class _Happened(_Shape):
+    ledger: list[_Record]
+    rejections: list[_Record]
+
+
+class _Bar(_Shape):
+    open_time: int
+    known_at: int
+    candles: dict[str, _FiveNumbers]
+    half_spread: dict[str, FiniteFloat]
+    funding: list[list[Any]]
+
+
+class _Look(_Shape):
+    """What the guard or the switch sends at a close."""
+
+    bar_index: int
+    requests: list[_SentRequest] = []
+    late: int = 0
+    clamps: list[dict[str, Any]] = []
+    guard: dict[str, Any] | None = None
+    missed: str = ""
+
+
+class _BarEntry(_Look):
+    bar: _Bar
+    happened: _Happened
+    due: bool
+    account: _Account
+    totals: dict[str, int]
+    waiting: list[_Record] = []
+    feed: dict[str, int] = {}
+
+
+class _Start(_Shape):
+    history: dict[str, Any]
+    decide_every: Annotated[int, Field(ge=1)]
+    last: int | None  # of a live session, which has no end
+    cash: FiniteFloat
+    rules: dict[str, dict[str, Any]] | None = None
+
+
+class _Decision(_Shape):
+    bar: int
+    begun: int
+    requests: list[_SentRequest]
+    dropped: bool
+    decisions: list[dict[str, Any]]
+    guard: dict[str, Any] | None = None
+    cut_off: str = ""
+
+
+class _Control(_Shape):
+    what: str
+    bar_index: int
+    requests: list[_SentRequest]
+
+
+class _Notice(_Shape):
+    kind: str
+    detail: str
+
+
+class _Promotion(_Shape):
+    team: str
+    digest: str
+    bar_index: int
+
+
+class _End(_Shape):
+    why: str
+
+
+_SHAPES: Mapping[str, type[_Shape]] = {
+    "start": _Start, "bar": _BarEntry, "decision": _Decision, "missed": _Look, "control": _Control, "notice": _Notice,
+    "sandbox": _Shape, "promotion": _Promotion, "end": _End,
+}  # fmt: skip
+
+
+def entry_problem(kind: str, document: Mapping[str, Any]) -> str:
+    """What is wrong with an entry, in a few words; empty where nothing is."""
+    shape = _SHAPES.get(kind)
+    if shape is None:
+        return f"its kind is unknown, '{kind[:50]}'"
+    try:
+        shape.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{'.'.join(str(part)[:50] for part in first['loc'])}: {first['msg']}"
+    return ""

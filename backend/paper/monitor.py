@@ -1,168 +1,125 @@
-"""What can be seen of a session from outside: a log of one JSON line an event, metrics, health, and alerts.
+"""What can be seen of a session from outside: a log of one JSON line an event, a file of figures, and alerts.
 
-All of it follows the journal: what is written there is told here. It decides nothing, and a monitor that fails (a full
-disk, a port that is taken) does not stop a session that runs.
+All of it follows the journal. It decides nothing, and a monitor that fails (a full disk, a webhook that does not
+respond) does not stop a session. The address of the webhook comes from the environment, since such addresses hold a
+secret; it is in no log, record or message.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
+import os
+import queue
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from backend.config.schema import Config
-from backend.paper.alerts import AlertKind, Webhook, webhook
 from backend.store.records import JournalRecord, RunRecord
 from backend.store.run_record import stored_config
 from simulator.errors import UserError
+from simulator.files import write_whole
 from simulator.market.timeframes import SECOND_MS, interval_of
 
-LOG = "events.jsonl"
+LOG, METRICS = "events.jsonl", "metrics.prom"
+WEBHOOK = "CRYPTOSENTINEL_ALERT_URL"
+AlertKind = Literal[
+    "guard_shutdown", "loss_stop", "guard_error", "stale_data", "implausible_data", "kill", "session_dead", "parity"
+]
+FIRST_WAIT = 1.0  # seconds before the second try of an alert, doubled for each further one
+_TRIES, _TIMEOUT, _WAITING, _PATIENCE = 4, 10.0, 100, 5.0
 _FLAT: dict[str, AlertKind] = {"max_drawdown": "guard_shutdown", "daily_loss": "loss_stop"}
-# What a session tells of itself and of the feed. Its shadow meets the same, and tells only what its own account does.
-SHARED_WITH_SHADOW = frozenset[AlertKind]({"kill", "stale_data", "implausible_data"})
 
 
 class Monitor:
-    """Follows the session `run`, whose files lie in `folder`.
+    """Follows the session `run`, whose files lie in `folder`, from the `entries` of its journal on.
 
-    Args:
-        port: of metrics and health on this machine only; 0 for none.
-        silence: seconds without an entry of the journal after which the session counts as dead.
-        told_elsewhere: alerts that another monitor raises for the same reason, and this one does not.
-
-    Raises `UserError` for a port that is taken, and for a webhook that is no address.
+    Raises `UserError` for a webhook that is not an address.
     """
 
-    def __init__(
-        self,
-        run: str,
-        folder: Path,
-        port: int,
-        silence: float,
-        told_elsewhere: frozenset[AlertKind] = frozenset(),
-    ) -> None:
-        self._run, self._silence, self._lock = run, silence, threading.Lock()
-        self._told_elsewhere = told_elsewhere
-        self._latest, self._flat = time.monotonic(), ""
-        self._counts: Counter[tuple[str, str]] = Counter()  # by metric and label
-        self._gauges: dict[tuple[str, str], float] = {}
-        self._file = (folder / LOG).open("a", encoding="utf-8")
+    def __init__(self, run: str, folder: Path, entries: Iterable[JournalRecord] = ()) -> None:
+        self._run, self._folder, self._lock = run, folder, threading.Lock()
+        self._flat = ""
+        self._counts: Counter[str] = Counter()
+        self._gauges: dict[str, float] = {}
         address = webhook()
-        self._server: ThreadingHTTPServer | None = None
-        try:
-            self._server = _serve(self, port) if port else None
-        except OSError as error:
-            self._file.close()
-            raise UserError(f"paper.metrics_port {port} cannot be used: {error.strerror}; choose another") from None
-        self._webhook = Webhook(address, failed=self._undelivered) if address else None
-
-    def state(self) -> dict[str, Any]:
-        """What was counted so far, for a snapshot."""
-        with self._lock:
-            return {"counts": [[name, label, count] for (name, label), count in sorted(self._counts.items())]}
-
-    def go_on(self, state: Mapping[str, Any], entries: Iterable[JournalRecord]) -> None:
-        """Count on from a former process: from the `state` of a snapshot ({} without one), and the entries after
-        it."""
-        with self._lock:
-            noted = state["monitor"]["counts"] if state else ()
-            self._counts.update({(str(name), str(label)): int(count) for name, label, count in noted})
-            for entry in entries:
-                self._count(entry.kind, entry.document)
-                guard = entry.document.get("guard")
-                self._flat = self._flat if guard is None else str(guard["flat_rule"])
+        self._webhook = Webhook(address, self._undelivered) if address else None
+        self._file = (folder / LOG).open("a", encoding="utf-8")
+        for entry in entries:
+            self._count(entry.kind, entry.document)
+            guard = entry.document.get("guard")
+            self._flat = self._flat if guard is None else str(guard["flat_rule"])
 
     def entry(self, kind: str, time_ms: int, document: Mapping[str, Any]) -> None:
         """An entry of the journal was written."""
         with self._lock:
-            self._latest = time.monotonic()
             fields = self._count(kind, document)
         self._log(kind, time_ms, fields)
         self._alerts_of(kind, time_ms, document)
+        if kind == "bar":
+            with suppress(OSError):  # the journal has it
+                write_whole(self._folder / METRICS, self.metrics())
 
     def alert(self, what: AlertKind, time_ms: int, detail: str) -> None:
-        """Log an alert and send it, unless it is told elsewhere."""
-        if what in self._told_elsewhere:
-            return
-        self._counts["alerts_total", f'what="{what}"'] += 1
+        """Log an alert and send it."""
+        self._counts[f'alerts_total{{what="{what}"}}'] += 1
         self._log("alert", time_ms, {"what": what, "detail": detail})
         if self._webhook is not None:
             self._webhook.send({"session": self._run, "what": what, "detail": detail, "time": time_ms})
 
-    def healthy(self) -> bool:
-        """Whether the session wrote something lately."""
-        return time.monotonic() - self._latest <= self._silence
-
     def metrics(self) -> str:
-        """All metrics in the text format of Prometheus."""
+        """All figures in the text format of Prometheus, as its node exporter reads them from a file."""
         with self._lock:
-            counts, gauges = dict(self._counts), dict(self._gauges)
-        gauges["seconds_since_entry", ""] = time.monotonic() - self._latest
-        gauges["healthy", ""] = float(self.healthy())
+            values: dict[str, float] = {**self._counts, **self._gauges, "written_seconds": time.time()}
         lines = []
-        for values, kind in ((counts, "counter"), (gauges, "gauge")):
-            for name in sorted({name for name, _ in values}):
-                lines.append(f"# TYPE cryptosentinel_paper_{name} {kind}")
-                for (its, label), value in sorted(values.items()):
-                    if its == name:
-                        labels = ",".join(filter(None, (f'session="{self._run}"', label)))
-                        lines.append(f"cryptosentinel_paper_{name}{{{labels}}} {float(value):.12g}")
+        for name, value in sorted(values.items()):
+            bare, _, labels = name.rstrip("}").partition("{")
+            both = ",".join(filter(None, (f'session="{self._run}"', labels)))
+            lines.append(f"cryptosentinel_paper_{bare}{{{both}}} {value:.12g}")
         return "\n".join(lines) + "\n"
 
-    def health(self) -> tuple[int, dict[str, Any]]:
-        """The status and the answer of the health check."""
-        well = self.healthy()
-        since = round(time.monotonic() - self._latest, 1)
-        return (200 if well else 503), {"session": self._run, "healthy": well, "seconds_since_entry": since}
-
     def close(self) -> None:
-        """End; called while an error is on its way, that is told as the session's death."""
+        """End; called while an error is raised, it sends the alert of the session's death."""
         error = sys.exc_info()[1]
         if error is not None:
             self.alert("session_dead", int(time.time() * 1000), type(error).__name__)
         if self._webhook is not None:
             self._webhook.close()
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
         self._file.close()
 
     def _count(self, kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Count an entry; what the log says of it."""
+        """Count an entry; its fields in the log."""
         if kind == "bar":
             fills = sum(one["kind_of_record"] == "Fill" for one in document["happened"]["ledger"])
             account = document["account"]
-            self._counts["bars_total", ""] += 1
-            self._counts["fills_total", ""] += fills
-            self._counts["missed_decisions_total", ""] += bool(document.get("missed"))
-            self._gauges["equity", ""], self._gauges["cash", ""] = account["equity"], account["cash"]
-            self._gauges["bar_index", ""] = document["bar_index"]
-            self._gauges["symbols_with_bar", ""] = len(document["bar"]["candles"])
+            self._counts.update(bars_total=1, fills_total=fills, missed_decisions_total=bool(document.get("missed")))
+            self._gauges |= {"equity": account["equity"], "cash": account["cash"]}
             for symbol, quantity in account["positions"].items():
-                self._gauges["position", f'symbol="{symbol}"'] = quantity
+                self._gauges[f'position{{symbol="{symbol}"}}'] = quantity
             return {"bar": document["bar_index"], "equity": account["equity"], "fills": fills}
         if kind == "decision":
-            self._counts["decisions_total", ""] += 1
-            self._counts["cut_off_total", ""] += bool(document.get("cut_off"))
+            self._counts.update(decisions_total=1, cut_off_total=bool(document.get("cut_off")))
             late = max([document["begun"], *(one[1] for one in document["requests"])]) / 1000.0
-            self._gauges["decision_late_seconds", ""] = late
-            fields = {"bar": document["bar"], "decision": self._counts["decisions_total", ""], "late_seconds": late}
+            self._gauges["decision_late_seconds"] = late
+            fields = {"bar": document["bar"], "decision": self._counts["decisions_total"], "late_seconds": late}
             return {**fields, "orders": len(document["requests"]), "cut_off": document.get("cut_off", "")}
         if kind == "notice":
-            self._counts["notices_total", f'kind="{document["kind"]}"'] += 1
+            self._counts[f'notices_total{{kind="{document["kind"]}"}}'] += 1
             return {"notice": document["kind"], "detail": document["detail"]}
-        if kind == "control":
-            return {"bar": document["bar_index"], "what": document["what"]}
+        if kind in ("control", "promotion"):
+            return {"bar": document["bar_index"], "what": document.get("what") or document["team"]}
         if kind in ("missed", "end"):
-            self._counts["missed_decisions_total", ""] += kind == "missed"
+            self._counts["missed_decisions_total"] += kind == "missed"
             return {"bar": document["bar_index"], "why": document.get("why") or document.get("missed", "")}
         return {}
 
@@ -192,17 +149,81 @@ class Monitor:
             self._file.write(json.dumps(written) + "\n")
             self._file.flush()
         except (OSError, ValueError):
-            self._counts["log_lines_lost_total", ""] += 1
+            self._counts["log_lines_lost_total"] += 1
 
     def _undelivered(self, why: str) -> None:
-        self._counts["alerts_undelivered_total", ""] += 1
+        self._counts["alerts_undelivered_total"] += 1
         self._log("alert_undelivered", int(time.time() * 1000), {"why": why})
+
+
+class Webhook:
+    """Posts alerts as JSON to `address`, one after the other, each at most four times, in a thread of its own. `failed`
+    gets why one could not be delivered."""
+
+    def __init__(self, address: str, failed: Callable[[str], None]) -> None:
+        self._address, self._failed = address, failed
+        self._alerts: queue.Queue[Mapping[str, Any] | None] = queue.Queue(_WAITING)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="alerts", daemon=True)
+        self._thread.start()
+
+    def send(self, alert: Mapping[str, Any]) -> None:
+        """Send `alert` soon. One that finds a hundred others waiting is given up."""
+        try:
+            self._alerts.put_nowait(alert)
+        except queue.Full:
+            self._failed("too many alerts wait")
+
+    def close(self) -> None:
+        """Send what waits, for at most five seconds, and end."""
+        try:
+            self._alerts.put_nowait(None)
+        except queue.Full:
+            self._over.set()
+        self._thread.join(_PATIENCE)
+        self._over.set()
+
+    def _work(self) -> None:
+        while (alert := self._alerts.get()) is not None and not self._over.is_set():
+            why = ""
+            for number in range(_TRIES):
+                why = self._post(alert)
+                if not why or self._over.wait(FIRST_WAIT * 2**number if number + 1 < _TRIES else 0.0):
+                    break
+            if why:
+                self._failed(why)
+
+    def _post(self, alert: Mapping[str, Any]) -> str:
+        """Why it was not delivered, without the address."""
+        request = urllib.request.Request(  # `webhook` has looked at the scheme
+            self._address, json.dumps(alert).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT):
+                return ""
+        except urllib.error.HTTPError as error:
+            return f"the server answered {error.code}"
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            return type(error).__name__
+
+
+def webhook() -> str:
+    """The address in the environment, or nothing. Raises `UserError`, without it, for one that cannot be used."""
+    address = os.environ.get(WEBHOOK, "")
+    try:
+        parts = urlsplit(address)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if address and not usable:
+        raise UserError(f"{WEBHOOK} is not an http or https address: correct it, or leave it out for no webhook")
+    return address
 
 
 def tell_parity(run: str, folder: Path, differences: Sequence[str]) -> None:
     """Alert that the backtest of the session `run`, whose files lie in `folder`, does something else than it did."""
     if differences and folder.is_dir():
-        monitor = Monitor(run, folder, 0, math.inf)
+        monitor = Monitor(run, folder)
         more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
         monitor.alert("parity", int(time.time() * 1000), f"{differences[0]:.300}{more}")
         monitor.close()
@@ -227,30 +248,3 @@ def paper_problem(record: RunRecord, folder: Path, now: float) -> str:
 def most_silence(config: Config, interval: int) -> float:
     """Seconds without an entry of the journal after which a session in bars of `interval` ms is taken for dead."""
     return 2.0 * interval / SECOND_MS + config.paper.grace_seconds + config.paper.decision_timeout + 60.0
-
-
-def _serve(monitor: Monitor, port: int) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            """Metrics, health, and nothing else."""
-            if self.path == "/metrics":
-                self._answer(200, "text/plain; version=0.0.4; charset=utf-8", monitor.metrics())
-            elif self.path == "/health":
-                status, answer = monitor.health()
-                self._answer(status, "application/json", json.dumps(answer) + "\n")
-            else:
-                self._answer(404, "text/plain", "there are /metrics and /health\n")
-
-        def _answer(self, status: int, kind: str, text: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: Any) -> None:
-            """Requests are not logged."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return server

@@ -8,29 +8,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account
+from backend.builders.strategies import NamedStrategy
 from backend.decisions.recording import decision_document
 from backend.paper.journal import bar_from_json, history_from_json, requests_from_json
-from backend.paper.snapshots import Shortening, inside_of, shortening_of
+from backend.paper.strategy import StrategyPlayer
 from backend.store.records import JournalRecord
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.guard.pending import closing_orders
 from cryptosentinel.llm.engine import Completion, Engine, Request, failed_completion
-from cryptosentinel.team import AgentTask, Team, TeamDecision
+from cryptosentinel.team import AgentTask, TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Watch, Window
 from simulator.errors import DataError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import OrderRequest
 from simulator.exchange.snapshot import record_to_json
 from simulator.live.bar_assembly import Reason
-from simulator.live.broker import session_market, session_venue
-from simulator.market.growing import trailing
+from simulator.live.broker import session_market
 from simulator.market.market import MarketView
 
 # Sums that begin elsewhere differ in the last digits.
@@ -65,9 +66,8 @@ class _Close:
 class ReplayedSession:
     """A backtest that decides at the closes at which the session did, as late as it did."""
 
-    def __init__(self, run: BacktestRun, closes: Mapping[int, _Close], keeps: Shortening | None = None) -> None:
-        """`keeps`: what the session kept of the past."""
-        self._run, self._closes, self._keeps = run, closes, keeps
+    def __init__(self, run: BacktestRun, closes: Mapping[int, _Close]) -> None:
+        self._run, self._closes = run, closes
         self._watch: Watch | None = None
         self._thought: list[int] = []
         self._killed = False
@@ -89,12 +89,8 @@ class ReplayedSession:
         return self._run.done or self.succeeded
 
     def view(self) -> MarketView:
-        """The market at this close, as far back as the session knew it."""
-        first = 0 if self._keeps is None else self._keeps.first_bar(self._run.window.start, self._run.index)
-        if not first:
-            return self._run.view()
-        known = trailing(self._run.market, first, self._run.index + 1)
-        return known.view(len(known) - 1)
+        """The market at this close."""
+        return self._run.view()
 
     def account(self) -> AccountView:
         """The account at this close."""
@@ -129,8 +125,13 @@ class ReplayedSession:
         return self._run.earned()
 
     def result(self) -> BacktestResult:
-        """What came of it so far."""
+        """The result so far."""
         return self._run.result()
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """The recorded decision of this close."""
+        return self._here().decision or {}
 
     def _here(self) -> _Close:
         return self._closes.get(self._run.index) or _Close()
@@ -144,7 +145,11 @@ class ReplayedSession:
     def _begin(self) -> None:
         self._operate(self._here().earlier)
         recorded = self._here().decision
-        self._thought = [int(one["thinking_ms"]) for one in recorded["decisions"]] if recorded else []
+        if recorded is None:
+            self._thought = []
+        else:  # a strategy says nothing, and all its requests are equally late
+            thought = [int(one["thinking_ms"]) for one in recorded["decisions"]]
+            self._thought = thought or [max((int(late) for _, late in recorded["requests"]), default=0)]
 
     def _advance(self) -> None:
         while not self._run.done:
@@ -173,7 +178,7 @@ class ReplayedSession:
 
 
 class CutOffEngine:
-    """`engine`, silent from the request on that the session did not wait for."""
+    """`engine`, which gives no answer from the request on that the session did not wait for."""
 
     def __init__(self, engine: Engine, closes: Mapping[int, _Close], session: ReplayedSession) -> None:
         self._engine, self._closes, self._session = engine, closes, session
@@ -193,14 +198,12 @@ class CutOffEngine:
 
 def check_parity(
     entries: Sequence[JournalRecord],
-    team: Team,
-    engine: Engine,
+    subjects: Sequence[LoadedTeam | NamedStrategy],
     account: Account,
     limits: GuardLimits,
     seed: int,
-    successors: Sequence[LoadedTeam] = (),
 ) -> Parity:
-    """Play the journal `entries` again with `team`, and from each promotion on with the next of its `successors`, and
+    """Play the journal `entries` again with the first of `subjects`, and from each promotion on with the next one, and
     compare. Raises `DataError` for a session without two bars."""
     start = entries[0].document
     history = history_from_json(start["history"])
@@ -210,19 +213,21 @@ def check_parity(
     market = session_market(history, bars)
     first, last = len(history) - 1, len(market) - 1
     closes, inputs = _closes(entries, first)
-    venue = session_venue(account.venue, history, bars, inside_of(start))
-    terms = replace(account, venue=venue).terms
-    run = BacktestRun(market, Window(first, last, int(start["decide_every"])), **terms)
-    session = ReplayedSession(run, closes, shortening_of(start))
+    run = BacktestRun(market, Window(first, last, int(start["decide_every"])), **account.terms)
+    session = ReplayedSession(run, closes)
     guard = Guard(limits)
     theirs: list[tuple[int, Any]] = []
-    for its_team, its_engine in [(team, engine), *((one.team, one.engine) for one in successors)]:
-        decided: list[tuple[int, TeamDecision]] = []
-        task = play(its_team, session, limits, seed, guard=guard, decisions=decided)
-        result = _played(task, CutOffEngine(its_engine, closes, session))
-        theirs += [(bar, decision_document(its_team.codec, one).to_json()) for bar, one in decided]
+    for subject in subjects:
+        if isinstance(subject, NamedStrategy):
+            theirs += _traded(StrategyPlayer(subject), session)
+        else:
+            decided: list[tuple[int, TeamDecision]] = []
+            task = play(subject.team, session, limits, seed, guard=guard, decisions=decided)
+            _play(task, CutOffEngine(subject.engine, closes, session))
+            theirs += [(bar, decision_document(subject.team.codec, one).to_json()) for bar, one in decided]
         if not session.succeeded:
             break
+    result = session.result()
     differences: list[str] = []
     mine = _recorded_decisions(entries, last)
     _compare("decision", mine, theirs, differences)
@@ -244,15 +249,23 @@ def check_parity(
     return Parity(len(bars), len(mine), len(recorded), tuple(differences), inputs)
 
 
-def _played(task: AgentTask[EpisodeResult], silent: CutOffEngine) -> BacktestResult:
+def _play(task: AgentTask[EpisodeResult], silent: CutOffEngine) -> None:
     answers: Sequence[Completion] | None = None
-    try:
+    with suppress(StopIteration):
         while True:
             requests = next(task) if answers is None else task.send(answers)
             answers = silent.answers(requests)
-    except StopIteration as stop:
-        result: BacktestResult = stop.value.result
-        return result
+
+
+def _traded(player: StrategyPlayer, session: ReplayedSession) -> list[tuple[int, Any]]:
+    """Let a strategy trade the session; what it sends at each close, as a journal has it."""
+    sent: list[tuple[int, Any]] = []
+    session.watched_by(lambda _view, _account: ())
+    while not session.done:
+        requests = player.again(session.view(), session.account(), session.recorded)
+        sent.append((session.index, [record_to_json(one) for one in requests]))
+        session.apply(requests, [session.late_ms(0)] * len(requests))
+    return sent
 
 
 def _closes(entries: Sequence[JournalRecord], first: int) -> tuple[dict[int, _Close], dict[str, int]]:
@@ -273,7 +286,10 @@ def _closes(entries: Sequence[JournalRecord], first: int) -> tuple[dict[int, _Cl
             closes.setdefault(int(data["bar"]), _Close()).decision = data
             inputs["cut off"] += bool(data.get("cut_off"))
         elif entry.kind == "promotion":
-            closes.setdefault(int(data["bar_index"]), _Close()).promotions += 1
+            here = closes.setdefault(int(data["bar_index"]), _Close())
+            if here.decision is not None:  # the former team decided at this close
+                here = closes.setdefault(int(data["bar_index"]) + 1, _Close())
+            here.promotions += 1
         elif entry.kind in ("bar", "missed"):
             closes.setdefault(int(data["bar_index"]), _Close()).late = int(data.get("late", 0))
             inputs["missed decisions"] += bool(data.get("missed"))
@@ -291,7 +307,7 @@ def _recorded_decisions(entries: Sequence[JournalRecord], last: int) -> list[tup
         (int(entry.document["bar"]), one)
         for entry in entries
         if entry.kind == "decision" and int(entry.document["bar"]) < last
-        for one in entry.document["decisions"]
+        for one in entry.document["decisions"] or [[request for request, _ in entry.document["requests"]]]
     ]
 
 

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from backend.decisions.recording import decision_document
-from backend.paper.bar_source import BarSource
+from backend.paper.bar_source import FeedBars
 from backend.paper.journal import (
     Journal,
     bar_from_json,
@@ -28,11 +28,9 @@ from backend.paper.journal import (
     requests_from_json,
     requests_to_json,
 )
-from backend.paper.snapshots import Shortening, Snapshot, missed_before, write_snapshot
 from backend.paper.switch import Switch, SwitchOrder
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
-from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import Clamp
 from cryptosentinel.guard.pending import closing_orders
@@ -48,8 +46,8 @@ from simulator.market.market import MarketView
 from simulator.market.timeframes import format_time
 
 
-class Thoughts(Protocol):
-    """Who follows how a decision is thought of."""
+class ThinkingRecorder(Protocol):
+    """Follows how a decision is made."""
 
     def begin(self) -> None:
         """A decision begins."""
@@ -59,29 +57,22 @@ class Thoughts(Protocol):
 
 
 class Follower(Protocol):
-    """Who trades elsewhere what the account holds."""
+    """Trades elsewhere what the account holds."""
 
     def follow(self, bar: int, positions: Mapping[str, float]) -> None:
         """The account holds `positions` (base units) after the bar `bar`; returns at once."""
 
 
-class Succession(Protocol):
-    """Who is to decide from now on."""
-
-    def look(self) -> Mapping[str, Any] | None:
-        """What the journal is to say of the team that takes the place at this close; None where none does. Called at
-        each bar, so that it can be made ready."""
-
-    def settled(self) -> None:
-        """It is in the journal."""
-
-
-class _Untold:
+class _NullRecorder:
     def begin(self) -> None:
         pass
 
     def summary(self) -> dict[str, Any]:
         return {}
+
+
+# Gets market, account and the recorded entry of a decision that is taken again.
+DecidesAgain = Callable[[MarketView, AccountView, Mapping[str, Any]], None]
 
 
 class PaperSession:
@@ -90,49 +81,36 @@ class PaperSession:
     Attributes:
         decisions: give this list to `play`; what is in it at `apply` is written with the orders.
         ended: why the session is over, empty while it is not: "finished", "stopped", "flatten", "freeze", "liquidated".
-        succeeded: whether another team is to decide at this close, and from now on: `play` it on this session.
-        promotion: what the journal says of the team in place; None for that of the beginning.
         missed: how many closes there were at which a decision was due and none was taken.
     """
 
     def __init__(
         self,
         broker: SimulatedBroker,
-        bars: BarSource,
+        bars: FeedBars,
         journal: Journal,
         switch: Switch,
         guard: Guard,
-        codec: ChatFormat,
+        codec: ChatFormat | None,
         *,
         decide_every: int,
-        memory: Memory | None = None,
         follower: Follower | None = None,
-        shares: Callable[[LiveBar], None] | None = None,
         on_bar: Callable[[int], None] | None = None,
-        keeps: Shortening | None = None,
-        notes: Callable[[], Mapping[str, Any]] = dict,
-        whole_result: Callable[[], BacktestResult] | None = None,
     ) -> None:
-        """`shares` gets each bar once it is written, for others who trade on the same. `keeps`: what is kept in memory,
-        None for everything. `notes` gives what else a snapshot is to hold. `whole_result` gives what came of all of the
-        session once some of it was forgotten."""
+        """`codec` is that of the team, None for a strategy."""
         self._broker, self._bars, self._journal = broker, bars, journal
-        self._switch, self._guard, self._codec, self._memory = switch, guard, codec, memory
-        self._follower, self._shares, self._on_bar = follower, shares, on_bar
-        self._keeps, self._notes, self._whole_result = keeps, notes, whole_result
+        self._switch, self._guard, self._codec = switch, guard, codec
+        self._follower, self._on_bar = follower, on_bar
         self.window = Window(broker.start, sys.maxsize, decide_every)
         self.decisions: list[tuple[int, TeamDecision]] = []
         self.ended = ""
-        self.succeeded = False
-        self.promotion: Mapping[str, Any] | None = None
         self.missed = 0
         self.bars = self.decided = self.fills = 0
         self._now = broker.close  # no decision is earlier than what was known before it
         self._due = True  # whether a decision at this close is to be taken
         self._thinking, self._began = False, broker.close  # whether one is under way, and when it began
         self._watch: Watch | None = None
-        self._thoughts: Thoughts = _Untold()
-        self._succession: Succession | None = None
+        self._recorder: ThinkingRecorder = _NullRecorder()
         self._clamps: list[Clamp] = []
         self._ready: tuple[Sequence[OrderRequest], list[int]] = ((), [])  # written, and to be sent
         self._killed = False
@@ -148,8 +126,8 @@ class PaperSession:
 
     @property
     def done(self) -> bool:
-        """Whether the session is over, or another team's."""
-        return bool(self.ended) or self.succeeded
+        """Whether the session is over."""
+        return bool(self.ended)
 
     def view(self) -> MarketView:
         """The market as it is known at this close."""
@@ -161,7 +139,7 @@ class PaperSession:
 
     def watched_by(self, watch: Watch) -> None:
         """Take the guard's look at each close, and go on to the first decision."""
-        self._watch, self.succeeded = watch, False
+        self._watch = watch
         if self._due and not self.done:
             late = max(self._now, self._bars.now()) - self._broker.close
             if late >= self.view().interval or self._killed:
@@ -171,7 +149,7 @@ class PaperSession:
                 self._send()
                 self._due = False
         if self._due:
-            self._think_or_hand_over()
+            self._think()
         else:
             self._advance()
 
@@ -199,10 +177,9 @@ class PaperSession:
                 "begun": begun,
                 "requests": requests_to_json(requests, late),
                 "dropped": dropped,
-                "decisions": [decision_document(self._codec, decision).to_json() for _, decision in self.decisions],
+                "decisions": self._documents(),
                 "guard": self._guard.state(),
-                "memory": None if self._memory is None else self._memory.to_dict(),
-                **self._thoughts.summary(),
+                **self._recorder.summary(),
             },
         )
         self.decisions.clear()
@@ -217,24 +194,14 @@ class PaperSession:
         return self._broker.earned()
 
     def result(self) -> BacktestResult:
-        """What came of it so far."""
-        if self._broker.shortened and self._whole_result is not None and not self.succeeded:
-            return self._whole_result()
+        """The result so far."""
         return self._broker.result(self.window.decide_every)
 
     # -- what else a session does -----------------------------------------------------------------------------------
 
-    def thinks_with(self, thoughts: Thoughts) -> None:
-        """Tell `thoughts` of each decision that begins, and write what they say of it."""
-        self._thoughts = thoughts
-
-    def decided_by(self, codec: ChatFormat, memory: Memory | None) -> None:
-        """The team that decides from now on has this format and this memory."""
-        self._codec, self._memory = codec, memory
-
-    def succeeded_by(self, succession: Succession) -> None:
-        """Ask `succession` at each decision whether another team takes the place."""
-        self._succession = succession
+    def thinks_with(self, recorder: ThinkingRecorder) -> None:
+        """Call `recorder` at each decision that begins, and write its summary."""
+        self._recorder = recorder
 
     def clamped(self, bar: int, clamps: Sequence[Clamp]) -> None:
         """Keep what the guard did between decisions, for the journal: `on_clamps` of `play`."""
@@ -252,9 +219,12 @@ class PaperSession:
             self._obey()
         return order
 
-    def restore(self, entries: Sequence[JournalRecord], released: bool = False) -> None:
-        """Take everything that the journal says, from its second entry on, as if it happened now. `released`: the kill
-        switch was taken back since.
+    def restore(
+        self, entries: Sequence[JournalRecord], released: bool = False, again: DecidesAgain | None = None
+    ) -> None:
+        """Take everything that the journal has, from its second entry on, as if it happened now. `released`: the kill
+        switch was taken back since. `again` is called at each recorded decision with the market and the account of
+        then, so that a strategy gets its state back.
 
         Raises `StoreError` where the account does not become what it was: the journal or the program is another one.
         """
@@ -265,10 +235,10 @@ class PaperSession:
                 self._take(bar_from_json(data["bar"]), data["happened"], entry.ordinal)
                 self._due, self._now = bool(data["due"]), entry.time
             elif entry.kind in ("decision", "missed"):
+                if entry.kind == "decision" and again is not None:
+                    again(self.view(), self.account(), data)
                 self._due, self._now = False, entry.time
                 self.decided += entry.kind == "decision"
-            elif entry.kind == "promotion":
-                self.promotion = data
             elif entry.kind == "control":
                 self._now = max(self._now, entry.time)
                 self._killed = data["what"] == "flatten" or (self._killed and data["what"] != "resume")
@@ -278,22 +248,10 @@ class PaperSession:
                 self._broker.submit(*requests_from_json(data["requests"]))
             if data.get("guard") is not None:
                 self._guard.restore(data["guard"])
-            if entry.kind == "bar" and self._to_shorten() is not None:
-                self._shorten()
         self._killed = self._killed and not released
 
-    def go_on(self, snapshot: Snapshot) -> None:
-        """Stand where `snapshot` was taken; the broker does already."""
-        state = snapshot.state
-        self._guard.restore(state["guard"])
-        self._due, self._now, self._killed = bool(state["due"]), int(state["now"]), bool(state["killed"])
-        self.bars, self.decided, self.fills = int(state["bars"]), int(state["decided"]), int(state["fills"])
-        self.missed = missed_before(state)
-        self.promotion = state.get("team")
-        self._met = Counter(state.get("feed", {}))
-
     def resumed(self, released: bool) -> None:
-        """Write that the session goes on, and whether the kill switch was taken back."""
+        """Write that the session continues, and whether the kill switch was taken back."""
         what = "resume" if released else "go on"
         self._journal.write("control", self._now, {"what": what, "bar_index": self.index, "requests": []})
 
@@ -305,7 +263,7 @@ class PaperSession:
     def _think(self) -> None:
         self._begun, self._begun_at = time.monotonic(), self._bars.now()
         self._thinking, self._began = True, self._now
-        self._thoughts.begin()
+        self._recorder.begin()
 
     def _advance(self) -> None:
         """Take bars until a decision is due or the session is over."""
@@ -317,8 +275,7 @@ class PaperSession:
                     self._switch.look_again()  # what was set since its last look is obeyed before the end
                     self._obey()
                 if self._bars.ended and not self.done:
-                    over = "finished" if self._bars.ended == "over" else "stopped"
-                    self.ended = "flatten" if self._killed else over
+                    self.ended = "flatten" if self._killed else "finished"
                 continue
             happened = self._extend(bar)
             self._now = max(self._now, bar.known_at)
@@ -333,6 +290,9 @@ class PaperSession:
             entry["account"] = {
                 "equity": account.equity, "cash": account.cash, "positions": account.positions, "entry_prices": entries,
             }  # fmt: skip
+            entry["totals"] = {
+                "bars": self.bars, "decided": self.decided, "fills": self.fills, "missed": self.missed,
+            }  # fmt: skip
             if account.pending:
                 entry["waiting"] = [record_to_json(order) for order in account.pending]
             met = self._met_in_all()
@@ -340,34 +300,14 @@ class PaperSession:
                 entry["feed"] = dict(met)
             self._journal.write("bar", self._now, entry)
             self._send()
-            number = self._to_shorten()
-            if number is not None:
-                self._shorten()
-                write_snapshot(self._journal, number, self._now, self._state(), self._broker.market)
             self._follow(account)
-            if self._shares is not None:
-                self._shares(bar)
             if self._on_bar is not None:
                 self._on_bar(self.bars)
             if account.liquidated:
                 self.ended = "liquidated"
             elif self._due:
-                self._think_or_hand_over()
+                self._think()
                 return
-            elif self._succession is not None:
-                self._succession.look()
-
-    def _think_or_hand_over(self) -> None:
-        """A decision is due: it begins, or another team takes the place before."""
-        promotion = None if self._succession is None else self._succession.look()
-        if promotion is None:
-            self._think()
-            return
-        assert self._succession is not None
-        self.promotion = {"bar_index": self.index, **promotion}
-        self._journal.write("promotion", self._now, dict(self.promotion))
-        self._succession.settled()
-        self.succeeded = True
 
     def _look(self, missed: str, account: AccountView) -> dict[str, Any]:
         """What the guard, or the kill switch, sends at this close, as an entry; `_send` sends it."""
@@ -440,33 +380,11 @@ class PaperSession:
         self.fills += sum(isinstance(one, Fill) for one in happened.ledger)
         return happened
 
-    def _to_shorten(self) -> int | None:
-        """The number of the snapshot that is due after this bar; None where none is."""
-        if self._keeps is None or self.bars % self._keeps.every:
-            return None
-        return self.bars // self._keeps.every
-
-    def _shorten(self) -> None:
-        assert self._keeps is not None
-        self._broker.keep(self._keeps.bars)
-
-    def _state(self) -> dict[str, Any]:
-        """Where the session stands, for a snapshot."""
-        return {
-            "broker": self._broker.state(),
-            "guard": self._guard.state(),
-            "memory": None if self._memory is None else self._memory.to_dict(),
-            "due": self._due,
-            "now": self._now,
-            "killed": self._killed,
-            "bars": self.bars,
-            "decided": self.decided,
-            "fills": self.fills,
-            "missed": self.missed,
-            "feed": dict(self._met_in_all()),
-            "team": None if self.promotion is None else dict(self.promotion),
-            **self._notes(),
-        }
+    def _documents(self) -> list[dict[str, Any]]:
+        """What was said in the decisions of this close; a strategy says nothing."""
+        if self._codec is None:
+            return []
+        return [decision_document(self._codec, decision).to_json() for _, decision in self.decisions]
 
     def _met_in_all(self) -> Counter[str]:
         return Counter({name: round(count) for name, count in self._bars.counters().items()}) + self._met
@@ -486,5 +404,5 @@ class PaperSession:
 
 
 def _writable(value: Any) -> Any:
-    """`value` as a journal can hold it: None for a number that is none."""
+    """`value` as a journal can hold it: None for a number that is not finite."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,85 +18,68 @@ from backend.builders.market import Account, limits_of
 from backend.config.load import load_config
 from backend.config.schema import RECORDED, SANDBOX, Config
 from backend.decisions.backtest_document import write_backtest
-from backend.paper.alerts import AlertKind
-from backend.paper.background import running
-from backend.paper.bar_source import BarSource, FeedBars
+from backend.paper.bar_source import FeedBars
 from backend.paper.feeds import MakeFeed, account_again, new_start, rules_to_json, start_again
 from backend.paper.journal import (
     Journal,
-    bar_from_json,
     entries_in_portions,
     entries_of,
     history_from_json,
     history_to_json,
-)
-from backend.paper.monitor import SHARED_WITH_SHADOW, Monitor, most_silence
-from backend.paper.parity import Parity, check_parity
-from backend.paper.promotion.check import Promotable, promotable
-from backend.paper.promotion.promoter import Promoter
-from backend.paper.promotion.request import PROMOTE_FILE, PromotionRequest
-from backend.paper.records.stored import (
-    digest_of_named,
     newest_entries,
-    promotions_in,
+)
+from backend.paper.monitor import Monitor
+from backend.paper.parity import Parity, check_parity
+from backend.paper.sandbox import SandboxAccount, SandboxMirror, sandbox_of
+from backend.paper.session import PaperSession
+from backend.paper.stored import (
+    digest_of_named,
+    promotions,
     session_record,
     session_start,
-    session_team,
+    session_subject,
     session_thinking_time,
-    shadow_name,
     stored_session,
-    team_in_place,
-    team_of_digest,
+    subject_in_place,
+    subjects_of,
 )
-from backend.paper.sandbox import SANDBOX_ENTRY, SandboxMirror, sandbox_differences, sandbox_of
-from backend.paper.session import PaperSession
-from backend.paper.shadow.shadow_run import ShadowRun, SharedBars
-from backend.paper.snapshots import JournalReplay, Snapshot, inside_of, missed_before, shortening, shortening_of
-from backend.paper.switch import Switch, read_order, release
+from backend.paper.strategy import StrategyPlayer, trade
+from backend.paper.switch import Switch, read_order, release, running
 from backend.paper.thinking import Thinker
-from backend.runs.backtest import market_settings
+from backend.runs.backtest import Subject, market_settings
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, WindowRequest
 from backend.store.errors import StoreError
 from backend.store.records import PAPER, JournalRecord, RunRecord
 from backend.store.run_record import new_run_id, store_at, versions
 from backend.store.store import Store
-from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.episode import play
 from cryptosentinel.guard.guard import Guard
 from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.live.bar_assembly import BarAssembler
 from simulator.live.broker import SimulatedBroker
-from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
+from simulator.live.exchange_feed import ExchangeFeed
 from simulator.live.feed import Feed
-from simulator.live.sandbox import SandboxAccount
-from simulator.market.timeframes import SECOND_MS, inside_timeframe
+from simulator.market.timeframes import SECOND_MS
 
 LEAST_SPACE = 100_000_000  # bytes: a journal of minutes grows by about 15 million a day
 _LIVE_PRESET = "recorded"  # the costs of recorded data are those of a live market
-_NEAR = 100  # entries
-_SHADOW_ENDS_IN = 10.0  # seconds after its last decision
-_OTHER_FILES = "its files are not those that it began with"
-_SHADOW_SETTINGS = ("paper.broker=simulated", "paper.metrics_port=0")
 _SESSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-# Of what a session met those counts that tell of trouble.
+# The counts of a feed that tell of trouble.
 FEED_TROUBLE = (
-    "filled", "duplicates", "corrections", "early", "gaps", "disconnects", "hung", "malformed", "timeouts",
-    "server_errors", "maintenance", "rate_limits", "dns", "refusals", "skewed", "late", "duplicate", "conflicting",
-    "implausible", "off_grid", "unknown", "trades_lost", "overflow",
+    "gaps", "disconnects", "hung", "malformed", "timeouts", "server_errors", "maintenance", "rate_limits", "dns",
+    "refusals", "skewed", "late", "duplicate", "conflicting", "implausible", "off_grid", "unknown",
 )  # fmt: skip
-# Ends after which a session goes on when it is resumed.
+# Ends after which a session can be resumed.
 _PAUSES = frozenset({"stopped", "freeze", "flatten"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperRequest(WindowRequest):
-    """A paper session of one team. Without `exchange` and a setting `paper.feed` the data is recorded. `exchange` is an
-    id of ccxt, `url` a server to ask in its place; `broker` is as in the settings.
-    `session` is the id of the session, made where it is empty. `shadow` is a second team, which decides on the same
-    bars with an account of its own and trades nowhere."""
+    """A paper session of a team or strategy, named as for a backtest. Without `exchange` and a setting `paper.feed` the
+    data is recorded. `exchange` is an id of ccxt, `url` a server to ask in its place; `broker` is as in the settings.
+    `session` is the id of the session, made where it is empty."""
 
     team: str = "scripted"
-    shadow: str = ""
     exchange: str = ""
     url: str = ""
     broker: str = ""
@@ -144,9 +127,7 @@ def run_paper(
     nothing is recorded.
     """
     config = session_settings(request)
-    team = session_team(request.team, config)
-    if request.shadow:
-        session_team(request.shadow, config)  # refused before anything begins
+    subject = session_subject(request.team, config)
     if request.session and not _SESSION_NAME.fullmatch(request.session):
         raise UserError(
             f"'{request.session}' cannot name a session: use up to 64 letters, digits, '_' and '-', a letter or digit "
@@ -162,9 +143,7 @@ def run_paper(
             "decide_every": begin.window.decide_every,
             "last": begin.last,
             "cash": account.cash,
-            "keeps": shortening(config.paper.snapshot_bars, config.paper.history_bars, history.timeframe).to_json(),
             "rules": None if begin.live is None else rules_to_json(begin.live),
-            "inside": "" if begin.live is None else inside_timeframe(history.timeframe),
         }
         with sandbox_of(config, history.symbols) as sandbox, store_at(store) as opened:
             observer.started(RunStart(run, folder, config, begin.source, account, begin.window))
@@ -176,7 +155,6 @@ def run_paper(
                 "team_digest": digest_of_named(request.team, config),
                 "data": begin.source.source,
                 "symbols": list(history.symbols),
-                **({"shadow": request.shadow} if request.shadow else {}),
             }
             now = int(time.time() * 1000)
             data_hash = begin.source.content_hash
@@ -185,7 +163,7 @@ def run_paper(
                 journal = Journal(opened, run)
                 journal.write("start", begin.feed.clock.now(), start)
                 feed = begin.feed
-                parts = SessionParts(opened, record, folder, config, team, account, feed, journal, observer, sandbox)
+                parts = SessionParts(opened, record, folder, config, subject, account, feed, journal, observer, sandbox)
                 outcomes.append(play_session(parts, [], start))
             return outcomes[0]
     finally:
@@ -199,50 +177,40 @@ def resume_paper(
     observer: Observer = SILENT,
     *,
     released: bool = False,
-    shadow: str = "",
     make_feed: MakeFeed = ExchangeFeed,
 ) -> PaperOutcome:
-    """Go on with a session that stopped, or was killed, where its journal ends. `released` takes the kill switch back.
-    `shadow` is a team that is its shadow from now on, in the place of any other.
+    """Continue a session that stopped, or was killed, where its journal ends. `released` takes the kill switch back.
 
     Raises `UserError` for a session that is over, that another program runs, or whose kill switch is set, and where the
     files of its team are not those that traded.
     """
     with store_at(store) as opened:
         record, config, start = stored_session(opened, run)
-        if "shadow_of" in record.config:
-            of = record.config["shadow_of"]
-            raise UserError(f"{run} is the shadow of session {of} and goes on with it: resume {of}")
-        snapshot, entries = newest_entries(opened, run)
+        entries = entries_of(opened, run)[1:]
         folder = runs / run
         if entries and entries[-1].kind == "end":
             raise UserError(f"session {run} is over ({entries[-1].document['why']}): begin another one")
-        if read_order(folder, config.paper.on_kill) in ("flatten", "freeze") and not released:
+        if read_order(folder) in ("flatten", "freeze") and not released:
             raise UserError(
                 f"the kill switch of session {run} is set ({folder}): look why, and take it back with "
                 f"`cryptosentinel paper resume {run} --release`"
             )
-        team = team_in_place(record, config, promotions_in(snapshot, entries))
-        if shadow:
-            session_team(shadow, config)  # refused before anything changes
+        subject = subject_in_place(record, config)
         opened.claim(run)
         check_space(runs)
-        record = _with_shadow(opened, record, shadow) if shadow else record
         begin = start_again(config, history_from_json(start["history"]), start, make_feed)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             release(folder, released)
-            journal = Journal(
-                opened, run, entries[-1].ordinal + 1 if entries else snapshot.after + 1 if snapshot else 1
-            )
+            journal = Journal(opened, run, len(entries) + 1)
             again = replace(record, status="running", finished_at=None, message=None)
             symbols = begin.history.symbols
             with sandbox_of(config, symbols) as sandbox, _recorded(opened, again, resumes=True) as outcomes:
                 observer.started(RunStart(run, folder, config, begin.source, begin.account, begin.window))
                 parts = SessionParts(
-                    opened, record, folder, config, team, begin.account, begin.feed, journal, observer, sandbox
+                    opened, record, folder, config, subject, begin.account, begin.feed, journal, observer, sandbox
                 )
-                outcomes.append(play_session(parts, entries, start, released, snapshot))
+                outcomes.append(play_session(parts, entries, start, released))
             return outcomes[0]
         finally:
             begin.feed.close()
@@ -253,24 +221,21 @@ def paper_status(run: str, store: Store | str | Path = STORE, runs: Path = RUNS)
     with store_at(store) as opened:
         record = session_record(opened, run)
         cash = float(session_start(opened, run)["cash"])
-        snapshot, entries = newest_entries(opened, run)
-        before: Mapping[str, Any] = snapshot.state if snapshot else {}
+        entries = newest_entries(opened, run)
         bars = [entry for entry in entries if entry.kind == "bar"]
-        decisions = int(before.get("decided", 0)) + sum(entry.kind == "decision" for entry in entries)
-        over = [entry.document["why"] for entry in entries if entry.kind == "end"]
-        last: dict[str, Any] = {"account": {"equity": cash, "positions": {}}}
+        last: Mapping[str, Any] = {"account": {"equity": cash, "positions": {}}, "totals": {}}
+        since = entries
         if bars:
-            last = bars[-1].document
-        elif snapshot:  # which follows a bar, but for what the sandbox wrote beside it
-            near = opened.journal_between(run, max(0, snapshot.after - _NEAR), snapshot.after + 1)
-            last = next(one.document for one in reversed(near) if one.kind == "bar")
-        fills = sum(one["kind_of_record"] == "Fill" for entry in bars for one in entry.document["happened"]["ledger"])
-        missed = missed_before(before) + sum(bool(entry.document.get("missed")) for entry in entries)
+            last, since = bars[-1].document, [entry for entry in entries if entry.ordinal > bars[-1].ordinal]
+        over = [entry.document["why"] for entry in since if entry.kind == "end"]
+        totals: Mapping[str, int] = last["totals"]
+        decisions = totals.get("decided", 0) + sum(entry.kind == "decision" for entry in since)
+        missed = totals.get("missed", 0) + sum(bool(entry.document.get("missed")) for entry in since)
         outcome = PaperOutcome(
-            run, runs / run, over[-1] if over else "", int(before.get("bars", 0)) + len(bars), decisions,
-            int(before.get("fills", 0)) + fills, missed, last["account"]["equity"], cash, last["account"]["positions"],
+            run, runs / run, over[-1] if over else "", totals.get("bars", 0), decisions, totals.get("fills", 0), missed,
+            last["account"]["equity"], cash, last["account"]["positions"],
             {name: count for name, count in last.get("feed", {}).items() if name in FEED_TROUBLE},
-            *sandbox_differences(sandbox_entries(opened, record)), last["account"].get("entry_prices", {}),
+            *sandbox_figures(sandbox_entries(opened, record)), last["account"].get("entry_prices", {}),
         )  # fmt: skip
         return record, outcome
 
@@ -280,7 +245,14 @@ def sandbox_entries(store: Store, record: RunRecord) -> list[JournalRecord]:
     paper = record.config.get("config", {}).get("paper", {})
     if paper.get("broker") != SANDBOX:
         return []
-    return [entry for entry in entries_in_portions(store, record.run) if entry.kind == SANDBOX_ENTRY]
+    return [entry for entry in entries_in_portions(store, record.run) if entry.kind == "sandbox"]
+
+
+def sandbox_figures(entries: Sequence[JournalRecord]) -> tuple[int, tuple[str, ...]]:
+    """How many orders a session sent to the test network, and the differences of the last comparison."""
+    documents = [entry.document for entry in entries]
+    states = [one for one in documents if one["what"] == "state"]
+    return sum(len(one.get("sends", ())) for one in documents), tuple(states[-1]["differences"]) if states else ()
 
 
 def paper_sessions(store: Store | str | Path = STORE) -> list[RunRecord]:
@@ -293,13 +265,9 @@ def paper_parity(run: str, store: Store | str | Path = STORE) -> Parity:
     """Play the session's recorded inputs through the backtest and compare. Raises `UserError`."""
     with store_at(store) as opened:
         record, config, start = stored_session(opened, run)
-        entries = entries_of(opened, run)
         account = account_again(config, history_from_json(start["history"]), start)
-        promotions = promotions_in(None, entries)
-        teams = [team_in_place(record, config, promotions[:number]) for number in range(len(promotions) + 1)]
-        return check_parity(
-            entries, teams[0].team, teams[0].engine, account, limits_of(config.guard), record.seed, teams[1:]
-        )
+        subjects = subjects_of(record, config)
+        return check_parity(entries_of(opened, run), subjects, account, limits_of(config.guard), record.seed)
 
 
 @dataclass(frozen=True)
@@ -310,7 +278,7 @@ class SessionParts:
     record: RunRecord
     folder: Path
     config: Config
-    team: LoadedTeam
+    subject: Subject
     account: Account
     feed: Feed
     journal: Journal
@@ -319,112 +287,67 @@ class SessionParts:
 
 
 def play_session(
-    parts: SessionParts,
-    entries: Sequence[JournalRecord],
-    start: dict[str, Any],
-    released: bool = False,
-    snapshot: Snapshot | None = None,
-    shared: SharedBars | None = None,
+    parts: SessionParts, entries: Sequence[JournalRecord], start: dict[str, Any], released: bool = False
 ) -> PaperOutcome:
-    """Take up what the journal says after its first entry, `start`, or after `snapshot`, and let the session run to its
-    end or pause.
-    `released`: the kill switch was taken back. `shared`: this is the shadow of a session, which gives it these bars,
-    and whose kill switch and stop it obeys. Raises `StoreError` as `PaperSession.restore` does."""
-    config, team, account, feed = parts.config, parts.team, parts.account, parts.feed
+    """Take up what the journal has after its first entry, `start`, and let the session run to its end or pause.
+    `released`: the kill switch was taken back. Raises `StoreError` as `PaperSession.restore` does, and `UserError` for
+    a strategy that does not decide again as it did."""
+    config, subject, account, feed = parts.config, parts.subject, parts.account, parts.feed
     run, settings = parts.record.run, config.paper
-    history = history_from_json(start["history"]) if snapshot is None else snapshot.history
-    inside = inside_of(start)
-    broker = SimulatedBroker(history, account.cash, account.costs, account.max_leverage, account.venue, inside)
-    if snapshot is not None:
-        broker.go_on(snapshot.state["broker"])
-    grace = round(settings.grace_seconds * SECOND_MS)
-    half_spread = config.costs.half_spread_bps / 1e4
+    history = history_from_json(start["history"])
+    broker = SimulatedBroker(history, account.cash, account.costs, account.max_leverage, account.venue)
     assembler = BarAssembler(
-        dict(history.kinds), history.interval, broker.close, half_spread, inside, lambda: broker.account().mark
-    )
+        dict(history.kinds), history.interval, broker.close, config.costs.half_spread_bps / 1e4,
+        lambda: broker.account().mark,
+    )  # fmt: skip
     limits = limits_of(config.guard)
-    guard, memory = Guard(limits), saved_memory(snapshot, entries) if team.team.settings.memory else None
+    team = subject if isinstance(subject, LoadedTeam) else None
+    player = None if isinstance(subject, LoadedTeam) else StrategyPlayer(subject)
+    promoted = promotions(parts.record)[sum(entry.kind == "promotion" for entry in entries) :]
+    guard = Guard(limits)
     last = None if start["last"] is None else int(start["last"])
     expected = 0 if last is None else (last - int(history.open_time[-1])) // history.interval
     mirror = None
     if parts.sandbox is not None:
         write = partial(_write_sandbox, parts.journal, feed)
         mirror = SandboxMirror(parts.sandbox, run, write, sandbox_entries(parts.store, parts.record))
-    bars: BarSource = shared or FeedBars(feed, assembler, parts.journal, grace, last)
-    shadow = _shadow_of(parts, start, released) if shared is None and parts.record.config.get("shadow") else None
-    switch = Switch(parts.folder if shared is None else parts.folder.parent, settings.on_kill)
     session = PaperSession(
-        broker, bars, parts.journal, switch, guard, team.team.codec, decide_every=int(start["decide_every"]),
-        memory=memory, follower=mirror, shares=None if shadow is None else shadow.take,
+        broker, FeedBars(feed, assembler, parts.journal, round(settings.grace_seconds * SECOND_MS), last),
+        parts.journal, Switch(parts.folder), guard, None if team is None else team.team.codec,
+        decide_every=int(start["decide_every"]), follower=mirror,
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),
-        keeps=shortening_of(start), notes=lambda: {"monitor": monitor.state()},
-        whole_result=JournalReplay(parts.store, run, start, account).result,
     )  # fmt: skip
-    if snapshot is not None:
-        session.go_on(snapshot)
-        expected += session.bars
-    session.restore(entries, released=released)
-    if entries or snapshot is not None:
+    session.restore(entries, released, None if player is None else player.check_again)
+    if entries:
         session.resumed(released)
+    for one in promoted:
+        parts.journal.write("promotion", feed.clock.now(), {**one, "bar_index": session.index})
 
     def why_not() -> str | None:
         asked = session.asked()
         if asked in ("flatten", "freeze"):
             return f"kill switch: {asked}"
-        if bars.ended == "paused":
-            return "the session that it is the shadow of has stopped"
         over = session.thinking_seconds() > settings.decision_timeout
         return f"no answer within {settings.decision_timeout:g} s" if over else None
 
-    def prove(request: PromotionRequest) -> tuple[Promotable, LoadedTeam]:
-        proof = promotable(parts.store, parts.store.run(run), config)
-        if (proof.team, proof.digest) != (request.team, request.digest):
-            raise UserError(f"{request.team or PROMOTE_FILE} is not what `paper promote` has checked: ask for it again")
-        return proof, team_of_digest(proof.team, proof.digest, config)
-
-    def refuse(why: str) -> None:
-        parts.journal.write("notice", bars.now(), {"kind": "promotion", "detail": f"refused: {why}"})
-
-    asked_for = 0 if session.promotion is None else int(session.promotion["asked"])
-    promoter = Promoter(parts.folder, prove, refuse, lambda: feed.clock.jumps, asked_for)
-    if shared is None:
-        session.succeeded_by(promoter)
-    told_elsewhere = frozenset[AlertKind]() if shared is None else SHARED_WITH_SHADOW
-    silence = most_silence(config, history.interval)
-    monitor = Monitor(run, parts.folder, settings.metrics_port, silence, told_elsewhere)
-    monitor.go_on({} if snapshot is None else snapshot.state, entries)
+    monitor = Monitor(run, parts.folder, entries)
     parts.journal.tell(monitor.entry)
     try:
-        if shared is None:
-            feed.open(broker.close)
-        if shadow is not None:
-            shadow.start()
-            if session.promotion is not None and session.promotion["shadow"] == shadow_name(parts.record):
-                shadow.leave()  # a kill came before it could
+        feed.open(broker.close)
         with running(parts.folder):
-            while True:
-                thinker = Thinker(team.engine, why_not)
-                session.thinks_with(thinker)
-                thinker.run(
-                    play(
-                        team.team, session, limits, parts.record.seed, guard=guard, on_clamps=session.clamped,
-                        memory=memory, budget=team.budget, decisions=session.decisions,
-                        thinking_time=session_thinking_time(config),
-                    )
+            thinker = Thinker(why_not)
+            session.thinks_with(thinker)
+            if team is None:
+                assert player is not None
+                trade(player, session, thinker)
+            else:
+                task = play(
+                    team.team, session, limits, parts.record.seed, guard=guard, on_clamps=session.clamped,
+                    price=team.price, decisions=session.decisions, thinking_time=session_thinking_time(config),
                 )  # fmt: skip
-                if not session.succeeded or promoter.team is None:
-                    break
-                team = promoter.team
-                memory = Memory() if team.team.settings.memory else None
-                session.decided_by(team.team.codec, memory)
-                if shadow is not None:
-                    shadow.leave()
+                thinker.run(task, team.engine)
     finally:
-        if shared is None:
-            feed.close()
-        if shadow is not None:
-            over = session.ended and session.ended not in _PAUSES
-            shadow.close("over" if over else "paused", settings.decision_timeout + _SHADOW_ENDS_IN)
+        feed.close()
         if mirror is not None:
             mirror.close()
         monitor.close()
@@ -432,82 +355,12 @@ def play_session(
         session.finish()
     result = session.result()
     if len(result.times) > 1:
-        write_backtest(parts.store, run, parts.team.name, result)
+        write_backtest(parts.store, run, subject.name, result)
     held = session.account()
     return PaperOutcome(
         run, parts.folder, session.ended, session.bars, session.decided, len(result.fills), session.missed,
         held.equity, account.cash, held.positions,
     )  # fmt: skip
-
-
-def saved_memory(snapshot: Snapshot | None, entries: Sequence[JournalRecord]) -> Memory:
-    """The memory of the team in place, by the snapshot and the entries after it; one begins empty."""
-    saved = None if snapshot is None else snapshot.state["memory"]
-    for entry in entries:
-        if entry.kind == "promotion":
-            saved = None
-        elif entry.document.get("memory") is not None:
-            saved = entry.document["memory"]
-    return Memory() if saved is None else Memory.from_dict(saved)
-
-
-def _with_shadow(store: Store, record: RunRecord, team: str) -> RunRecord:
-    """The record of a session whose newest shadow is `team`; one that it had is over."""
-    former = shadow_name(record)
-    number = int(record.config.get("shadows", 1))
-    if record.config.get("shadow"):
-        number += 1
-        if any(one.run == former and one.status != "finished" for one in store.runs()):
-            store.finish_run(former, "finished", f"{team} is the shadow now")
-    return replace(record, config={**record.config, "shadow": team, "shadows": number})
-
-
-def _shadow_of(parts: SessionParts, start: dict[str, Any], released: bool) -> ShadowRun | None:
-    """The shadow of a session, begun or to be resumed; None where it is over."""
-    store, main, run = parts.store, parts.record, shadow_name(parts.record)
-    known = {one.run for one in store.runs()}
-    name = str(main.config["shadow"])
-    document = {key: value for key, value in main.config.items() if key not in ("shadow", "shadows")}
-    document |= {"team": name, "team_digest": digest_of_named(name, parts.config), "shadow_of": main.run}
-    record = store.run(run) if run in known else replace(main, run=run, config=document)
-    if record.status == "failed" and record.message == _OTHER_FILES:
-        return None
-    if record.config.get("team_digest", "") != document["team_digest"]:
-        store.finish_run(run, "failed", _OTHER_FILES)
-        return None
-    team = session_team(name, parts.config)
-    if not store.journal_between(run, 0, 1):
-        Journal(store, run).write("start", parts.feed.clock.now(), start)
-    snapshot, entries = newest_entries(store, run)
-    if entries and entries[-1].kind == "end":
-        return None
-    store.resume_run(replace(record, status="running", finished_at=None, message=None))
-    newest = [int(entry.document["bar"]["open_time"]) for entry in entries if entry.kind == "bar"]
-    history = history_from_json(start["history"]) if snapshot is None else snapshot.history
-    latest = newest[-1] if newest else int(history.open_time[-1])
-    past = [
-        bar_from_json(entry.document["bar"])
-        for entry in entries_in_portions(store, main.run)
-        if entry.kind == "bar" and int(entry.document["bar"]["open_time"]) > latest
-    ]
-    bars = SharedBars(lambda: parts.feed.clock, past)
-    written = entries[-1].ordinal + 1 if entries else snapshot.after + 1 if snapshot else 1
-    folder = parts.folder / "shadow"
-    folder.mkdir(parents=True, exist_ok=True)
-    shadowed = load_config(parts.config, _SHADOW_SETTINGS, name="the shadow")
-    own = SessionParts(
-        store, record, folder, shadowed, team, parts.account, parts.feed,
-        Journal(store, run, written), SILENT,
-    )  # fmt: skip
-
-    def play_shadow() -> None:
-        outcome = play_session(own, entries, start, released, snapshot, bars)
-        store.finish_run(run, "interrupted" if outcome.why in _PAUSES else "finished", outcome.why)
-
-    def failed(error: BaseException) -> None:
-        store.finish_run(run, "failed", f"{type(error).__name__}: {error}"[:500])
-
-    return ShadowRun(bars, play_shadow, failed)
 
 
 def session_settings(request: PaperRequest) -> Config:
@@ -536,7 +389,7 @@ def check_space(folder: Path) -> None:
 
 
 def _write_sandbox(journal: Journal, feed: Feed, document: dict[str, Any]) -> None:
-    journal.write(SANDBOX_ENTRY, feed.clock.now(), document)
+    journal.write("sandbox", feed.clock.now(), document)
 
 
 @contextmanager
@@ -550,7 +403,7 @@ def _recorded(store: Store, record: RunRecord, resumes: bool = False) -> Iterato
     except KeyboardInterrupt:
         store.finish_run(run, "interrupted", "stopped by the user")
         raise Interrupted(
-            f"session {run} was interrupted; its journal is kept; go on with: cryptosentinel paper resume {run}"
+            f"session {run} was interrupted; its journal is kept; continue with: cryptosentinel paper resume {run}"
         ) from None
     except Exception as error:
         with suppress(StoreError):  # the store may be why; a run without an end counts as abandoned

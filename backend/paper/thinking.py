@@ -1,8 +1,9 @@
-"""Lets a team think without being held up by it: a model that hangs, or an order to stop, ends the decision at once.
+"""Lets a team or a strategy think without being held up by it: a model that hangs, or an order to stop, ends the
+decision at once.
 
-The engine answers in a thread of its own. When the time is over, or the kill switch is set, that thread is left behind:
-its requests count as failed, so the conversations end without an answer, and the decision is *no change*. An engine
-that is still busy with requests that were left is not asked again before it is done.
+It thinks in a thread of its own. When the time is over, or the kill switch is set, that thread is left behind: a
+model's requests count as failed, so the conversations end without an answer, and the decision is *no change*. While it
+is still busy with what was left, nothing further is asked of it.
 """
 
 from __future__ import annotations
@@ -17,25 +18,26 @@ from cryptosentinel.llm.engine import Completion, Engine, Request, failed_comple
 from cryptosentinel.team import AgentTask
 
 _T = TypeVar("_T")
-_LOOK_SECONDS = 0.02  # how often it is looked whether to go on waiting
+_LOOK_SECONDS = 0.02  # how often the reason to stop waiting is looked for
+BUSY = "the model still thinks about an earlier decision"
 
 WhyNot = Callable[[], str | None]  # why no answer is waited for any more; None: it is
 
 
 @dataclass
 class _Job:
-    requests: Sequence[Request]
+    work: Callable[[], Any]
     done: threading.Event = field(default_factory=threading.Event)
-    completions: list[Completion] = field(default_factory=list)
+    answer: Any = None
     error: BaseException | None = None
 
 
 class Thinker:
-    """Runs tasks on `engine`, one at a time. `why_not` is asked again and again while a model thinks; `answered` counts
-    the requests that got an answer since `begin`."""
+    """Runs work in its thread, one piece at a time. `why_not` is asked again and again meanwhile; `answered` counts the
+    requests that got an answer since `begin`."""
 
-    def __init__(self, engine: Engine, why_not: WhyNot) -> None:
-        self._engine, self._why_not = engine, why_not
+    def __init__(self, why_not: WhyNot) -> None:
+        self._why_not = why_not
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._last: _Job | None = None
         self.answered = 0
@@ -50,8 +52,8 @@ class Thinker:
         """For the journal: why the decision was cut off, if so, and after how many answers."""
         return {"cut_off": self.cut_off, "answered": self.answered}
 
-    def run(self, task: AgentTask[_T]) -> _T:
-        """Run `task` to its end. Raises what the engine raises, and what the task does."""
+    def run(self, task: AgentTask[_T], engine: Engine) -> _T:
+        """Run `task` to its end with the answers of `engine`. Raises what either raises."""
         answers: Sequence[Completion] | None = None
         while True:
             try:
@@ -59,14 +61,15 @@ class Thinker:
             except StopIteration as stop:
                 result: _T = stop.value
                 return result
-            answers = self._answers(requests)
+            answers = self._answers(engine, requests)
 
-    def _answers(self, requests: Sequence[Request]) -> list[Completion]:
+    def ask(self, work: Callable[[], _T]) -> _T | None:
+        """What `work` gives; None where it was not waited for, see `cut_off`. Raises what it raises."""
         if not self.cut_off and self._last is not None and not self._last.done.is_set():
-            self.cut_off = "the model still thinks about an earlier decision"
+            self.cut_off = BUSY
         why = self.cut_off or self._why_not()
         if not why:
-            job = self._last = _Job(requests)
+            job = self._last = _Job(work)
             self._jobs.put(job)
             while not job.done.wait(_LOOK_SECONDS):
                 why = self._why_not()
@@ -75,16 +78,23 @@ class Thinker:
             else:
                 if job.error is not None:
                     raise job.error
-                self.answered += len(requests)
-                return job.completions
+                answer: _T = job.answer
+                return answer
         self.cut_off = why or ""
-        return [failed_completion(f"cut off: {why}") for _ in requests]
+        return None
+
+    def _answers(self, engine: Engine, requests: Sequence[Request]) -> list[Completion]:
+        completions = self.ask(lambda: engine.generate(requests))
+        if completions is None:
+            return [failed_completion(f"cut off: {self.cut_off}") for _ in requests]
+        self.answered += len(requests)
+        return completions
 
     def _work(self) -> None:
         while True:
             job = self._jobs.get()
             try:
-                job.completions = self._engine.generate(job.requests)
+                job.answer = job.work()
             except BaseException as error:  # noqa: BLE001  # it is raised in the thread that waits
                 job.error = error
             finally:

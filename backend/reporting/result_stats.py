@@ -245,8 +245,6 @@ def inference_cost_line(result: BacktestDocument) -> str | None:
         text += f"; it cost {spent.money:,.4g}, which leaves a return of {left:+.2f} %"
     if not spent.priced:
         text += "; it cost money, and the price is unknown (add the model to budget.prices)"
-    if spent.exhausted:
-        text += f"; {spent.exhausted} conversations ended because the budget was spent"
     if engine and engine["failures"]:
         text += f"; {engine['failures']:.0f} requests failed"
     return text

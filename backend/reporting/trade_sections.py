@@ -154,7 +154,7 @@ def _meaning(section: str, key: str) -> str:
 
 
 _WITHHELD_COLUMNS = (
-    Column("count", "Times", "count", "orders lessened, dropped or, by a shutdown, added"),
+    Column("count", "Times", "count", "orders lessened, dropped or, by a loss limit, added"),
     Column("saved", "Saved", "money", "losses avoided less gains missed; negative: it cost that much"),
     Column("losses_avoided", "Losses avoided", "money", "of those that would have lost"),
     Column("gains_missed", "Gains missed", "money", "of those that would have gained"),
@@ -192,7 +192,7 @@ def withheld_block(window: WindowResult, settings: Mapping[str, Any], reload: Ma
 
 
 _LIMITS_COLUMNS = (Column("value", "What happened", "text", "by the guard's own record, or from the fills"),)
-_FLAT_RULES = ("daily_loss", "max_drawdown", "shutdown")
+_FLAT_RULES = ("daily_loss", "max_drawdown")
 
 
 def loss_limits_block(window: WindowResult, settings: Mapping[str, Any]) -> Table:

@@ -31,7 +31,7 @@ from backend.decisions.document import write_decisions
 from backend.decisions.recording import episode_decisions, remarks
 from backend.evaluation.compare import baselines
 from backend.evaluation.in_sample import IN_SAMPLE, overlaps
-from backend.evaluation.memorisation import cutoff_note, headlines_note, masking_note
+from backend.evaluation.memorisation import headlines_note, masking_note
 from backend.evaluation.trials import record_trial
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, team_folder
 from backend.reporting.report import write_report
@@ -155,7 +155,7 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
         *marked.values(),
         *chosen_window.notes,
         *chosen,
-        *notes_on(request.teams, config, market, window),
+        *notes_on(request.teams, config, market),
         *notes_on_headlines(subjects, market, window),
     ]
     account = account_of(config, market)
@@ -190,8 +190,8 @@ def _with_variants(
             if changed.name in {one.name for one in (*subjects, *every)}:
                 raise UserError(f"{changed.name} would be played twice: leave out --unmasked or the variant {variant}")
             if variant.changes_market:
-                if config.venue.finer or config.venue.mark:
-                    raise UserError(f"variant {variant} has no finer bars and no mark prices: run it without them")
+                if config.venue.finer:
+                    raise UserError(f"variant {variant} has no finer bars: run it without them")
                 altered[changed.name] = variant.market(market, window.start, window.stop, request.seed)
             every.append(changed)
             sources[changed.name] = TeamSource(sources[subject.name].team, str(variant))
@@ -287,11 +287,9 @@ def subject_of(name: str, config: Config) -> Subject:
     return configured_team(name, config)
 
 
-def notes_on(names: Sequence[str], config: Config, market: Market, window: Window) -> list[str]:
-    """What a reader must know of the subjects `names`: costs that differ from those of their training, and a window
-    that their model may have read about."""
+def notes_on(names: Sequence[str], config: Config, market: Market) -> list[str]:
+    """What a reader must know of the subjects `names`: a market or costs that differ from those of their training."""
     notes = []
-    first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
     for name in names:
         folder = team_folder(name)
         if name != SCRIPTED and (folder / MANIFEST).is_file():
@@ -301,9 +299,6 @@ def notes_on(names: Sequence[str], config: Config, market: Market, window: Windo
             other = other_costs(manifest.costs or config.costs, config.costs)
             if other:
                 notes.append(f"{name} was trained with other costs than it is tested with: {', '.join(other)}")
-            cutoff = config.team.knowledge_cutoff or manifest.team.knowledge_cutoff
-            warning = cutoff_note(name, cutoff, first, last)
-            notes += [] if warning is None else [warning]
     return notes
 
 
@@ -311,7 +306,7 @@ def notes_on_headlines(subjects: Sequence[Subject], market: Market, window: Wind
     """What each masked team reads of the news."""
     first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
     notes = (
-        headlines_note(subject.name, subject.team.settings.headlines, market, first, last)
+        headlines_note(subject.name, market, first, last)
         for subject in subjects
         if isinstance(subject, LoadedTeam) and subject.team.settings.mask_symbols
     )
@@ -419,7 +414,7 @@ def _episode(
     decisions: list[tuple[int, TeamDecision]] = []
     task = play(
         team.team, game, limits_of(plan.config.guard), plan.seed,
-        on_decision=on_decision, budget=team.budget, decisions=decisions,
+        on_decision=on_decision, price=team.price, decisions=decisions,
         thinking_time=thinking_time_of(plan.config),
     )  # fmt: skip
     try:

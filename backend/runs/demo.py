@@ -11,6 +11,7 @@ from backend.builders.market import account_of, load_market
 from backend.config.schema import Config
 from backend.evaluation.answer import answer_text
 from backend.evaluation.evaluate import Measurement, summary_record, verdict, write_example
+from backend.evaluation.held_out_value import SCENARIOS
 from backend.policies.hardware import describe_hardware
 from backend.processes import Workers, started
 from backend.reporting.report import write_report
@@ -130,7 +131,7 @@ def _train_and_measure(
     observer.message(
         "4. Measuring, on held-out data: the trained team, the initial team and the teacher play "
         f"{config.evaluation.windows} windows and decide in the same {config.evaluation.states:,} states. Each "
-        f"decision is scored over {config.evaluation.scenario_paths:,} common scenarios, so luck plays no part. The "
+        f"decision is scored over {SCENARIOS:,} common scenarios, so luck plays no part. The "
         "trained team also decides in a no-edge control, where there is nothing to learn."
     )
     with team_parts(MeasuredTeam(config, str(folder))) as parts:

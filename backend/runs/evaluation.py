@@ -68,7 +68,7 @@ def evaluate_team(
     observer.started(RunStart(run, folder, config, market, account, notes=notes))
     with store_at(store) as opened:
         with recorded_run(
-            opened, run, "evaluate", config.evaluation.seed, market.content_hash, config, team=name,
+            opened, run, "evaluate", config.evaluation_seed, market.content_hash, config, team=name,
             venue=venue_record(account, market), notes=list(notes), **marks,
         ):  # fmt: skip
             value = control = answer = None
@@ -106,7 +106,7 @@ def _gate(
 ) -> GateVerdict:
     """The verdict on the team whose files had the digest `digest` when it was measured."""
     folder = team_folder(request.folder)
-    rules = judged(config.gate, config.evaluation, measured.result, control, measured.decisions)
+    rules = judged(config.evaluation_seed, measured.result, control, measured.decisions)
     windows = held_out_windows(config, market)
     rules += held_out_rules(read_manifest(folder), config, market, windows, trained_here=trained is not None)
     if control is None and market.truth is not None and config.market.edge:

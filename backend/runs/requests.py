@@ -32,10 +32,11 @@ GENERATED, RECORDED_TRAINING = "demo", "recorded_training"  # presets
 
 
 def check_subject(name: str) -> None:
-    """Raise `UserError` where `name` is neither that of a team or strategy nor a folder, nor `module:Class`."""
+    """Raise `UserError` where `name` is neither that of a team or strategy nor a folder, nor `module:Class`, nor
+    `file.py:Class`."""
     known = sorted(set(BASELINES) - {"matched_random", "oracle"})  # these two need arguments
     path, _, attribute = name.partition(":")
-    if path.endswith(".py"):
+    if path.endswith(".py") and not (attribute and Path(path).is_file()):
         raise UserError(_about_file(Path(path), attribute))
     if name in (SCRIPTED, PROMPTED, SAMPLE_TEAM, *known) or model_named(name) or ":" in name or Path(name).exists():
         return

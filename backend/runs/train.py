@@ -184,7 +184,7 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT, store: Sto
             with (
                 nullcontext()
                 if finished
-                else recorded_run(opened, run, SFT, config.sft.seed, market.content_hash, config, resumes=True, **about)
+                else recorded_run(opened, run, SFT, config.sft_seed, market.content_hash, config, resumes=True, **about)
             ):
                 result = run_sft(config, market, request.sources, folder, observer.progress)
                 counts = result.manifest["counts"]

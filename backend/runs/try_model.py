@@ -123,7 +123,7 @@ def try_model(
             return None
         account = account_of(config, market)
         one = Window(window.start, min(window.stop, window.start + window.decide_every), window.decide_every)
-        run, ledger = BacktestRun(market, one, **account.terms), Ledger(loaded.budget)
+        run, ledger = BacktestRun(market, one, **account.terms), Ledger(loaded.price)
         view = run.view()
         portfolio = loaded.team.settings.portfolio
         symbols = view.symbols if portfolio else view.symbols[:1]
@@ -165,7 +165,7 @@ def _contact(loaded: LoadedTeam, seed: int) -> Contact:
     [completion] = engine.generate([asked])
     text = codec.decode_answer(completion.ids[completion.thought :])
     call = codec.parse(text, {_TOOL: ReportPrice})
-    price = loaded.budget.price
+    price = loaded.price
     right = not isinstance(call, MalformedCall) and call.arguments == ReportPrice(symbol="BTC", price=_PRICE)
     return Contact(
         called=right and completion.finished,
@@ -193,7 +193,7 @@ def _shown(
         spent=ledger.run,
         usage=decision.usage,
         seconds=seconds,
-        priced=loaded.budget.price is not None,
+        priced=loaded.price is not None,
         notes=engine_notes(loaded.engine),
         of_backtest=of_backtest,
         max_cost=max_cost,

@@ -82,7 +82,7 @@ def own_config(record: RunRecord) -> Config:
 
 def _plugin_names(config: Config, sources: Mapping[str, Mapping[str, str]]) -> set[str]:
     """What a configuration and the teams of a backtest may name as plug-ins, as they are named."""
-    by_role = (*config.team.tools, *config.training.scores)
+    by_role = config.team.tools
     names = {*config.plugins.roles, *config.team.roles, *(text.partition("=")[2].strip() for text in by_role)}
     names |= {config.training.reward, config.training.recipe, config.training.credit}
     names |= {config.engine.plugin, config.market.source}

@@ -135,7 +135,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
         quantization=training.quantization,
         checkpointing=training.gradient_checkpointing,
         engine="vllm" if served else "local",
-        answering="bfloat16" if engine.precision == "bfloat16" else "float32",
+        answering="bfloat16" if training.precision == "bfloat16" else "float32",
         micro_tokens=micro,
         micro_sampled=round(micro * TURNS * answer / (PROMPT_TOKENS + TURNS * turn)),
         rows=min(side_by_side, training.queries_per_step * training.rollouts_per_query),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.builders.plugins import load_plugins, reward_of, scores_of
+from backend.builders.plugins import load_plugins, reward_of
 from backend.builders.spans import spans_trained_on
 from backend.config.schema import Config, ConfigError
 from backend.models.architectures import architecture_of
@@ -140,10 +140,8 @@ def check_trainable(config: Config) -> None:
     """Raise `ConfigError` for a team that is not trained, settings about roles that are not in it, an engine whose
     samples cannot be trained on, or a market that is kept for a headline. Raises `UserError` for a team that cannot
     be."""
-    config.check_seeds()
     load_plugins(config)
     reward_of(config.training)
-    scores_of(config)
     recipe_of(config.training)
     credit_of(config.training)
     for problem in _of_the_team(config):
@@ -190,10 +188,7 @@ def _of_the_team(config: Config) -> Iterator[str]:
     team = roles_of(sub_agents)
     named = f"team.roles = '{','.join(sub_agents)}'"
     for role in sub_agents:
-        scored = SUB_AGENTS[f"consult_{role}"].score is not None or any(
-            text.partition("=")[0].strip() == role for text in training.scores
-        )
-        if role not in STANDARD and not scored:
+        if role not in STANDARD and SUB_AGENTS[f"consult_{role}"].score is None:
             yield (
                 f"{named}: nothing scores what {role} says, so it cannot be trained; what is trained is the manager "
                 f"with any of {', '.join(STANDARD)}, and roles with a score of their own"

@@ -36,6 +36,7 @@ from backend.policies.hardware import hardware_of
 from backend.policies.role_policies import RolePolicies
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.processes import WorkReport
+from backend.statistics.mean_interval import RESAMPLES
 from backend.store.run_record import versions
 from backend.training.curriculum.queries import QueryPool, gross_limit, pools_of
 from backend.training.rollout.collect import rollout_settings
@@ -45,6 +46,7 @@ from backend.training.sft.datasets import (
     DATA_MANIFEST,
     TRAIN,
     VALIDATION,
+    Selection,
     SftRow,
     read_data_manifest,
     read_rows,
@@ -67,6 +69,8 @@ from simulator.market.market import Market
 
 STATE, DATA, COLLECTED, TRAINING = "sft.json", "data", "collected", "training"
 ADAPTERS, SCORES = "adapters", "scores.json"
+_BATCH_TOKENS = 2048  # a step, with padding
+_VALIDATION_SHARE = 0.1  # of the states, on which only the imitation loss is taken
 _CHUNK = 32  # states whose conversations are written at a time
 _COLLECTED: TypeAdapter[ScoredConversation] = TypeAdapter(ScoredConversation)
 SAVE_EVERY = 25  # steps between two checkpoints of a role
@@ -91,7 +95,6 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     elsewhere, as `shared_data.is_data_set` knows them. Raises `UserError` for sources,
     a folder or a configuration that cannot be used, `RunFailed` where training cannot go on.
     """
-    config.check_seeds()
     load_plugins(config)
     if config.team.roles[: len(STANDARD)] != STANDARD:
         raise ConfigError(
@@ -183,11 +186,12 @@ def _data_set(
     sets from elsewhere."""
     if (folder / DATA / DATA_MANIFEST).is_file():
         return read_data_manifest(folder / DATA)
-    rows, counts = select(_collect(config, market, sources, folder, policies, codec, report), config.sft)
+    selection = Selection(_VALIDATION_SHARE, config.sft_seed)
+    rows, counts = select(_collect(config, market, sources, folder, policies, codec, report), selection)
     rows, counts = [*rows, *shared], with_counts(counts, shared)
     document = {
         "sources": list(sources),
-        "seed": config.sft.seed,
+        "seed": config.sft_seed,
         "data": {"source": market.source, "hash": market.content_hash},
         "base": policies.base_fingerprint,
         "counts": counts,
@@ -212,7 +216,7 @@ def _collect(
     [pool] = pools_of(
         config.training, market, [split(market, config.market, horizon).train], horizon, gross_limit(config)
     )
-    queries = pool.draw(derive_seed(settings.seed, "states"), 0, settings.states, easy=False)
+    queries = pool.draw(derive_seed(config.sft_seed, "states"), 0, settings.states, easy=False)
     teams = sources_of([source for source in sources if not is_data_set(source)], config, policies, codec)
     if not teams:
         return []
@@ -226,7 +230,7 @@ def _collect(
                 one
                 for team in teams
                 for one in collect_conversations(
-                    team, chunk, rollout_settings(config, config.sft.rollouts), settings.seed
+                    team, chunk, rollout_settings(config, config.sft.rollouts), config.sft_seed
                 )
             ]
             _write(path, [asdict(one) for one in heard])
@@ -270,11 +274,11 @@ def _fit(
         examples,
         SftSettings(
             steps=settings.steps,
-            batch_tokens=settings.batch_tokens,
+            batch_tokens=_BATCH_TOKENS,
             learning_rate=settings.learning_rate,
             warmup_steps=min(20, settings.steps // 5 + 1),
             weight_decay=0.0,  # it would pull an adapter to the base, which is not its prior
-            seed=derive_seed(settings.seed, "sft", role),
+            seed=derive_seed(config.sft_seed, "sft", role),
             mixed=True,
         ),
     )
@@ -307,10 +311,7 @@ def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def _examples(config: Config, rows: Sequence[SftRow], policies: RolePolicies, codec: ChatFormat) -> list[Example]:
     """The rows as ids and masks. Raises `UserError` for a conversation that the model has no positions for, or with an
     answer that `team.max_tokens` would cut off when the role gives it."""
-    thoughts = config.training.train_thoughts
-    examples = [
-        example for row in rows for example in encode(codec, row.messages, row.schemas(), train_thoughts=thoughts)
-    ]
+    examples = [example for row in rows for example in encode(codec, row.messages, row.schemas())]
     longest, limit = max((len(ids) for ids, _ in examples), default=0), positions_of(policies.base_config)
     if longest > limit:
         raise UserError(f"a conversation of {rows[0].role} has {longest} tokens, but the base has {limit} positions")
@@ -359,11 +360,11 @@ def _scores(
     settings, horizon = config.sft, config.team.horizon_bars
     parts = split(market, config.market, horizon)
     part = parts.held_out
-    seed = derive_seed(settings.seed, "scores")
+    seed = derive_seed(config.sft_seed, "scores")
     queries = QueryPool(market, *part, horizon, gross_limit=gross_limit(config)).draw(
         seed, 0, settings.score_states, easy=False
     )
-    temperature = config.training.temperature
+    temperature, precision = config.training.temperature, config.training.precision
     # Made one after the other, since each keeps a merged copy of the base for every role.
     teams: dict[str, Callable[[], LoadedTeam]] = {
         "before": lambda: model_team(
@@ -372,18 +373,17 @@ def _scores(
             codec,
             config.team,
             temperature,
-            config.engine,
+            precision,
         ),
-        "after": lambda: model_team("after", policies, codec, config.team, temperature, config.engine),
+        "after": lambda: model_team("after", policies, codec, config.team, temperature, precision),
         "scripted": lambda: scripted_team(config.team),
     }
-    asked = replace(rollout_settings(config, config.sft.rollouts), rollouts_per_query=settings.score_samples)
+    asked = replace(rollout_settings(config, config.sft.rollouts), rollouts_per_query=1)
     saved = {
         name: score_roles(make(), queries, asked, seed, partial(report, f"score {name}"))
         for name, make in teams.items()
     }
-    samples = config.evaluation.bootstrap_samples
-    return compare_roles(saved["before"], saved["after"], saved["scripted"], samples, settings.seed)
+    return compare_roles(saved["before"], saved["after"], saved["scripted"], RESAMPLES, config.sft_seed)
 
 
 def _write(path: Path, document: object) -> None:

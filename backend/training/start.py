@@ -150,17 +150,18 @@ def _make(config: Config, market: Market, base: Path, report: WorkReport, worker
         _check_teacher(config, market, part)
     pools = [
         QueryPool(one, *part, horizon, gross_limit=gross_limit(config))
-        for one in spoken_markets(market, config.nano.seed)
+        for one in spoken_markets(market, config.nano_seed)
     ]
-    make_nano(base, pools, team_settings(config.team, 1.0), config.nano, report, config.training.shards, workers)
+    settings, seed = team_settings(config.team, 1.0), config.nano_seed
+    make_nano(base, pools, settings, config.nano, seed, report, config.training.shards, workers)
 
 
 def _check_teacher(config: Config, market: Market, part: tuple[int, int]) -> None:
     """Refuse a teacher that earns more than the evidence allows."""
     horizon, teacher = config.team.horizon_bars, scripted_team(config.team, config.nano.teacher)
     beliefs = regime_beliefs(market)
-    queries = QueryPool(market, *part, horizon, beliefs=beliefs).draw(config.nano.seed, 0, _TEACHER_STATES, easy=False)
+    queries = QueryPool(market, *part, horizon, beliefs=beliefs).draw(config.nano_seed, 0, _TEACHER_STATES, easy=False)
     settings = rollout_settings(config, 1)
     hidden = [replace(query, belief=None) for query in queries]
-    scores = scores_in(decisions_in(teacher.team, teacher.engine, hidden, settings, config.nano.seed))
+    scores = scores_in(decisions_in(teacher.team, teacher.engine, hidden, settings, config.nano_seed))
     check_within_evidence(f"nano.teacher = {config.nano.teacher}", scores, evidence_values(queries, settings))

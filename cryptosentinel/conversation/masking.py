@@ -2,7 +2,7 @@
 
 A language model may remember that a named coin rose in a named month. That is look-ahead through the weights. With
 masking the team sees C1, C2, … and ages instead of symbols and dates. Names are translated here only, both ways.
-Headlines name much else that tells the month. `Headlines` says what becomes of them; `headlines` has the rules.
+Headlines name much else that tells the month; `headlines` replaces all names in them.
 """
 
 from __future__ import annotations
@@ -10,15 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal
 
 from cryptosentinel.conversation.headlines import masked_headline
 from cryptosentinel.protocol.untrusted import clean
 from simulator.market.coins import COINS, base_coin
-
-# What a masked team reads of a headline: its text with all names replaced, nothing of it, or its text with the market's
-# coins replaced and no other name, as once was the only way.
-Headlines = Literal["masked", "withheld", "shown"]
 
 MAX_NAME_CHARS = 24  # of a coin, as the arguments of the manager's calls have it
 MAX_TEXT_CHARS = 1_000
@@ -30,10 +25,9 @@ class Mask:
     that are no plain word: names come from an exchange, and one that is a sentence or a tag is `#1`, `#2`, … instead.
     """
 
-    def __init__(self, symbols: Sequence[str], enabled: bool, headlines: Headlines = "masked") -> None:
+    def __init__(self, symbols: Sequence[str], enabled: bool) -> None:
         self.enabled = enabled
-        self.headlines = headlines
-        self.hides_levels = enabled and headlines != "shown"  # of series that would say which coin it is, and when
+        self.hides_levels = enabled  # of series that would say which coin it is, and when
         names = [
             f"C{number}" if enabled else symbol if _is_plain(symbol) else f"#{number}"
             for number, symbol in enumerate(symbols, 1)
@@ -73,10 +67,8 @@ class Mask:
 
     def headline(self, text: str) -> str | None:
         """A headline as the team reads it, on one line; None where it is withheld."""
-        if not self.enabled or self.headlines == "shown":
+        if not self.enabled:
             return self.text(text)
-        if self.headlines == "withheld":
-            return None
         masked = masked_headline(clean(text, MAX_TEXT_CHARS), self._others)
         return None if masked.withheld else masked.text(self._by_coin)
 

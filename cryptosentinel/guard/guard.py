@@ -6,7 +6,7 @@ nothing that was asked passes, all positions are closed, and a clamp without a s
 
 **What is promised.** Take the closes and the equity at a review. Whichever part of the open orders fills from then on,
 in whatever order and however late, the positions valued at these closes over this equity are within the limits of size
-(one symbol, gross, net, notional) - or, where they lay beyond one already, because prices or the equity have moved, no
+(one symbol, gross, net) - or, where they lay beyond one already, because prices or the equity have moved, no
 further out than what was open before could bring them. An order at a price worse than the close (a stop, a limit
 through the market) is valued at its own price. So a limit is exceeded by the prices' and the equity's own move since
 the order was let through and by nothing else. Liquidations by the venue are not the guard's.
@@ -19,10 +19,10 @@ reductions take, and never carries both. A plain clamp would lose the rotation t
 at once is right only if both fill, which is what thin volume, gaps and latency take away.
 
 Reductions are held to the net exposure too: closing a hedge is an increase of what it hedges. Everything else about
-closing a position is free: only unusable data and the number of orders can stop it.
+closing a position is free: only unusable data and the number of orders of a decision can stop it.
 
 **Losses.** Past `daily_loss` or `max_drawdown`, looked at on every bar, all positions are closed with orders at the
-market that go on until the account is flat, and nothing opens for the pause that the limits name. A loss is limited to
+market that go on until the account is flat, and nothing opens until the pause is over. A loss is limited to
 what it is at the close where it is seen, and what the prices do until the closing orders have filled.
 
 **Turnover.** What was traded in the last 24 hours, what the open orders can trade, and closing it all again, is at most
@@ -36,14 +36,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cryptosentinel.guard.limits import Clamp, GuardLimits
+from cryptosentinel.guard.limits import MOST_ORDERS, STALE_BARS, Clamp, GuardLimits
 from cryptosentinel.guard.pending import OrderSchedule, Reach, closing_orders, is_certain
 from cryptosentinel.guard.state import GuardState, HeldBack, state_from_json
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest
 from simulator.exchange.rules import SymbolRules, down_to
 from simulator.market.market import MarketView
-from simulator.market.timeframes import HOUR_MS, format_time
+from simulator.market.timeframes import format_time
 
 _ROUNDING = 1e-12  # of exposures
 _NOTHING_MORE = 1e-9  # of an order: a smaller rest is not worth another
@@ -138,14 +138,12 @@ class Guard:
         """The state at this close, whether the equity can be used at all, and that the account is to be flat from now
         on, if so."""
         state, before = self._state, self._state
-        if account.drawdown >= self.limits.shutdown_drawdown:
-            state = replace(state, shut=True)
         if not math.isfinite(account.equity) or account.equity <= 0:
             return state, False, []
         state = state.observed(self.limits, view.now, account)
         clamps = []
         if state.flat_rule != before.flat_rule and state.flat_rule:
-            lost = state.drawdown(account) if state.flat_rule == "max_drawdown" else 0.0
+            lost = account.drawdown if state.flat_rule == "max_drawdown" else 0.0
             if state.flat_rule == "daily_loss" and state.day_equity is not None:
                 lost = 1.0 - account.equity / state.day_equity
             until = (
@@ -153,9 +151,6 @@ class Guard:
             )
             what = "since the peak" if state.flat_rule == "max_drawdown" else "since the day began"
             clamps = [Clamp(state.flat_rule, "", 0.0, 0.0, f"{100 * lost:.1f} % lost {what}: flat {until}")]
-        if state.shut and not before.shut:
-            why = f"the drawdown reached {100 * account.drawdown:.1f} %: flat for good"
-            clamps = [Clamp("shutdown", "", 0.0, 0.0, why)]
         return state, True, clamps
 
     def _review(
@@ -172,10 +167,8 @@ class Guard:
         schedule = OrderSchedule(view, account)
         for order in sent:
             schedule.add(order)
-        if state.shut or state.flat_rule:
-            rule = "shutdown" if state.shut else state.flat_rule
-            why = "the account was shut down and only closes" if state.shut else "the account is kept flat"
-            clamps += [_clamp(rule, request, 0.0, why) for request in orders]
+        if state.flat_rule:
+            clamps += [_clamp(state.flat_rule, request, 0.0, "the account is kept flat") for request in orders]
             return self._close_all(state, view, account, schedule, sent, clamps)
         ended = {one.symbol for one in orders if isinstance(one, Order) and one.kind == "market"} | set(decided)
         state, dropped = self._without(state, [*ended], view.now)
@@ -186,20 +179,19 @@ class Guard:
             if not isinstance(request, Order):
                 why = f"a {type(request).__name__} cannot be measured; send an Order, of 0 to withdraw"
                 clamps.append(_clamp("not_an_order", request, 0.0, why))
-            elif number >= self.limits.max_orders:
-                clamps.append(_clamp("max_orders", request, 0.0, f"at most {self.limits.max_orders} orders a decision"))
+            elif number >= MOST_ORDERS:
+                clamps.append(_clamp("max_orders", request, 0.0, f"at most {MOST_ORDERS} orders a decision"))
             else:
                 clamps += desk.take(request, frozen)
         held_back = tuple(one for one in state.held_back if one.order.symbol not in desk.held_back)
-        state = replace(state, held_back=(*held_back, *desk.held_back.values()))
-        return self._with_sent(state, view, len(desk.passed)), desk.passed, clamps
+        return replace(state, held_back=(*held_back, *desk.held_back.values())), desk.passed, clamps
 
     def _watch(self, view: MarketView, account: AccountView) -> tuple[GuardState, list[Order], list[Clamp]]:
         state, usable, clamps = self._observed(view, account)
         if not usable:
             return state, [], clamps
         schedule = OrderSchedule(view, account)
-        if state.shut or state.flat_rule:
+        if state.flat_rule:
             return self._close_all(state, view, account, schedule, (), clamps)
         frozen = self._only_shrink(state, account)
         desk = _Desk(self, state, view, account, schedule)
@@ -211,15 +203,7 @@ class Guard:
             if view.now >= one.begin:
                 clamps += desk.follow(one, rest, frozen)
             kept.append(one)
-        state = replace(state, held_back=tuple(kept))
-        return self._with_sent(state, view, len(desk.passed)), desk.passed, clamps
-
-    def _with_sent(self, state: GuardState, view: MarketView, count: int) -> GuardState:
-        return state.with_sent(view.now, count, self.rate_begin(view.now))
-
-    def rate_begin(self, now: int) -> int:
-        """Orders sent up to then count no more in the rate."""
-        return now - round(self.limits.rate_hours * HOUR_MS)
+        return replace(state, held_back=tuple(kept)), desk.passed, clamps
 
     def _without(self, state: GuardState, symbols: Collection[str], now: int) -> tuple[GuardState, list[Clamp]]:
         """Without what was held back for `symbols` by an earlier decision."""
@@ -232,18 +216,13 @@ class Guard:
         self, state: GuardState, view: MarketView, account: AccountView, schedule: OrderSchedule,
         sent: Sequence[Order], clamps: list[Clamp],
     ) -> tuple[GuardState, list[Order], list[Clamp]]:  # fmt: skip
-        """Market orders that close what is held, but for what is being closed already, as far as the rate allows."""
-        rule = "shutdown" if state.shut else state.flat_rule
+        """Market orders that close what is held, but for what is being closed already."""
+        rule, why = state.flat_rule, "closed: the account is kept flat"
         done = {order.symbol for order in sent}
-        room = self.limits.max_order_rate - state.sent_after(self.rate_begin(view.now))
-        why = (
-            f"closed: the drawdown reached {100 * self.limits.shutdown_drawdown:g} %" if state.shut
-            else "closed: the account is kept flat"
-        )  # fmt: skip
         desk = _Desk(self, state, view, account, schedule)
         passed: list[Order] = []
         for symbol, held in account.positions.items():
-            if held == 0.0 or not math.isfinite(held) or symbol in done or len(passed) + 1 > room:
+            if held == 0.0 or not math.isfinite(held) or symbol in done:
                 continue
             order = Order(symbol, -held, reduce_only=True)
             under_way = [one.quantity for one in account.pending if one.symbol == symbol and one.kind == "market"
@@ -253,16 +232,13 @@ class Guard:
                 schedule.add(allowed)
                 passed.append(allowed)
                 clamps = [*clamps, Clamp(rule, symbol, 0.0, allowed.quantity, why)]
-        state = replace(state, held_back=())
-        return self._with_sent(state, view, len(passed)), passed, clamps
+        return replace(state, held_back=()), passed, clamps
 
     def _only_shrink(self, state: GuardState, account: AccountView) -> str | None:
-        if state.shut:
-            return "shutdown"
         if state.flat_rule:
             return state.flat_rule
         # Written so that a NaN counts as beyond the limit.
-        if not state.drawdown(account) < self.limits.max_drawdown:
+        if not account.drawdown < self.limits.max_drawdown:
             return "max_drawdown"
         return "daily_loss" if state.beyond_daily_loss(self.limits, account.equity) else None
 
@@ -280,15 +256,10 @@ class _Desk:
         self._account = account
         self._schedule = schedule
         self._turnover = state.turnover(account)
-        self._used = state.sent_after(guard.rate_begin(view.now))
 
     def take(self, order: Order, frozen: str | None) -> list[Clamp]:
         """Let through what is left of an order; what was changed about it."""
         allowed, clamps = self.sized(order, frozen)
-        if allowed.quantity != 0.0 or (self._schedule.withdraws(order) and not clamps):
-            over = self._beyond_rate(allowed)
-            if over is not None:
-                return [_clamp("max_order_rate", order, 0.0, over)]
         return self._hold_back(order, allowed, clamps, frozen)
 
     def follow(self, held: HeldBack, rest: float, frozen: str | None) -> list[Clamp]:
@@ -303,19 +274,10 @@ class _Desk:
         queued = abs(self._schedule.queued(order.symbol))
         if abs(allowed.quantity) <= queued + max(0.5 * lot, _NOTHING_MORE * abs(rest)):
             return []  # what is on its way already is as much
-        if self._beyond_rate(allowed) is not None:
-            return []
         self._schedule.add(allowed)
         self.passed.append(allowed)
         why = f"{allowed.quantity:+.6g} of {rest:+.6g} held back has room now"
         return [Clamp("held_back", order.symbol, 0.0, allowed.quantity - math.copysign(queued, rest), why)]
-
-    def _beyond_rate(self, order: Order) -> str | None:
-        wide, closes = self._schedule.open_after(order)
-        used = self._used + len(self.passed)
-        if used + 1 + (0 if closes else wide) <= self.limits.max_order_rate:
-            return None
-        return f"{used} orders in {self.limits.rate_hours:g} hours, {wide} symbols to close"
 
     def _hold_back(self, order: Order, allowed: Order, clamps: list[Clamp], frozen: str | None) -> list[Clamp]:
         """Let `allowed` through, and keep what fits once the market orders that are under way have filled."""
@@ -361,7 +323,7 @@ class _Desk:
             why = f"quantity {order.quantity}, exposures {[reach.held for reach in reaches.values()]}"
             return nothing, [_clamp("not_a_number", order, 0.0, why)]
         rule = frozen
-        if rule is None and not self._view.bars(order.symbol, self.limits.max_stale_bars).present.any():
+        if rule is None and not self._view.bars(order.symbol, STALE_BARS).present.any():
             rule = "stale_data"
         sign, size, binding, reduces = math.copysign(1.0, asked), abs(asked), "", order.reduce_only
         if order.reduce_only and size > (most := schedule.reducible(order)):
@@ -390,19 +352,10 @@ class _Desk:
         """Why `order` cannot be measured at all, whatever its size."""
         if order.symbol not in self._view.symbols:
             return "unknown_symbol", f"there are {', '.join(self._view.symbols)}"
-        close, band = self._schedule.close_of(order.symbol), self.limits.price_band
         for name in ("limit", "trigger", "trail", "stop", "target"):
             price = getattr(order, name)
-            if price is None:
-                continue
-            if not (math.isfinite(price) and price > 0.0):
+            if price is not None and not (math.isfinite(price) and price > 0.0):
                 return "not_a_number", f"{name} {price}"
-            away = price if name == "trail" else abs(price / close - 1.0)
-            if not away <= band and band < math.inf:
-                return (
-                    "price_band",
-                    f"{name} {price:.6g} is {100 * away:.3g} % from {close:.6g}, {100 * band:g} % may be",
-                )
         return None
 
     def _most(self, order: Order, change: float, reaches: dict[str, Reach], rule: str | None, filled: bool) -> _Sized:
@@ -415,8 +368,7 @@ class _Desk:
             only = self._fitting(replace(order, reduce_only=True), sign, reaches, rule, filled)
             if min(only.size, closing) > found.size:
                 found = _Sized(min(only.size, closing), found.rule, True)
-        cap = max(self.limits.max_order_notional / self._account.equity, closing)
-        return found if found.size <= cap else found._replace(size=cap, rule="max_order_notional")
+        return found
 
     def _fitting(self, order: Order, sign: float, reaches: dict[str, Reach], rule: str | None, filled: bool) -> _Sized:
         """How large an order on the side of `sign` may be. What lies beyond a limit (the price moved) may stay and
@@ -441,7 +393,7 @@ class _Desk:
         """How far `symbol` may reach on the side of `sign` beside the others, and the rule that says so."""
         if rule is not None:
             return self._net(symbol, sign, reaches, (0.0, rule))
-        limits, equity, own = self.limits, self._account.equity, reaches[symbol]
+        limits, own = self.limits, reaches[symbol]
         gross, path = 0.0, 0.0
         for name, reach in reaches.items():
             path += reach.path
@@ -452,7 +404,6 @@ class _Desk:
             min(
                 (limits.max_exposure, "max_exposure"),
                 (max(0.0, limits.max_gross_exposure - gross), "max_gross_exposure"),
-                (limits.max_symbol_notional / equity, "max_symbol_notional"),
                 (max(own.far(sign), sign * own.held, 0.0) + spare, "max_daily_turnover"),
             ),
         )  # fmt: skip
@@ -465,7 +416,7 @@ class _Desk:
 
 
 # What more room would cure.
-_BY_SIZE = ("max_exposure", "max_gross_exposure", "max_net_exposure", "max_symbol_notional")
+_BY_SIZE = ("max_exposure", "max_gross_exposure", "max_net_exposure")
 
 
 def _closed(account: AccountView, error: Exception) -> tuple[list[OrderRequest], Clamp]:

@@ -9,7 +9,12 @@ from typing import Literal
 from simulator.errors import DataError
 
 OnLoss = Literal["flatten", "freeze"]
-_PAUSES = ("daily_loss_pause_hours", "drawdown_pause_hours")
+# Of one review: a plan of one decision has an order and its brackets for each of a few coins.
+MOST_ORDERS = 12
+# Bars without which a symbol's position may only shrink: one bar is late now and then, three in a row are an outage.
+STALE_BARS = 3
+# Hours that an account stays flat after a day's loss, at least until the UTC day is over.
+DAILY_LOSS_PAUSE_HOURS = 24
 
 
 @dataclass(frozen=True)
@@ -19,37 +24,19 @@ class GuardLimits:
     Attributes:
         max_exposure, max_gross_exposure, max_net_exposure: of one symbol, summed as absolute values (which is the
             leverage) and summed with their signs; fractions of the equity.
-        max_orders, max_order_rate: orders of one review, and of the last `rate_hours`. Of the rate as many are kept
-            back as there are positions to close; it must leave room for one order that opens and one that closes.
         max_drawdown, daily_loss: past these `on_loss` happens. The day is that of UTC.
-        on_loss: "flatten" closes all positions and stays flat for a while; "freeze" lets positions only shrink for as
-            long as the loss stands.
-        daily_loss_pause_hours: after a day's loss the account stays flat for so long, and at least until the UTC day is
-            over. drawdown_pause_hours: the same after a drawdown, which is then measured from the equity at the end of
-            the pause; infinity: to the end of the run.
-        shutdown_drawdown: past this all is closed, and nothing opens any more, whatever the equity does.
-        max_stale_bars: without a bar for so long a symbol's position may only shrink.
-        price_band: limit, trigger, trail, stop and target may be this far from the last close, as a fraction of it.
-        max_order_notional, max_symbol_notional: of one order and of one symbol's position, in quote currency.
+        on_loss: "flatten" closes all positions and stays flat, after a day's loss for `DAILY_LOSS_PAUSE_HOURS` and at
+            least until the UTC day is over, after a drawdown to the end of the run; "freeze" lets positions only shrink
+            for as long as the loss stands.
         max_daily_turnover: notional traded in 24 hours, as a multiple of the equity, closing what is held included.
     """
 
     max_exposure: float
     max_gross_exposure: float
-    max_orders: int
     max_drawdown: float
     daily_loss: float
-    max_stale_bars: int
     max_net_exposure: float
-    max_order_rate: float
-    rate_hours: float
-    shutdown_drawdown: float
-    price_band: float
-    max_order_notional: float
-    max_symbol_notional: float
     on_loss: OnLoss
-    daily_loss_pause_hours: float
-    drawdown_pause_hours: float
     max_daily_turnover: float
 
     def __post_init__(self) -> None:
@@ -59,13 +46,10 @@ class GuardLimits:
                     raise DataError(f"the guard's on_loss is {self.on_loss!r}; give 'flatten' or 'freeze'.")
             elif not getattr(self, one.name) > 0.0:
                 raise DataError(f"the guard's {one.name} is {getattr(self, one.name)}; give a positive number.")
-        if self.max_order_rate < 2.0:
-            raise DataError("the guard's max_order_rate is below 2: a position could not be opened and closed again.")
 
     def numbers(self) -> dict[str, float]:
         """The finite limits that bind now, by name, as the team reads them."""
-        values = {name: value for name, value in asdict(self).items() if name != "on_loss" and math.isfinite(value)}
-        return {name: value for name, value in values.items() if self.on_loss == "flatten" or name not in _PAUSES}
+        return {name: value for name, value in asdict(self).items() if name != "on_loss" and math.isfinite(value)}
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,6 @@ class OrderSchedule:
             return close
         return max(close, *(price / self._equity for price in (order.limit, order.trigger, 0.0) if price is not None))
 
-    def close_of(self, symbol: str) -> float:
-        """The last close, NaN before the first."""
-        return self._closes[symbol]
-
     def withdraws(self, order: Order) -> bool:
         """Whether `order` is a market order of nothing that takes back market orders from before."""
         return (
@@ -185,18 +181,6 @@ class OrderSchedule:
         position = resulting_position(order, held, (*self._left(order), *self._new))
         rules = account.rules.get(order.symbol)
         return objection(order, account.mark, position, account.liquidated, rules) is not None
-
-    def open_after(self, order: Order) -> tuple[int, bool]:
-        """How many symbols hold or may come to hold something once all market orders have filled, `order` included,
-        and whether it is a plain market order that leaves its own with nothing."""
-        own = [one for one in (*self._left(order), *self._new, *self._doubtful) if one.symbol == order.symbol]
-        after = self.reaches(order, filled=True)
-        after[order.symbol] = self._reach(order.symbol, [*own, order], True)[0]
-        empty = {
-            symbol: max(abs(one.held), one.high, -one.low) <= 1e-9 * max(1.0, abs(self._held[symbol]))
-            for symbol, one in after.items()
-        }
-        return sum(not one for one in empty.values()), is_certain(order) and empty[order.symbol]
 
     def _reach(
         self, symbol: str, orders: Sequence[Order], filled: bool, candidate: Order | None = None

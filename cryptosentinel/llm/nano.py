@@ -26,6 +26,7 @@ from simulator.errors import RunFailed, UserError
 from simulator.files import whole_folder
 
 TEMPLATE_FILE = "chat_template.jinja"
+NANO_VOCABULARY = 1280  # entries at most: more merges would be of rare texts
 CHAT_TEMPLATE = """\
 {%- if tools %}
     {{- '<|im_start|>system\\n' }}
@@ -68,7 +69,7 @@ CHAT_TEMPLATE = """\
 _ISOLATED = Regex(r"[0-9]|[+\-]|\n")
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], vocab_size: int = NANO_VOCABULARY) -> PreTrainedTokenizerFast:
     """Byte-level BPE over `texts` (lossless on any UTF-8) with the chat format's special tokens and template.
 
     `vocab_size` counts everything and is an upper bound: few texts hold few merges. The same texts in the same order

@@ -22,7 +22,7 @@ class ToolContext:
     """The state of one decision.
 
     `symbol`, `side` and `exposure` are the question of a sub-agent's call; the manager's own context names its first
-    symbol. `limits` are the guard's, by name; `budget` is what is left for inference. The team speaks of
+    symbol. `limits` are the guard's, by name. The team speaks of
     exposures as fractions of `share` of the equity: a coin that has a quarter of the account to itself is fully
     invested at 1. With `portfolio` the decision is on all coins at once, and `share` is 1. `about` are the contexts of
     the coins that a sub-agent is asked about together. `question_price_bps` and `pooled_trend`
@@ -39,7 +39,6 @@ class ToolContext:
     side: str = "flat"
     exposure: float = 0.0
     limits: Mapping[str, float] = field(default_factory=dict)
-    budget: Mapping[str, float] = field(default_factory=dict)
     portfolio: bool = False
     question_price_bps: float = 0.0
     pooled_trend: bool = False

@@ -33,7 +33,7 @@ _GAP = 0.2
 FUNDING_SPIKE = 0.003  # a settlement, ten times a usual one
 SPREAD_TIMES = 3.0
 _OF_EQUITY = ("max_exposure", "max_gross_exposure", "max_net_exposure")  # limits that are exposures
-_LOSSES = ("max_drawdown", "daily_loss", "shutdown_drawdown", "price_band")  # limits that are given as fractions
+_LOSSES = ("max_drawdown", "daily_loss")  # limits that are given as fractions
 
 
 class WhatIf(Arguments):
@@ -213,8 +213,7 @@ def _maintenance(context: ToolContext, symbol: str, notional: float) -> float:
 def limits(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     """DeepTraderManager's: the account as `account` gives it, the guard's limits, and the room that they leave: for
     each coin of the decision the largest exposure, for all the gross exposure, and what may be lost before positions
-    may only shrink, in percent of the equity's peak; also what is left to spend on thinking. A limit that is none is
-    left out.
+    may only shrink, in percent of the equity's peak. A limit that is none is left out.
 
     All exposures, the guard's limits of them included, are in the one unit that `unit` names; limits of losses and
     prices are percent, as their names say.
@@ -243,8 +242,6 @@ def limits(context: ToolContext, _: NoArguments) -> dict[str, Any]:
         left["gross"] = round(room / context.share, 3)
     if "max_drawdown" in known:
         left["drawdown_percent"] = round(100.0 * max(0.0, known["max_drawdown"] - context.account.drawdown), 2)
-    if context.budget:
-        left["thinking"] = {name: round(value, 4) for name, value in context.budget.items()}
     unit = "exposures are fractions of the decision's equity"
     if context.share != 1.0:
         unit += f", which is {context.share:.4g} of the account's"

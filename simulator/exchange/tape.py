@@ -44,7 +44,7 @@ def market_tape(market: Market, first: int, stop: int, costs: Costs, venue: Venu
     it. Raises `DataError` for an impossible bar, one without a usable half spread, or a finer or mark-price market that
     does not fit.
     """
-    per_bar, depth = 1, None if venue.depth is None else venue.depth[first:stop]
+    per_bar = 1
     coarse, whole = market, None
     kinds = [kind_of(symbol, market, venue) for symbol in market.symbols]
     delisted = delisted_bars(market)
@@ -90,9 +90,6 @@ def market_tape(market: Market, first: int, stop: int, costs: Costs, venue: Venu
         sigma = _sigma(market, first, stop)[None]
         if whole is not None and whole.any():  # a whole bar has the volatility of whole bars
             sigma[0, ::per_bar][whole] = _sigma(coarse, from_bar, to_bar)[whole]
-        if depth is not None:
-            least = np.repeat(depth, per_bar, axis=0) * np.sqrt(bars["volume"][0]) / costs.impact
-            sigma[0] = np.fmax(sigma[0], least)
     tape = Tape(
         bars["open"], bars["high"], bars["low"], bars["close"], bars["volume"], spread, *mark, sigma, inside, close,
         missing, market.open_time[rows] // DAY_MS, np.where(listed, at.NEVER, delisted - first),

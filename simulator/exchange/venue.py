@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from simulator.arrays import FloatArray
 from simulator.errors import DataError
 from simulator.exchange.rules import SymbolRules
 from simulator.market.market import Market
@@ -21,9 +20,6 @@ class Venue:
         price.
         isolated: leverage of the symbols that are margined apart. The others share the account's equity (cross).
         finer: the same symbols in finer bars. Where they exist they decide what happened first inside a bar.
-        depth: (T, S), of the market's bars: the least impact of what takes liquidity, a fraction of the price by the
-            square root of base units, as the levels of the order book had it; NaN where they are not known. It counts
-            where `Costs.impact` does.
         mark: mark-price bars of the same symbols and timeframe as the bars that fills are decided on. Accounts are
             valued and liquidated on them; None: on the trade price.
     """
@@ -32,7 +28,6 @@ class Venue:
     isolated: Mapping[str, float] = field(default_factory=dict)
     finer: Market | None = None
     mark: Market | None = None
-    depth: FloatArray | None = None
 
     def __post_init__(self) -> None:
         for symbol, leverage in self.isolated.items():

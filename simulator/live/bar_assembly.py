@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.exchange.carry import SETTLEMENT_MS
-from simulator.live.events import BookLevels, BookTop, Candle, FeedEvent, Funding, MarketTrade
-from simulator.live.inside_bars import InsideBar, TradesOfBars, least_impact
+from simulator.live.events import BookTop, Candle, FeedEvent, Funding
 from simulator.market.instruments import MarketKind
-from simulator.market.timeframes import interval_of
 
 # Why an event does not enter a bar.
 #   late: its bar is over. duplicate: it is there already. conflicting: another one is there already; the first counts.
@@ -47,8 +45,6 @@ class LiveBar:
         candles: by symbol, open, high, low, close and volume; a symbol that is not in it has no bar.
         half_spread: by symbol, a fraction of the price, of those with a candle.
         funding: (symbol, time, rate) of the settlements inside it, its close included.
-        inside: by symbol, the bars inside it that its trades make; of a symbol whose trades were not all heard none.
-        depth: by symbol, what the levels of the book say of an order's impact, see `least_impact`.
     """
 
     open_time: int
@@ -56,8 +52,6 @@ class LiveBar:
     candles: dict[str, tuple[float, float, float, float, float]]
     half_spread: dict[str, float]
     funding: tuple[tuple[str, int, float], ...]
-    inside: dict[str, tuple[InsideBar, ...]] = field(default_factory=dict)
-    depth: dict[str, float] = field(default_factory=dict)
 
 
 class BarAssembler:
@@ -67,7 +61,6 @@ class BarAssembler:
         interval: ms.
         half_spread: of bars in which no order book was seen, a fraction of the price.
         kinds: of every symbol.
-        inside: timeframe of the bars that trades are made into; empty: trades and depth are not used.
         closes: gives the last close of each symbol; one that is missing or NaN is not compared with.
     """
 
@@ -77,7 +70,6 @@ class BarAssembler:
         interval: int,
         open_time: int,
         half_spread: float,
-        inside: str = "",
         closes: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self.open_time = open_time  # of the bar that is next
@@ -87,18 +79,11 @@ class BarAssembler:
         self._doubted: dict[str, Candle] = {}  # the newest implausible candle of a symbol
         self._funding: dict[str, dict[int, float]] = {symbol: {} for symbol in kinds}
         self._spreads: dict[str, tuple[float, int]] = {}  # sum and number of the half spreads seen
-        self._depths: dict[str, tuple[float, int]] = {}  # and of what the levels of the book say
-        self._trades = TradesOfBars(interval, interval_of(inside)) if inside else None
 
     @property
     def close(self) -> int:
         """When the next bar closes."""
         return self.open_time + self._interval
-
-    @property
-    def lost(self) -> int:
-        """Bars of a symbol of which some trades were heard and not all."""
-        return 0 if self._trades is None else self._trades.lost
 
     def take(self, event: FeedEvent) -> RefusedEvent | None:
         """Use `event`, or say why not."""
@@ -109,13 +94,6 @@ class BarAssembler:
         if isinstance(event, BookTop) and event.symbol in self._kinds:
             total, count = self._spreads.get(event.symbol, (0.0, 0))
             self._spreads[event.symbol] = (total + event.half_spread, count + 1)
-        if self._trades is None:
-            return None
-        if isinstance(event, BookTop | MarketTrade) and event.symbol in self._kinds:
-            self._trades.take(event, self.open_time)
-        elif isinstance(event, BookLevels) and event.symbol in self._kinds:
-            total, count = self._depths.get(event.symbol, (0.0, 0))
-            self._depths[event.symbol] = (total + least_impact(event.bids, event.asks), count + 1)
         return None
 
     def missing(self) -> tuple[str, ...]:
@@ -148,10 +126,8 @@ class BarAssembler:
         for symbol, settled in self._funding.items():
             for time in sorted(time for time in settled if time <= self.close):
                 funding.append((symbol, time, settled.pop(time)))
-        inside = {} if self._trades is None else self._trades.finish(self.open_time, ordered, spreads)
-        depth = {symbol: total / count for symbol, (total, count) in self._depths.items() if symbol in ordered}
-        bar = LiveBar(self.open_time, now, ordered, spreads, tuple(funding), inside, depth)
-        self.open_time, self._spreads, self._depths = self.close, {}, {}
+        bar = LiveBar(self.open_time, now, ordered, spreads, tuple(funding))
+        self.open_time, self._spreads = self.close, {}
         return bar
 
     def _take_candle(self, candle: Candle) -> RefusedEvent | None:

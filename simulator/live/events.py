@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal, get_args
 
 from simulator.errors import DataError
@@ -20,15 +19,14 @@ from simulator.errors import DataError
 # What a feed tells of itself.
 #   connected, disconnected: the stream. reconnected: after a disconnection; what happened between is backfilled.
 #   gap: the exchange has no data for a time that is over (maintenance, an outage); nothing more will come of it.
-#   stale: the stream is open and says nothing (a hung connection).
+#   stale: the stream is open and sends nothing (a hung connection).
 #   rate_limit, server_error, dns, clock_skew: why a request failed, or that the clocks differ.
 #   maintenance: the exchange says that it is closed for a while.
-#   correction: the exchange has changed a bar that was delivered; the detail has both. The delivered one stands.
 #   malformed: a message that could not be read; it is dropped.
 #   end: no more events will come. Only recorded data has one.
 NoticeKind = Literal[
     "connected", "disconnected", "reconnected", "gap", "stale", "rate_limit", "server_error", "dns", "clock_skew",
-    "maintenance", "correction", "malformed", "end",
+    "maintenance", "malformed", "end",
 ]  # fmt: skip
 NOTICE_KINDS: tuple[NoticeKind, ...] = get_args(NoticeKind)
 
@@ -62,19 +60,6 @@ class Candle:
 
 
 @dataclass(frozen=True, slots=True)
-class MarketTrade:
-    """A trade of anybody. `taker` is the side that took; `id` is the exchange's, empty where it has none."""
-
-    symbol: str
-    price: float
-    quantity: float
-    taker: Literal["buy", "sell"]
-    id: str
-    at: int
-    known_at: int
-
-
-@dataclass(frozen=True, slots=True)
 class BookTop:
     """The best bid and ask. Raises `DataError` for a price that is not above 0, or a bid that is not below the ask."""
 
@@ -94,28 +79,6 @@ class BookTop:
     def half_spread(self) -> float:
         """Half the distance of bid and ask, as a fraction of the mid price."""
         return (self.ask - self.bid) / (self.ask + self.bid)
-
-
-@dataclass(frozen=True, slots=True)
-class BookLevels:
-    """Both sides of the book, (price, size) of each level, the best one first. Raises `DataError` for a side without
-    levels or out of order, a size below 0, or a best bid that is not below the best ask."""
-
-    symbol: str
-    bids: tuple[tuple[float, float], ...]
-    asks: tuple[tuple[float, float], ...]
-    at: int
-    known_at: int
-
-    def __post_init__(self) -> None:
-        prices = [*(price for price, _ in reversed(self.bids)), *(price for price, _ in self.asks)]
-        sizes = [size for _, size in (*self.bids, *self.asks)]
-        there = bool(self.bids) and bool(self.asks) and prices[0] > 0.0 and prices[-1] < math.inf
-        rising = all(lower < higher for lower, higher in pairwise(prices))
-        if not (there and rising and all(0.0 <= size < math.inf for size in sizes)):
-            raise DataError(
-                f"the levels of the book of {self.symbol} are impossible: {self.bids[:3]}, {self.asks[:3]}."
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,4 +111,4 @@ class Notice:
     known_at: int
 
 
-FeedEvent = Candle | MarketTrade | BookTop | BookLevels | Funding | FeedHeartbeat | Notice
+FeedEvent = Candle | BookTop | Funding | FeedHeartbeat | Notice

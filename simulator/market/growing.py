@@ -7,7 +7,6 @@ that was given out earlier stays what it was.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,8 +21,6 @@ from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, format_time
 
 _PRICES = ("open", "high", "low", "close")
-# Settlements that are kept however old they are: the usual distance of settlements is read from them.
-_SETTLEMENTS = 200
 
 
 def part_of(market: Market, first: int, stop: int, kinds: Mapping[str, MarketKind]) -> Market:
@@ -35,19 +32,6 @@ def part_of(market: Market, first: int, stop: int, kinds: Mapping[str, MarketKin
         market, **arrays, funding={symbol: events for symbol, events in funding.items() if events}, news=(), series={},
         books={}, truth=None, partial=None, kinds=dict(kinds),
     )  # fmt: skip
-
-
-def trailing(market: Market, first: int, stop: int) -> Market:
-    """Bars ``first .. stop - 1`` of a market that grows, without a copy of them: what a growing market is that keeps
-    no more. Of the settlements before them the last ones stay."""
-    columns = {name: getattr(market, name)[first:stop] for name in ("open_time", "present", *BAR_COLUMNS)}
-    begin, end = int(columns["open_time"][0]), int(columns["open_time"][-1]) + market.interval
-    funding = {}
-    for symbol, events in market.funding.items():
-        last = bisect_right(events, end, key=lambda event: event.time)
-        early = bisect_right(events, begin, key=lambda event: event.time)
-        funding[symbol] = tuple(events[max(0, min(early, last - _SETTLEMENTS)) : last])
-    return market.continued(columns, {symbol: events for symbol, events in funding.items() if events})
 
 
 class GrowingMarket:
@@ -111,15 +95,6 @@ class GrowingMarket:
         for symbol, events in more.items():
             self._funding[symbol] += events
         self._used += 1
-        self._market = self._current()
-        return self._market
-
-    def keep(self, bars: int) -> Market:
-        """The history of the last `bars` bars only; all before them is forgotten, and its memory free."""
-        kept = trailing(self._market, max(0, self._used - bars), self._used)
-        self._market, self._used = kept, len(kept)
-        self._funding |= {symbol: tuple(kept.funding.get(symbol, ())) for symbol in kept.symbols}
-        self._reserve(2 * len(kept))
         self._market = self._current()
         return self._market
 

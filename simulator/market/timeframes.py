@@ -39,10 +39,6 @@ TIMEFRAMES: dict[str, int] = {
     "1w": 604_800_000,
 }
 
-# Bars inside bars, made of trades while they are heard. Nothing else has bars of seconds.
-_OF_TRADES: dict[str, int] = {"1s": 1_000, "3s": 3_000, "5s": 5_000, "15s": 15_000, "30s": 30_000}
-_FEWEST_INSIDE = 48  # as many as the volatility behind the market impact looks back
-
 # Half the bid-ask spread, in basis points, of bars that state none: of tables, of files, and `costs.half_spread_bps`.
 # The ticks of the large perpetuals are far below a basis point and their books are narrower than this: where the spread
 # is not known, trading should cost more here than there, not less.
@@ -53,21 +49,10 @@ BAR_COLUMNS = ("open", "high", "low", "close", "volume", "half_spread")
 
 def interval_of(timeframe: str) -> int:
     """Length of a bar in milliseconds. Raises `DataError` for an unknown timeframe."""
-    length = TIMEFRAMES.get(timeframe) or _OF_TRADES.get(timeframe)
+    length = TIMEFRAMES.get(timeframe)
     if length is None:
         raise DataError(f"unknown timeframe '{timeframe}': use one of {', '.join(TIMEFRAMES)}")
     return length
-
-
-def inside_timeframe(timeframe: str) -> str:
-    """The bars that trades are gathered into inside one of `timeframe`: the longest of which 48 or more make one, so
-    that prices a 50th of a bar apart are told apart and a bar stays some 100 rows at most.
-
-    Raises `DataError` for an unknown timeframe.
-    """
-    interval = interval_of(timeframe)
-    fitting = [(length, name) for name, length in (_OF_TRADES | TIMEFRAMES).items() if not interval % length]
-    return max((length, name) for length, name in fitting if length * _FEWEST_INSIDE <= interval)[1]
 
 
 @overload

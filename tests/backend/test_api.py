@@ -30,8 +30,8 @@ SMALL = (
     "training.stage1_max_steps=1", "training.stage2_steps=2", "training.queries_per_step=2",
     "training.rollouts_per_query=4", "training.scenario_paths=4", "training.lora_rank=2", "training.validation_every=1",
     "training.validation_queries=2", "training.gate_format=0", "training.rollback_format=0", "evaluation.windows=2",
-    "evaluation.decisions_per_window=3", "evaluation.bootstrap_samples=200", "evaluation.states=8",
-    "evaluation.scenario_paths=4", "training.shards=1",
+    "evaluation.decisions_per_window=3", "evaluation.states=8",
+    "training.shards=1",
 )  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def test_a_training_that_was_killed_before_it_made_anything_goes_on(here: Path, 
 
 
 def test_a_fine_tuning(here: Path, nano: Path) -> None:
-    few = ("states=8", "rollouts=2", "steps=2", "batch_tokens=512", "score_states=2", "score_samples=2")
+    few = ("states=8", "rollouts=2", "steps=2", "score_states=2")
     overrides = [*(f"sft.{one}" for one in few), f"training.base_model={nano}", "market.bars=900", "market.coins=1"]
     tuned = cs.sft(config="quick", folder="team", overrides=overrides)
     assert tuned.folder == Path("team") and (here / "team" / "team.json").is_file()

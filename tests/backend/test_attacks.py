@@ -142,8 +142,8 @@ def test_the_page_of_an_imported_run_reads_no_file_that_it_names(tmp_path: Path)
 
 
 SMALL = (
-    "--set", "evaluation.windows=2", "--set", "evaluation.decisions_per_window=1", "--set",
-    "evaluation.bootstrap_samples=100", "--set", "market.coins=1", "--set", "market.bars=400", "--baselines", "hold",
+    "--set", "evaluation.windows=2", "--set", "evaluation.decisions_per_window=1",
+    "--set", "market.coins=1", "--set", "market.bars=400", "--baselines", "hold",
 )  # fmt: skip
 
 

@@ -132,7 +132,7 @@ def _toml(folder: Path) -> Path:
     path = folder / "my.toml"
     tables: dict[str, dict[str, Any]] = {
         "market": {"symbols": ["A", "B"], "bars": 400, "edge": True, "drift_ratio": 0.1},
-        "costs": {"fee_tiers": [[0, 0.1e-3, 0.2e-3]], "taker_fee": 0.0004},
+        "costs": {"taker_fee": 0.0004},
         "budget.prices": {"m": [1.0, 1.0, 1.0]},
     }
     text = "".join(
@@ -336,7 +336,7 @@ def test_a_list_of_a_market_that_lacks_something_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("token", TOKENS, ids=lambda token: token[:20])
-@pytest.mark.parametrize("key", ["market.bars", "market.data", "costs.taker_fee", "costs.fee_tiers", "market.symbols"])
+@pytest.mark.parametrize("key", ["market.bars", "market.data", "costs.taker_fee", "training.beta", "market.symbols"])
 def test_an_override_is_taken_or_refused(key: str, token: str) -> None:
     try:
         load_config("demo", [f"{key}={token}"])

@@ -16,9 +16,8 @@ import pytest
 
 from backend.config.load import load_config, presets
 from backend.config.schema import Config
-from backend.paper.records.stored import session_team
-from backend.paper.review.drift import paper_drift
 from backend.paper.sessions import paper_parity
+from backend.paper.shadow import promote
 from backend.reporting.run_page import RunPage
 from backend.reporting.run_summary import RunSummary
 from backend.store.records import RunRecord
@@ -97,23 +96,19 @@ def test_nothing_is_done_again_of_an_imported_run(foreign: str, command: Run, bi
 
 
 def test_an_imported_paper_session_is_not_played_again(command: Run, bird: Canary, tmp_path: Path) -> None:
-    document = {"config": Config().to_dict(), "team": NAMED, "shadow": NAMED}
+    document = {"config": Config().to_dict(), "team": NAMED}
     session = RunRecord(
         "paper-20240101-000000-000", "paper", 1, "", 1_700_000_000_000, document, "interrupted", imported=True
     )
     with Store.open(tmp_path / "here" / "runs" / "store") as store:
         store.add_run(session)
-    for again in (paper_drift, paper_parity):
-        with pytest.raises(UserError, match="was imported"):
-            again(session.run, tmp_path / "here" / "runs" / "store")
+    folder = tmp_path / "here" / "runs" / "store"
+    with pytest.raises(UserError, match="was imported"):
+        paper_parity(session.run, folder)
+    with pytest.raises(UserError, match="was imported"):
+        promote(session.run, NAMED, folder)
     bird.assert_untouched()
     assert MODULE not in sys.modules
-
-
-def test_a_team_of_a_journal_that_is_no_team_is_not_imported(command: Run, bird: Canary) -> None:
-    with pytest.raises(UserError, match="is a strategy"):
-        session_team(NAMED, Config())
-    bird.assert_untouched()
 
 
 # -- files beside the database ---------------------------------------------------------------------------------------

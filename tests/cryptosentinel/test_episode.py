@@ -137,12 +137,11 @@ def with_bars(market: Market, column: int, rows: slice, factor: float) -> Market
     return replace(market, **arrays)
 
 
-@pytest.mark.parametrize("memory", [0, 2])
-def test_nothing_is_decided_after_a_liquidation_and_all_is_recorded(memory: int) -> None:
+def test_nothing_is_decided_after_a_liquidation_and_all_is_recorded() -> None:
     crash = with_bars(synthetic(coins=1), 0, slice(200, None), 8.0)  # a short position is lost many times over
     game = BacktestRun(crash, WINDOW)
     done: list[int] = []
-    task = play(make_team(memory=memory), game, guard_limits(), 4, on_decision=done.append)
+    task = play(make_team(), game, guard_limits(), 4, on_decision=done.append)
     [episode] = run_all([task], always(submit(hold("C1", "short", 1.0))))
     assert episode.liquidated_at == 204, "the first decision after bar 200"
     assert [bar for bar, _ in episode.decisions] == [180, 186, 192, 198]
@@ -157,12 +156,11 @@ def test_a_liquidation_after_the_last_decision_is_known_too() -> None:
     assert run(always(submit())).liquidated_at is None
 
 
-@pytest.mark.parametrize("memory", [0, 2])
 @pytest.mark.parametrize("portfolio", [False, True])
-def test_a_coin_without_bars_is_left_alone(memory: int, portfolio: bool) -> None:
+def test_a_coin_without_bars_is_left_alone(portfolio: bool) -> None:
     market = with_bars(synthetic(), 1, slice(None), np.nan)
     game = BacktestRun(market, WINDOW)
-    task = play(make_team(memory=memory, portfolio=portfolio), game, guard_limits(), 4)
+    task = play(make_team(portfolio=portfolio), game, guard_limits(), 4)
     positions = [hold(f"C{number}", "long", 0.3) for number in (1, 2, 3)]
     text = submit(*positions) if portfolio else submit(hold("C1", "long", 0.3))
     [episode] = run_all([task], always(text))

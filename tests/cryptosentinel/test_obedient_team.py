@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.episode import EpisodeResult, play
-from cryptosentinel.guard.limits import GuardLimits
+from cryptosentinel.guard.limits import MOST_ORDERS, GuardLimits
 from cryptosentinel.llm.engine import Completion, Engine, Request
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
@@ -40,7 +40,7 @@ from tests.team_scenes import (
     verdict,
 )
 
-LIMITS = guard_limits(max_exposure=0.5, max_gross_exposure=0.9, max_orders=4, max_drawdown=0.2, daily_loss=0.05)
+LIMITS = guard_limits(max_exposure=0.5, max_gross_exposure=0.9, max_drawdown=0.2, daily_loss=0.05)
 LENDING = 10.0  # what the exchange would lend: the guard alone holds
 
 
@@ -56,7 +56,7 @@ class WatchedRun(BacktestRun):
         account = self.account()
         orders = [request for request in requests if isinstance(request, Order)]
         self.sent += len(orders)
-        assert len(orders) <= self.limits.max_orders * len(self.market.symbols)
+        assert len(orders) <= MOST_ORDERS * len(self.market.symbols)
         assert all(math.isfinite(order.quantity) for order in orders)
         alone, after = self._course(account, []), self._course(account, orders)
         frozen = account.drawdown >= self.limits.max_drawdown
@@ -102,7 +102,7 @@ def attacked(
     assert episode.liquidated_at is None
     assert len(episode.decisions) == window.decisions * (1 if portfolio else len(COINS))
     for _, decision in episode.decisions:
-        assert len(decision.orders) <= limits.max_orders
+        assert len(decision.orders) <= MOST_ORDERS
         for transcript in decision.transcripts:
             assert (transcript.answer is None) == (transcript.reason is not None)
             assert len(transcript.ids) == len(transcript.mask) == len(transcript.logps)
@@ -140,7 +140,7 @@ def test_no_verdict_raises_what_was_proposed(said: str, most: float) -> None:
 def test_without_the_guard_the_same_attack_goes_through() -> None:
     """The limits hold because of the guard: with wide ones the team gets what it wants."""
     engine = ScriptedEngine(codec(), {"manager": MANAGERS["all in"], **SUB_AGENTS["compliant"]})
-    wide = guard_limits(max_exposure=10.0, max_gross_exposure=10.0, max_orders=99, max_daily_turnover=99.0)
+    wide = guard_limits(max_exposure=10.0, max_gross_exposure=10.0, max_daily_turnover=99.0)
     episode, _ = attacked(engine, Window(180, 184, 2), limits=wide)
     assert np.abs(episode.result.exposure).sum(axis=1).max() > 5.0
 

@@ -56,7 +56,7 @@ def test_each_question_is_charged_in_the_outcome(price: float) -> None:
     queries = QueryPool(synthetic(), 130, 300, 6).draw(2, 0, 6, easy=False)
 
     def outcomes(cost: float) -> list[Any]:
-        settings = RolloutSettings(1, 8, 6, Costs(), 1.0, guard_limits(), True, question_cost=cost)
+        settings = RolloutSettings(1, 8, 6, Costs(), 1.0, guard_limits(), question_cost=cost)
         return [rollout for [rollout] in collect(team, engine, queries, settings, 1)]
 
     free, charged = outcomes(0.0), outcomes(price)

@@ -28,7 +28,7 @@ from tests.team_scenes import (
 )
 
 BAR = 200
-LOOSE = guard_limits(max_exposure=100.0, max_gross_exposure=1000.0, max_orders=1000)
+LOOSE = guard_limits(max_exposure=100.0, max_gross_exposure=1000.0)
 BOTH = ("risk_analyst", "trader")
 LONG = {"side": "long", "exposure": 1.0}
 

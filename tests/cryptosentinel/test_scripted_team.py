@@ -207,7 +207,7 @@ def test_a_teacher_that_skips_trades_decides_as_the_expert_and_keeps_a_third_at_
     kept, changed = list[str](), list[str]()
     teachers: list[Teacher] = ["expert", "skip_trades"]
     for whole, hesitant in zip(
-        *(decisions(market, states, expert_policies(teacher=one), timing_in_words=True) for one in teachers),
+        *(decisions(market, states, expert_policies(teacher=one)) for one in teachers),
         strict=True,
     ):
         assert [one.ids for one in whole.transcripts[1:]] == [one.ids for one in hesitant.transcripts[1:]]
@@ -259,7 +259,7 @@ def test_a_random_teacher_asks_for_full_positions_and_draws_whom_it_asks_in_whic
     market = synthetic()
     states = [(bar, symbol) for bar in range(130, 310, 2) for symbol in market.symbols]
     asked = list[tuple[str, ...]]()
-    for made in decisions(market, states, expert_policies(teacher="random_all"), timing_in_words=True):
+    for made in decisions(market, states, expert_policies(teacher="random_all")):
         of_position = [said for said in made.transcripts[1:] if said.role != "market_analyst"]
         for position in Decision.model_validate(made.manager.answer).changes:
             asked.append(tuple(said.role for said in of_position))

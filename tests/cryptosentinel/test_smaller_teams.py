@@ -185,7 +185,7 @@ def test_a_single_agent_asks_nobody_and_names_no_other_coin() -> None:
 
 
 def test_the_guard_stays_where_nobody_else_binds() -> None:
-    limits = guard_limits(max_exposure=0.25, max_gross_exposure=1000.0, max_orders=1000)
+    limits = guard_limits(max_exposure=0.25, max_gross_exposure=1000.0)
     decision = decide(SayingEngine({"manager": [submit(hold("C1", "long", 1.0))]}), roles=(), limits=limits)
     assert decision.rulings == [] and [clamp.symbol for clamp in decision.clamps] == ["AAAUSDT"]
     view = synthetic().view(200)

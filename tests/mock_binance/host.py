@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 from simulator.live.clock import Clock
-from simulator.live.loop_clock import LoopClock
 from simulator.market.market import Market
+from tests.loop_clock import LoopClock
 from tests.mock_binance.faults import Faults
 from tests.mock_binance.server import MockExchange
 from tests.mock_binance.tape import FEWEST_TICKS

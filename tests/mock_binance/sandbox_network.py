@@ -37,7 +37,6 @@ class SandboxNetwork:
         balances: of each currency. orders: by the client's name, as Binance lists them. requests: count by path.
         failing: kinds of failure to answer with next, one request each: "500", "lost" (done, and not answered), "429",
             "signature".
-        skew: ms that the network's clock is wrong by.
     """
 
     signed = frozenset({"account", "order", "openOrders", "allOrders", "myTrades"})
@@ -50,7 +49,6 @@ class SandboxNetwork:
         self.orders: dict[str, dict[str, Any]] = {}
         self.requests: Counter[str] = Counter()
         self.failing: list[str] = []
-        self.skew = 0
         self._lock = threading.Lock()
 
     def answer(self, method: str, path: str, query: dict[str, str], text: str, key: str) -> tuple[int, Any]:
@@ -59,7 +57,7 @@ class SandboxNetwork:
             name = _PREFIX.sub("", path)
             self.requests[f"{method} {name}"] += 1
             if name == "time":
-                return 200, {"serverTime": self._real() + self.skew}
+                return 200, {"serverTime": self._real()}
             signed = name in self.signed
             failure = self.failing.pop(0) if signed and self.failing else ""
             if failure in ("500", "429"):
@@ -84,7 +82,7 @@ class SandboxNetwork:
         expected = hmac.new(self._secret.encode(), unsigned.encode(), hashlib.sha256).hexdigest()
         if spoilt or not hmac.compare_digest(signature, expected):
             raise RefusedRequest(-1022, "Signature for this request is not valid.")
-        if abs(int(query["timestamp"]) - self._real() - self.skew) > _RECEIVE_WINDOW:
+        if abs(int(query["timestamp"]) - self._real()) > _RECEIVE_WINDOW:
             raise RefusedRequest(-1021, "Timestamp for this request is outside of the recvWindow.")
 
     def _signed(self, method: str, name: str, query: dict[str, str]) -> Any:

@@ -23,8 +23,8 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from simulator.live.loop_clock import LoopClock
 from simulator.market.market import Market
+from tests.loop_clock import LoopClock
 from tests.mock_binance.answers import Answers, RefusedRequest, error_document
 from tests.mock_binance.faults import FaultDraws, Faults
 from tests.mock_binance.streams import StreamMessage, Streams

@@ -89,11 +89,16 @@ def test_the_form_begins_with_what_the_data_deserves(here: Path, queue: JobQueue
     assert (changed.venue.rules, changed.costs.impact, changed.costs.participation) == ("none", 0.0, 0.0)
 
 
+def _empty_folder() -> str:
+    Path("empty").mkdir()
+    return "empty"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda app: app.text_input[0].set_value("nowhere"), "no such folder"),
-        (lambda app: (Path("empty").mkdir(), app.text_input[0].set_value("empty")), "holds no bars"),
+        (lambda app: app.text_input[0].set_value(_empty_folder()), "holds no bars"),
         (lambda app: app.multiselect[0].set_value([]), "no symbol is chosen"),
         (lambda app: app.multiselect[1].set_value([]), "no team is chosen"),
         (lambda app: app.multiselect[1].set_value(["model"]), "has no model"),

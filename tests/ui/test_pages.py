@@ -237,7 +237,7 @@ class _WithoutItsExtra(ModuleType):
 
 
 def test_a_page_whose_extra_is_not_installed_says_what_to_install(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = "backend.paper.overview.session_overview"
+    needed = "backend.paper.overview"
     monkeypatch.setitem(sys.modules, needed, _WithoutItsExtra(needed))
     app = open_page("views/paper.py")
     assert not app.exception

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-import backend.paper.overview.session_overview
+import backend.paper.overview
 import ui.access
 from backend.cli.main import app as program
 from backend.jobs import queue as jobs_queue
 from backend.jobs.queue import JobQueue
-from backend.paper.background import running
 from backend.paper.monitor import LOG
-from backend.paper.overview.last_report import last_report
+from backend.paper.overview import last_report
 from backend.paper.sessions import PaperRequest, run_paper
-from backend.paper.switch import KILL_FILE, STOP_FILE
+from backend.paper.switch import KILL_FILE, STOP_FILE, running
 from backend.store.store import Store
 from tests.ui.page_client import address, field, open_page, words
 from ui.parts.ready import rows_of
@@ -35,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder with a session that is over."""
     folder = tmp_path_factory.mktemp("page")
     request = PaperRequest(
-        session=SESSION, shadow="scripted", data=ROOT / "data" / "synthetic", timeframe="4h", start="2021-06-10",
+        session=SESSION, data=ROOT / "data" / "synthetic", timeframe="4h", start="2021-06-10",
         end="2021-06-13", decide_every=2, symbols=("AAAUSDT",),
         overrides=("paper.history_bars=130", "costs.thinking_time=20"),
     )  # fmt: skip
@@ -48,14 +47,12 @@ def test_the_table_of_runs_has_the_session_and_leads_to_it(here: Path) -> None:
     with Store.open(here / "store") as store:
         rows = {row.run: row for row in rows_of(store, store.runs())[0]}
     assert rows[SESSION].total_return is not None and " decisions, " in rows[SESSION].verdict
-    shadow = next(row for name, row in rows.items() if name != SESSION)
-    for row in (rows[SESSION], shadow):
-        page = AppTest.from_file(str(ROOT / "ui" / "app.py"), default_timeout=30)
-        page.query_params["run"] = row.run
-        page.run()
-        assert not page.exception and not page.error
-        [link] = page.get("page_link")
-        assert link.proto.query_string == f"session={SESSION}"
+    page = AppTest.from_file(str(ROOT / "ui" / "app.py"), default_timeout=30)
+    page.query_params["run"] = SESSION
+    page.run()
+    assert not page.exception and not page.error
+    [link] = page.get("page_link")
+    assert link.proto.query_string == f"session={SESSION}"
 
 
 @pytest.fixture
@@ -112,7 +109,7 @@ def test_a_session_whose_process_is_gone_can_be_resumed(here: Path, monkeypatch:
 
 def test_entry_price_profit_and_trades_are_shown(here: Path) -> None:
     with Store.open(here / "store", reads_only=True) as store:
-        found = backend.paper.overview.session_overview.overview(store, SESSION, here / "runs", 0.0)
+        found = backend.paper.overview.overview(store, SESSION, here / "runs", 0.0)
         entries = store.journal_between(SESSION, 0, 10_000)
     ledger = [one for entry in entries if entry.kind == "bar" for one in entry.document["happened"]["ledger"]]
     fills = [one for one in ledger if one["kind_of_record"] == "Fill"]
@@ -143,12 +140,12 @@ def test_a_session_is_shown_as_it_stands(here: Path) -> None:
     assert not app.exception and not app.error
     assert [tile.label for tile in app.metric] == ["Equity", "Bars", "Decisions", "Held", "Guard"]
     with Store.open(here / "store", reads_only=True) as store:
-        found = backend.paper.overview.session_overview.overview(store, SESSION, here / "runs", 0.0)
+        found = backend.paper.overview.overview(store, SESSION, here / "runs", 0.0)
     assert app.metric[0].value == f"{found.outcome.equity:,.2f}" and app.metric[4].value == "open"
     assert len(found.log.equity) == found.outcome.bars and found.log.equity[-1] == pytest.approx(found.outcome.equity)
     assert len(app.get("plotly_chart")) == 1 and len(found.decisions) == found.outcome.decisions
     assert any("DeepTraderManager" in message.name for message in app.chat_message), "its newest decision"
-    assert "No report was made yet" in words(app) and "Shadow: scripted" in words(app)
+    assert "No report was made yet" in words(app) and "traded by scripted" in words(app)
     assert EVIL not in "\n".join(element.value for kind in (app.markdown, app.caption) for element in kind)
 
 
@@ -161,7 +158,7 @@ def test_a_report_is_kept_for_the_page(here: Path, capsys: pytest.CaptureFixture
     with Store.open(here / "store", reads_only=True) as store:
         kept = last_report(store, SESSION)
     assert kept is not None and kept.differences == 0
-    assert all(" ".join(sentence.split()) in printed for sentence in (*kept.parity, *kept.drift, kept.comparison))
+    assert all(" ".join(sentence.split()) in printed for sentence in (*kept.parity, kept.comparison))
     assert any("the backtest of the recorded inputs does the same" in element.value for element in page().success)
 
 
@@ -193,7 +190,7 @@ def test_the_kill_switch_waits_for_no_store(here: Path, monkeypatch: pytest.Monk
     def stuck(*_: Any) -> Any:
         release.wait(60.0)
 
-    monkeypatch.setattr(backend.paper.overview.session_overview, "overview", stuck)
+    monkeypatch.setattr(backend.paper.overview, "overview", stuck)
     monkeypatch.setattr("backend.paper.sessions.paper_sessions", stuck)
     try:
         with running(here / "runs" / SESSION):

@@ -106,11 +106,11 @@ def choose_backtest(key: str) -> StoredSetup | None:
     return setup
 
 
-def known_teams(*, strategies: bool = True) -> Sequence[str]:
+def known_teams() -> Sequence[str]:
     """What can be named as a team: the scripted one, the shipped one, folders under `runs/` that hold one, the newest
     first, and strategies."""
     found = sorted(RUNS.glob(f"**/{MANIFEST}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    return [SCRIPTED, SAMPLE_TEAM, *(str(path.parent) for path in found), *(named_strategies() if strategies else ())]
+    return [SCRIPTED, SAMPLE_TEAM, *(str(path.parent) for path in found), *named_strategies()]
 
 
 def hand_over(request: BacktestRequest) -> None:

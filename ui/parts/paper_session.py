@@ -10,9 +10,8 @@ import streamlit as st
 
 from backend.decisions.tree import decision_tree
 from backend.jobs.commands import session_resume_command
-from backend.paper.background import process_of
-from backend.paper.overview.session_overview import SessionOverview, is_killed
-from backend.paper.switch import set_kill, set_stop
+from backend.paper.overview import SessionOverview, is_killed
+from backend.paper.switch import process_of, set_kill, set_stop
 from backend.reporting.charts import CONFIG, accounts_chart
 from backend.reporting.decision_narrative import headline, narrate
 from backend.runs.requests import RUNS
@@ -99,7 +98,7 @@ def draw_session(found: SessionOverview) -> None:
         column.caption(escape_markdown(note))
     with st.container():
         _curve(found)
-    tabs = st.tabs(["Positions and orders", "Decisions", "Alerts and events", "Parity and drift", "Teams"])
+    tabs = st.tabs(["Positions and orders", "Decisions", "Alerts and events", "Parity"])
     with tabs[0]:
         _holdings(found)
     with tabs[1]:
@@ -108,14 +107,12 @@ def draw_session(found: SessionOverview) -> None:
         _events(found)
     with tabs[3]:
         _report(found)
-    with tabs[4]:
-        _teams(found)
 
 
 def _standing(found: SessionOverview) -> None:
     record = found.record
     where = f", process {found.process}" if found.process else ""
-    st.markdown(f"**{escape_markdown(record.run)}** is {record.status}{where}")
+    st.markdown(f"**{escape_markdown(record.run)}** is {record.status}{where}, traded by {escape_markdown(found.team)}")
     if record.message and record.message != record.status:
         st.caption(escape_markdown(record.message))
     if found.process is None and record.status != "finished":
@@ -137,8 +134,6 @@ def _curve(found: SessionOverview) -> None:
 
 def _guard(state: Mapping[str, Any]) -> tuple[str, str]:
     """One word, and what it means."""
-    if state.get("shut"):
-        return "shut", "the drawdown was so deep that nothing opens any more"
     if state.get("flat_rule"):
         until = state.get("flat_until")
         return "flat", f"{state['flat_rule']}, until {format_time(until) if until else 'the end'}"
@@ -176,7 +171,7 @@ def _order(order: Mapping[str, Any]) -> dict[str, Any]:
 
 def _decisions(found: SessionOverview) -> None:
     if not found.decisions:
-        st.caption("Nothing was decided since the last snapshot.")
+        st.caption("Nothing was decided lately.")
         return
     labels = {
         number: f"{format_time(decision.time)} · {visible(headline(decision_tree(decision.document)))}"
@@ -219,7 +214,7 @@ def _report(found: SessionOverview) -> None:
     if report is None:
         st.caption("No report was made yet. It plays the session again, which takes as long as its decisions do:")
     else:
-        st.caption(f"As the report of {format_time(report.at)} UTC found it. Anew:")
+        st.caption(f"The report of {format_time(report.at)} UTC. Again:")
     st.code(f"cryptosentinel paper report {found.record.run}", language=None)
     if report is None:
         return
@@ -229,23 +224,6 @@ def _report(found: SessionOverview) -> None:
         st.error(f"Parity: {report.differences} differences from the backtest of the recorded inputs")
     else:
         st.success("Parity: the backtest of the recorded inputs does the same")
-    for sentence in (*report.parity, *report.drift, report.comparison):
+    for sentence in (*report.parity, report.comparison):
         if sentence:
             st.text(visible(sentence))
-
-
-def _teams(found: SessionOverview) -> None:
-    config = found.record.config
-    in_place = found.promotion.get("team", config.get("team", ""))
-    st.text(visible(f"Trades: {in_place}"))
-    if found.promotion:
-        st.text(visible(f"Promoted: {found.promotion.get('comparison', '')}"))
-    shadow = found.shadow
-    if shadow is None:
-        st.caption("There is no shadow. A second team decides beside the first one, and never trades:")
-        st.code(f"cryptosentinel paper resume {found.record.run} --shadow runs/TEAM", language=None)
-        return
-    gained = shadow.equity / shadow.begun_with - 1.0
-    stands = f"{shadow.decisions} decisions, equity {shadow.equity:,.2f} ({100.0 * gained:+.2f} %)"
-    st.text(visible(f"Shadow: {config.get('shadow')}, {stands}"))
-    st.code(f"cryptosentinel paper promote {found.record.run}", language=None)

@@ -48,7 +48,7 @@ def _row(store: Store, run: RunRecord) -> RunRow:
     if run.kind != PAPER:
         return run_row(store, run)
     # It needs the libraries of models and exchanges, which take seconds and which no other run needs.
-    from backend.paper.overview.session_row import session_row
+    from backend.paper.overview import session_row
 
     return session_row(store, run)
 

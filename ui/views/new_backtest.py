@@ -15,11 +15,9 @@ from backend.reporting.labels import title_of
 from backend.runs.backtest import settings_for
 from backend.runs.choices import BacktestChoices, warm_up_of
 from backend.runs.requests import RUNS, BacktestRequest
-from simulator.data.catalog import Catalog
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import UserError
 from simulator.folders import sample_data
-from simulator.market.instruments import MARKET_KINDS
 from simulator.market.timeframes import TIMEFRAMES
 from ui.access import asked_for, escape_markdown, job_queue, mistakes_explained, read_run, set_address, store_name
 from ui.parts.again import known_teams
@@ -229,14 +227,6 @@ def _venue_settings(
         if where and not Path(where).exists():
             st.warning(escape_markdown(f"{label}: there is no {where}"))
         changed.append((key, where, former))
-    unknown = [symbol for symbol, stated in Catalog(folder).kinds().items() if stated.kind is None]
-    if unknown and not preset.market.instrument:
-        chosen = left.selectbox(
-            "What the bars are of", ["not stated", *MARKET_KINDS],
-            help=f"Nothing states it for {', '.join(unknown)}. Not stated: shorts and borrowed cash pay "
-            "costs.borrow_rate, as on a spot market.",
-        )  # fmt: skip
-        changed.append(("market.instrument", "" if chosen == "not stated" else chosen, ""))
     if (folder / RULES_FILE).exists():
         ruled = ", ".join(read_rules(folder / RULES_FILE))
         use_rules = left.toggle("The venue's rules", value=True, help=f"{RULES_FILE} has those of {ruled}.")

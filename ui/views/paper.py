@@ -10,9 +10,9 @@ import streamlit as st
 
 from backend.jobs.commands import request_command
 from backend.jobs.queue import Submission
-from backend.paper.background import process_of
-from backend.paper.overview.session_overview import SessionOverview, is_killed, overview, session_folders
+from backend.paper.overview import SessionOverview, is_killed, overview, session_folders
 from backend.paper.sessions import paper_sessions
+from backend.paper.switch import process_of
 from backend.reporting.labels import title_of
 from backend.runs.choices import BacktestChoices
 from backend.runs.requests import RUNS, WindowRequest
@@ -39,7 +39,7 @@ _LOOK_SECONDS = 1.0
 
 def _page() -> None:
     st.title("Paper")
-    st.caption("Teams that trade on data that goes on, with the simulator's exchange. No real money.")
+    st.caption("Teams and strategies that trade on data that goes on, with the simulator's exchange. No real money.")
     names = session_folders(RUNS)
     with st.expander("Start a session", expanded=not names, icon=":material/play_arrow:"), mistakes_explained():
         _ask()
@@ -79,7 +79,7 @@ def _jobs() -> None:
 def _ask() -> None:
     """What a session of recorded bars needs; one on live data of an exchange begins in a terminal."""
     st.caption("A session on recorded bars, as a job. On live data of an exchange it begins in a terminal:")
-    st.code("cryptosentinel paper start --exchange binance --symbols BTC/USDT --timeframe 1m --decide-every 15",
+    st.code("cryptosentinel paper run --exchange binance --symbols BTC/USDT --timeframe 1m --decide-every 15",
             language=None)  # fmt: skip
     folder = Path(st.text_input("Data folder", str(sample_data())).strip())
     choices = BacktestChoices.of(folder)
@@ -88,7 +88,7 @@ def _ask() -> None:
     with st.form("session"):
         left, right = st.columns(2)
         symbols = left.multiselect("Symbols", choices.symbols(choices.timeframe), default=suggested)
-        team = right.selectbox("Team", known_teams(strategies=False), format_func=title_of)
+        team = right.selectbox("Team", known_teams(), format_func=title_of)
         columns = st.columns(4)
         start = columns[0].date_input("From", first)
         end = columns[1].date_input("To (not included)", after)
@@ -102,13 +102,9 @@ def _ask() -> None:
             end=end.isoformat(), decide_every=int(every), overrides=(f"paper.speed={speed:g}",),
         )  # fmt: skip
         request.check()
-        open_job(
-            job_queue().submit(
-                request_command(("paper", "run"), request, team=str(team), store=store_name(), runs=str(RUNS)),
-                once=True,
-            )
-        )
-    st.caption("Or a week of the sample on a mock exchange with a bad network, in two minutes:")
+        command = request_command(("paper", "run"), request, team=str(team), store=store_name(), runs=str(RUNS))
+        open_job(job_queue().submit(command, once=True))
+    st.caption("Or a week of the sample in about a minute, killed three times and resumed:")
     if st.button("Play the demonstration", icon=":material/play_arrow:"):
         command = ("paper", "demo", f"--store={store_name()}", f"--runs={RUNS}")
         open_job(job_queue().submit(command, once=True))

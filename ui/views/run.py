@@ -31,7 +31,7 @@ def show_run(page: RunPage) -> None:
     elif page.run.kind == PAPER:
         st.page_link(
             "views/paper.py", label="Open the session on the page Paper", icon=":material/monitoring:",
-            query_params={"session": str(page.run.config.get("shadow_of", page.run.run))},
+            query_params={"session": page.run.run},
         )  # fmt: skip
     elif page.run.kind != "backtest":
         show_training(page)

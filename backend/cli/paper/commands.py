@@ -1,9 +1,9 @@
-"""`cryptosentinel paper`: sessions of a team on data that goes on."""
+"""`cryptosentinel paper`: sessions of a team or strategy on data that goes on."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,6 @@ from backend.cli.options import (
     RunsOption,
     StoreOption,
     WindowOptions,
-    arguments_of,
     grouped,
 )
 from backend.cli.parts.progress import bars
@@ -27,10 +26,9 @@ from simulator.market.timeframes import format_time
 if TYPE_CHECKING:  # the database takes its time
     from backend.paper.parity import Parity
     from backend.paper.sessions import PaperOutcome
-    from backend.store.records import RunRecord
 
 paper_app = typer.Typer(
-    help="Paper trading: a team on data that goes on, with the simulator's exchange as the broker. No real money.",
+    help="Paper trading: a team or strategy on live or recorded data, filled by the simulator. No real money.",
     no_args_is_help=True,
 )
 SessionArgument = Annotated[str, typer.Argument(help="Id of the session, as `paper status` lists them.")]
@@ -41,12 +39,14 @@ class SessionOptions:
     """Who trades, and on what data beside recorded bars."""
 
     team: Annotated[
-        str, typer.Option("--team", help="Who trades: 'scripted', 'model' (see engine.model), or a training's folder.")
-    ] = "scripted"
-    shadow: Annotated[
         str,
-        typer.Option("--shadow", help="A second team, named as --team: it decides on the same bars but never trades."),
-    ] = ""
+        typer.Option(
+            "--team",
+            "--strategy",
+            help="Who trades, as for backtest: 'scripted', 'model' (see engine.model), a training's folder, a strategy "
+            "like ema_cross, or your own as buy.py:Buy.",
+        ),
+    ] = "scripted"
     exchange: Annotated[
         str,
         typer.Option("--exchange", help="Exchange whose live data is traded on, by its name in ccxt: binance, kraken."),
@@ -67,7 +67,7 @@ def run_session(
     options: SessionOptions,
     session: Annotated[str, typer.Option("--session", hidden=True)] = "",
 ) -> None:
-    """Begin a session and follow it to its end. It outlives any kill: `paper resume` goes on where its journal ends."""
+    """Begin a session and follow it to its end. After any kill, `paper resume` continues it."""
     from backend.paper.sessions import PaperRequest, run_paper
 
     request = PaperRequest(session=session, **vars(options), **market.given(), **window.given())
@@ -76,72 +76,34 @@ def run_session(
     _print(outcome)
 
 
-@paper_app.command("start")
-@grouped
-def start_session(
-    market: MarketOptions, window: WindowOptions, recorded: RecordOptions, options: SessionOptions
-) -> None:
-    """Begin a session in the background and return once it has begun. Its log is in its folder; `paper status`, `stop`
-    and `kill` are as for one in the foreground."""
-    from backend.paper.background import LOG_FILE, start_in_background
-    from backend.store.run_record import new_run_id
-
-    session = new_run_id("paper")
-    folder = recorded.runs / session
-    given = [part for group in (market, window, recorded, options) for part in arguments_of(group)]
-    process = start_in_background(["paper", "run", "--session", session, *given], folder)
-    console.print(f"session {session} runs in the background as process {process}; its log: {folder / LOG_FILE}")
-    console.print(f"end it with: cryptosentinel paper stop {session}")
-
-
 @paper_app.command("resume")
 def resume_session(
     session: SessionArgument,
     release: Annotated[bool, typer.Option("--release", help="Take the kill switch back first.")] = False,
-    shadow: Annotated[
-        str,
-        typer.Option("--shadow", help="From now on the second team, which never trades; any other ends."),
-    ] = "",
     store: StoreOption = STORE,
     runs: RunsOption = RUNS,
 ) -> None:
-    """Go on with a session that was stopped, or killed, with the same account."""
+    """Continue a session that was stopped, or killed, with the same account."""
     from backend.paper.sessions import resume_paper
 
     with bars(_announce) as shown:
-        outcome = resume_paper(session, store, runs, shown, released=release, shadow=shadow)
+        outcome = resume_paper(session, store, runs, shown, released=release)
     _print(outcome)
 
 
 @paper_app.command("promote")
-def promote_shadow(
+def promote_team(
     session: SessionArgument,
-    team: Annotated[
-        str, typer.Option("--team", help="Folder of the shadow, to be sure which it is; default: the session's shadow.")
-    ] = "",
+    team: Annotated[str, typer.Option("--team", help="Folder of the training whose team takes the place.")],
     store: StoreOption = STORE,
-    runs: RunsOption = RUNS,
 ) -> None:
-    """Let the shadow of a session trade in the place of its team, from the next decision on. It must have passed
-    `evaluate --gate` with the same files, and have decided often enough as the shadow (`gate.decisions`)."""
-    from backend.paper.promotion.check import promotable
-    from backend.paper.promotion.request import request_promotion
-    from backend.paper.records.stored import newest_entries, session_record
-    from backend.store.run_record import own_config, store_at
+    """Let another team trade in the place of a stopped session's team, from its next `paper resume` on. It must have
+    passed `evaluate --gate` with the same files, and the session must have decided often enough since
+    (50 times)."""
+    from backend.paper.shadow import promote
 
-    with store_at(store) as opened:
-        record = session_record(opened, session)
-        _, entries = newest_entries(opened, session)
-        if entries and entries[-1].kind == "end":
-            why = entries[-1].document["why"]
-            raise UserError(f"session {session} is over ({why}): begin another one with --team {team or 'FOLDER'}")
-        proof = promotable(opened, record, own_config(record), team)
-    folder = _folder(session, runs)
-    console.print(proof.comparison, soft_wrap=True)
-    console.print(f"{proof.team} passed the gate in {proof.gate} and decided {proof.decisions} times as {proof.shadow}")
-    request_promotion(folder, proof.team, proof.digest)
-    when = "at its next decision" if record.status == "running" else f"after `cryptosentinel paper resume {session}`"
-    console.print(f"it takes the place in session {session} {when}, once the session has checked the same")
+    console.print(promote(session, team, store).sentence(), soft_wrap=True)
+    console.print(f"{team} trades after `cryptosentinel paper resume {session}`")
 
 
 @paper_app.command("status")
@@ -154,9 +116,9 @@ def show_status(
     runs: RunsOption = RUNS,
 ) -> None:
     """Show how a session stands, also one that runs elsewhere, or list all sessions."""
-    from backend.paper.background import process_of
     from backend.paper.monitor import paper_problem
     from backend.paper.sessions import paper_sessions, paper_status
+    from backend.paper.switch import process_of
 
     if check and not session:
         raise UserError("--check is of one session: give its id, as `paper status` lists them")
@@ -166,7 +128,6 @@ def show_status(
         where = f", process {process}" if process else ""
         console.print(f"session {session}: {record.status}{where}{f' ({record.message})' if record.message else ''}")
         _print(outcome)
-        _print_shadow(record, store, runs)
         problem = paper_problem(record, runs / session, time.time()) if check else ""
         if problem:
             console.print(f"not well: {problem}")
@@ -192,18 +153,15 @@ def stop_session(session: SessionArgument, runs: RunsOption = RUNS) -> None:
 @paper_app.command("kill")
 def kill_session(
     session: SessionArgument,
-    flatten: Annotated[bool, typer.Option("--flatten", help="Close everything, whatever is configured.")] = False,
     freeze: Annotated[
-        bool, typer.Option("--freeze", help="Withdraw what waits and keep positions, whatever is configured.")
+        bool, typer.Option("--freeze", help="Withdraw what waits and keep positions; else everything is closed.")
     ] = False,
     runs: RunsOption = RUNS,
 ) -> None:
     """Set the kill switch: within a second nothing is decided any more, also while a model thinks."""
     from backend.paper.switch import set_kill
 
-    if flatten and freeze:
-        raise UserError("--flatten and --freeze exclude each other: give one, or none for paper.on_kill")
-    set_kill(_folder(session, runs), "flatten" if flatten else "freeze" if freeze else None)
+    set_kill(_folder(session, runs), "freeze" if freeze else "flatten")
     console.print(f"the kill switch of session {session} is set; `paper resume {session} --release` takes it back")
 
 
@@ -213,34 +171,29 @@ def report_session(
     parity: Annotated[
         bool, typer.Option("--parity/--no-parity", help="Play the recorded inputs through the backtest and compare.")
     ] = True,
-    drift: Annotated[
-        bool, typer.Option("--drift/--no-drift", help="Compare each week with a backtest of the bars before it.")
-    ] = True,
+    shadow: Annotated[
+        str, typer.Option("--shadow", help="Another team or strategy: let it trade the same bars, and compare.")
+    ] = "",
     store: StoreOption = STORE,
     runs: RunsOption = RUNS,
 ) -> None:
-    """Show what a session did, whether each week is what a backtest lets one expect, and whether a backtest of its
-    recorded inputs does the same. A difference from that has exit code 1."""
+    """Show what a session did, and whether a backtest of its recorded inputs does the same. A difference has exit code
+    1."""
     from backend.paper.monitor import tell_parity
-    from backend.paper.overview.last_report import drift_sentences, keep_report
-    from backend.paper.review.comparison import paper_comparison
-    from backend.paper.review.drift import paper_drift
+    from backend.paper.overview import keep_report
     from backend.paper.sessions import paper_parity, paper_status
+    from backend.paper.shadow import compare_shadow
     from backend.store.run_record import store_at
 
     record, outcome = paper_status(session, store, runs)
     console.print(f"session {session}: {record.status}{f' ({record.message})' if record.message else ''}")
     _print(outcome)
-    _print_shadow(record, store, runs)
     with store_at(store) as opened:
-        comparison = paper_comparison(session, opened) if record.config.get("shadow") else None
+        comparison = compare_shadow(session, shadow, opened) if shadow else None
         if comparison is not None:
             console.print(comparison.sentence(), soft_wrap=True)
-        drifted = paper_drift(session, opened) if drift else None
-        for sentence in [] if drifted is None else drift_sentences(drifted):
-            console.print(sentence, soft_wrap=True)
         same = paper_parity(session, opened) if parity else None
-        keep_report(opened, session, same, drifted, comparison)
+        keep_report(opened, session, same, comparison)
     if same is not None:
         tell_parity(session, outcome.folder, same.differences)
         _print_parity(same)
@@ -252,15 +205,15 @@ def run_demo(
     runs: RunsOption = RUNS,
     speed: Annotated[
         float | None,
-        typer.Option("--speed", help="Times real time at which the week passes, 6000 if not given."),
+        typer.Option("--speed", help="Times real time at which the week passes, 16000 if not given."),
     ] = None,
 ) -> None:
-    """Trade the sample's last week in two minutes, killed and resumed on the way, with its report and parity. It needs
-    no network."""
+    """Trade the sample's last week in about a minute, killed three times and resumed, with its parity. It needs no
+    network."""
     from backend.paper.demo import TIMES_REAL, paper_demo
 
     with bars() as shown:
-        shown.message("the sample's last week, bar by bar; the session is killed in the middle and resumed")
+        shown.message("the sample's last week, bar by bar; the session is killed three times and resumed")
         speed = TIMES_REAL if speed is None else speed
         made = paper_demo(store, runs, shown, speed=speed)
     console.print(f"a week in {made.seconds:.0f} s; kills: {made.kills}, each resumed from the journal")
@@ -272,21 +225,9 @@ def run_demo(
     _print_parity(made.parity)
 
 
-def _print_shadow(record: RunRecord, store: str, runs: Path) -> None:
-    """Print how the shadow of a session stands, if it has one."""
-    from backend.paper.records.stored import shadow_name
-    from backend.paper.sessions import paper_status
-
-    if record.config.get("shadow"):
-        its, outcome = paper_status(shadow_name(record), store, runs)
-        why = f" ({its.message})" if its.status == "failed" and its.message else ""
-        console.print(f"shadow {its.run}, {its.config['team']}: {its.status}{why}", soft_wrap=True)
-        _print(replace(outcome, why=""))
-
-
 def _print_parity(found: Parity) -> None:
     """Print a comparison with the backtest; a difference ends the command with exit code 1."""
-    from backend.paper.overview.last_report import parity_sentence
+    from backend.paper.overview import parity_sentence
 
     console.print(parity_sentence(found))
     for what, count in found.inputs.items():
@@ -332,6 +273,6 @@ def _print(outcome: PaperOutcome) -> None:
             console.print(f"  {difference}", soft_wrap=True)
     if outcome.why in ("stopped", "flatten", "freeze"):
         release = "" if outcome.why == "stopped" else " --release"
-        console.print(f"{outcome.why}; go on with: cryptosentinel paper resume {outcome.run}{release}")
+        console.print(f"{outcome.why}; continue with: cryptosentinel paper resume {outcome.run}{release}")
     elif outcome.why:
         console.print(f"{outcome.why}; compare with the backtest: cryptosentinel paper report {outcome.run}")

@@ -154,7 +154,7 @@ def _played(
     stop = min(bar + window.decide_every, window.stop)
     game = BacktestRun(market, Window(window.start, stop, window.decide_every), **account_of(config, market).terms)
     task = play(
-        loaded.team, game, limits_of(config.guard), setup.run.seed, budget=loaded.budget,
+        loaded.team, game, limits_of(config.guard), setup.run.seed, price=loaded.price,
         thinking_time=thinking_time_of(config),
     )  # fmt: skip
     [episode] = run_all([task], loaded.engine)

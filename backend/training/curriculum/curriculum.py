@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backend.config.training import TrainingConfig
+from backend.training.algorithm.rewards import ALPHA
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,11 @@ class Curriculum:
 
     def stage(self, number: int, spent: float = 0.0) -> Stage:
         """A stage, with so large a share of stage 2's tokens taken."""
-        alpha, beta = self.config.alpha, self.config.beta
+        beta = self.config.beta
         if number == 1:
             # The outcome's share goes to the expert score, so that rewards stay on the same scale.
             return Stage(1, True, (1.0, 0.0), (beta[0], 0.0, beta[1] + beta[2]), False)
-        return Stage(2, False, alpha, beta, self.config.pays_outcome(), spent)
+        return Stage(2, False, ALPHA, beta, self.config.pays_outcome(), spent)
 
     def rate(self, done: int, spent: float = 0.0) -> float:
         """The factor of the learning rates, with `done` steps of stage 2 behind and so large a share of its tokens; 0

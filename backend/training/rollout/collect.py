@@ -9,9 +9,8 @@ from itertools import accumulate
 import numpy as np
 
 from backend.builders.market import costs_of, limits_of
-from backend.builders.plugins import reward_of, scores_of
+from backend.builders.plugins import reward_of
 from backend.config.schema import Config
-from backend.config.training import TrainingConfig
 from backend.training.algorithm.rewards import NO_TAIL, Outcome, Tail
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.queries import Query
@@ -63,9 +62,7 @@ class Practice:
 @dataclass(frozen=True)
 class RolloutSettings:
     """Named as in the configuration: K, the simulated scenarios of a query, their length in bars. `tail`,
-    `question_cost` and `functions` are those of `RolloutScorer`, `limits` the guard's, `practice_sizes` the
-    positions of which one is asked about in practice. Without `train_thoughts` no token of a thought is one that is
-    learnt."""
+    `question_cost` and `functions` are those of `RolloutScorer`, `limits` the guard's."""
 
     rollouts_per_query: int
     scenario_paths: int
@@ -73,11 +70,9 @@ class RolloutSettings:
     costs: Costs
     max_leverage: float
     limits: GuardLimits
-    train_thoughts: bool
     tail: Tail = NO_TAIL
     question_cost: float = 0.0
     functions: RewardFunctions = SHIPPED
-    practice_sizes: tuple[float, ...] = TrainingConfig.model_fields["practice_sizes"].default
 
     def scorer(self, query: Query) -> RolloutScorer:
         """Who scores what is said and done about a query."""
@@ -103,11 +98,9 @@ def rollout_settings(config: Config, rollouts: int) -> RolloutSettings:
         costs=costs_of(config.costs),
         max_leverage=config.costs.max_leverage,
         limits=limits_of(config.guard),
-        train_thoughts=config.training.train_thoughts,
         tail=tail_of(config.training),
         question_cost=config.team.question_price / 1e4,
         functions=reward_functions_of(config),
-        practice_sizes=config.training.practice_sizes,
     )
 
 
@@ -115,7 +108,7 @@ def reward_functions_of(config: Config) -> RewardFunctions:
     """What a configuration puts in the place of formulas, and what scores are made of. Raises `UserError` as
     `rollout_settings` does."""
     training = config.training
-    return RewardFunctions(reward_of(training), scores_of(config), training.advice_weight, training.verdict_weight)
+    return RewardFunctions(reward_of(training), training.advice_weight, training.verdict_weight)
 
 
 def collect(
@@ -178,7 +171,7 @@ def practise(
     ]
     joint = team.settings.joint_questions
     asked = [
-        (query, tool, [_question(query, tool, symbol, settings.practice_sizes) for symbol in symbols])
+        (query, tool, [_question(query, tool, symbol) for symbol in symbols])
         for query, row in zip(queries, tools, strict=True)
         for symbols in [query.symbols if joint else (query.symbol,)]
         for tool in row
@@ -198,22 +191,22 @@ def practise(
         groups.append([])
         for number in range(settings.rollouts_per_query):
             spoken = tuple(answers[number] for answers in by_tool)
-            subs = tuple(_trajectory(query, number, one, scorer.expert_score(one), settings) for one in spoken)
+            subs = tuple(_trajectory(query, number, one, scorer.expert_score(one)) for one in spoken)
             groups[-1].append(Practice(query, number, spoken, subs))
     return groups
 
 
-def _question(query: Query, tool: str, symbol: str, sizes: Sequence[float]) -> Question:
-    """What is asked about a coin of a query, the same for all its rollouts: the coin, or a position drawn by the
-    query's seed, of one of `sizes`. Where the query says what could be known, the likelier side is proposed more often,
-    as a manager that knows something does: where both sides come alike, a veto is right nearly always."""
+def _question(query: Query, tool: str, symbol: str) -> Question:
+    """What is asked about a coin of a query, the same for all its rollouts: the coin, or the largest position
+    that it may have, on a side drawn by the query's seed. Where the query says what could be known, the likelier side
+    is proposed more often, as a manager that knows something does: where both sides come alike, a veto is right nearly
+    always."""
     if SUB_AGENTS[tool].consult.arguments is AskAnalyst:
         return AskAnalyst(symbol=symbol)
     which = [] if symbol == query.symbol else [symbol]
     rng = np.random.default_rng(derive_seed(query.seed, tool, *which))
     side: Side = "long" if rng.random() < _chance_of_long(query) else "short"
-    exposure = float(rng.choice(sizes)) * query.position_size()
-    return AskAboutPosition(symbol=symbol, side=side, exposure=round(exposure, 2))
+    return AskAboutPosition(symbol=symbol, side=side, exposure=round(query.position_size(), 2))
 
 
 def _chance_of_long(query: Query) -> float:
@@ -241,9 +234,9 @@ def scored(
         seed=seed,
         decision=decision,
         outcome=scorer.outcome([*decision.orders, *later], len(decision.transcripts) - 1),
-        main=_trajectory(query, number, decision.manager, None, settings),
+        main=_trajectory(query, number, decision.manager, None),
         subs=tuple(
-            _trajectory(query, number, transcript, scorer.expert_score(transcript), settings)
+            _trajectory(query, number, transcript, scorer.expert_score(transcript))
             for transcript in decision.transcripts[1:]
         ),
         later=tuple(later),
@@ -255,7 +248,6 @@ def _trajectory(
     rollout: int,
     transcript: Transcript,
     expert: float | None,
-    settings: RolloutSettings,
 ) -> Trajectory:
     """A conversation as it is learnt from."""
     branches = transcript.branches
@@ -263,10 +255,6 @@ def _trajectory(
     mask = np.array([own for branch in branches for own in branch.mask], np.bool_)
     logps = np.array([logp for branch in branches for logp in branch.logps], np.float32)
     starts = tuple(accumulate((len(branch.ids) for branch in branches[:-1]), initial=0))
-    if not settings.train_thoughts:
-        for start, branch in zip(starts, branches, strict=True):
-            for first, last in branch.thoughts:
-                mask[start + first : start + last], logps[start + first : start + last] = False, 0.0
     return Trajectory(
         role=transcript.role,
         query=query.key,

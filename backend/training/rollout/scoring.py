@@ -6,7 +6,7 @@ All calls and rollouts of a query are scored on the same scenarios, so that luck
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,18 +42,18 @@ from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules
 
 PINBALL_SCALE = 4.0  # volatilities of the horizon; larger losses of the position are not told apart
+TAIL_LOSS = 0.05  # of equity over the horizon, from which large losses count; at twice the loss all is lost
 SHORTFALL_SCALE = 0.003  # an execution 30 basis points worse than the arrival price scores squash(-1)
 
 
 def tail_of(config: TrainingConfig) -> Tail:
     """How much large losses count, as a configuration has it."""
-    return Tail(config.tail_weight, config.tail_loss)
+    return Tail(config.tail_weight, TAIL_LOSS)
 
 
 @dataclass(frozen=True)
 class RewardFunctions:
-    """The user's own reward of a decision (net returns (n,), volatility: a score), in place of the squashed return, and
-    own expert scores by role, in place of the roles'.
+    """The user's own reward of a decision (net returns (n,), volatility: a score), in place of the squashed return.
 
     With a share of `advice_weight` MarketAnalyst's score is the outcome, without costs, of the exposure that its lean
     speaks for; the rest is the Brier score of its probabilities. What a decision earns is a score of the forecast
@@ -62,7 +62,6 @@ class RewardFunctions:
     rest is the pinball score of the loss that it states."""
 
     reward: Callable[[FloatArray, float], float] | None = None
-    scores: Mapping[str, ExpertScore] = field(default_factory=dict)
     advice_weight: float = 0.0
     verdict_weight: float = TrainingConfig.model_fields["verdict_weight"].default
 
@@ -144,9 +143,8 @@ class RolloutScorer:
         return float(np.mean(known)) if known else None
 
     def _score(self, role: Role, asked: Mapping[str, Any], answer: Arguments) -> float | None:
-        users_score = self._functions.scores.get(role.key) or (role.score if isinstance(role, SubAgent) else None)
-        if users_score is not None:
-            return self._by_own_score(role, users_score, asked, answer)
+        if isinstance(role, SubAgent) and role.score is not None:
+            return self._by_own_score(role, role.score, asked, answer)
         if isinstance(answer, Analysis):
             return self._analysis(answer, asked["symbol"])
         if isinstance(answer, Verdict):

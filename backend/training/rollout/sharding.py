@@ -72,7 +72,7 @@ def begun_parts(config: Config, market: Market, run: str, base: Path, start: Pat
         served = served_engine(config.engine, base, largest_rank(training), think=think)
         loaded = team_over(run, served, working, training.temperature)
     else:
-        loaded = model_team(run, policies, codec, working, training.temperature, config.engine)
+        loaded = model_team(run, policies, codec, working, training.temperature, training.precision)
     settings = rollout_settings(config, training.rollouts_per_query)
     return RolloutParts(training, settings, loaded.team, loaded.engine, policies, pool, validation_pool)
 

@@ -72,7 +72,8 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
         if name == SCRIPTED:
             sources.append(Source(_scripted(codec, config), 1))
         elif name == WARM_START:
-            loaded = model_team(WARM_START, policies, codec, config.team, config.training.temperature, config.engine)
+            training = config.training
+            loaded = model_team(WARM_START, policies, codec, config.team, training.temperature, training.precision)
             sources.append(Source(loaded, rollouts))
         else:
             loaded = load_team(name, config.team, base=config.training.base_model)
@@ -86,7 +87,6 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
                 loaded.team.settings,
                 horizon_bars=config.team.horizon_bars,
                 mask_symbols=config.team.mask_symbols,
-                headlines=config.team.headlines,
             )
             team = Team(loaded.team.codec, loaded.team.version_of, asked)
             sources.append(Source(replace(loaded, name=name, team=team), rollouts))

@@ -35,11 +35,9 @@ def encode(
     codec: ChatFormat,
     messages: Sequence[Mapping[str, str]],
     tools: list[dict[str, Any]] | None,
-    *,
-    train_thoughts: bool = True,
 ) -> list[Example]:
     """Token ids (L,) and loss mask (L,) of a conversation: the mask is True at the assistant's own tokens, its end of
-    turn included, and nowhere else; without `train_thoughts` not at its thoughts.
+    turn included, and nowhere else.
 
     It is one example, or, where the template drops the thoughts of earlier turns, one for each turn with a thought: the
     conversation as it was when the turn was said. Each of the assistant's tokens is learnt in one of them.
@@ -70,7 +68,7 @@ def encode(
         thought = new.index(thoughts.closing) + 1 if thoughts is not None and thoughts.closing in new else 0
         prompt = ids
         ids = prompt + new
-        mask += [spoken and train_thoughts] * thought + [spoken] * (len(new) - thought)
+        mask += [spoken] * len(new)
         if thought and thoughts is not None and not thoughts.kept and number < len(messages):
             examples.append((np.asarray(ids, np.int32), np.asarray(mask, np.bool_)))
             ids = codec.past_prompt(prompt) + codec.past_answer(new[thought:])

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backend.config.schema import SftConfig
 from backend.training.sft.collection import ScoredConversation
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_format import ChatMessages
@@ -65,7 +64,15 @@ class SftRow:
         return None if self.tools is None else parse_json(self.tools)
 
 
-def select(said: Iterable[ScoredConversation], settings: SftConfig) -> tuple[list[SftRow], dict[str, dict[str, int]]]:
+@dataclass(frozen=True)
+class Selection:
+    """Which share of the states is kept for validation, and the seed by which they are drawn."""
+
+    validation_share: float
+    seed: int
+
+
+def select(said: Iterable[ScoredConversation], settings: Selection) -> tuple[list[SftRow], dict[str, dict[str, int]]]:
     """The best conversation of every question about every state, and how many of each role were dropped, and why. A
     share of the states is kept for validation.
 
@@ -145,7 +152,7 @@ def read_rows(folder: Path, role: str) -> list[SftRow]:
     return [SftRow(**row) for row in pq.read_table(path, schema=_SCHEMA).to_pylist()]
 
 
-def _split(state: str, settings: SftConfig) -> str:
+def _split(state: str, settings: Selection) -> str:
     """A state is wholly in one split, whoever spoke about it."""
     share = derive_seed(settings.seed, "split", state) / 2**63
     return VALIDATION if share < settings.validation_share else TRAIN

@@ -25,7 +25,7 @@ from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.llm.nano import nano_config, new_nano, save_model, train_tokenizer
+from cryptosentinel.llm.nano import NANO_VOCABULARY, nano_config, new_nano, save_model, train_tokenizer
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies, novice_policies
@@ -35,6 +35,7 @@ from cryptosentinel.team_settings import TeamSettings
 
 TOKENIZER_DECISIONS = 400
 _WARMUP_STEPS = 30
+_BATCH_TOKENS = 1024  # a step, with padding: of decisions of nano some twenty
 _WEIGHT_DECAY = 0.01
 _DECISIONS_AT_ONCE = 500  # whose transcripts are a piece of work
 
@@ -109,6 +110,7 @@ def make_nano(
     pools: Sequence[QueryPool],
     team_settings: TeamSettings,
     nano: NanoConfig,
+    seed: int,
     report: WorkReport,
     parts: int = 1,
     workers: Workers = ALONE,
@@ -118,14 +120,14 @@ def make_nano(
     report("tokenizer", 0, 1)
     bytes_codec = make_byte_codec()
     few = min(TOKENIZER_DECISIONS, nano.decisions)
-    sample = transcribe(bytes_codec, pools, team_settings, few, nano.teacher_share, nano.seed, nano.teacher)
-    tokenizer = train_tokenizer([bytes_codec.decode(list(one.ids)) for one in sample], nano.vocab_size)
+    sample = transcribe(bytes_codec, pools, team_settings, few, nano.teacher_share, seed, nano.teacher)
+    tokenizer = train_tokenizer([bytes_codec.decode(list(one.ids)) for one in sample], NANO_VOCABULARY)
     report("tokenizer", 1, 1)
     codec = ChatCodec(tokenizer)
-    queries, experts = _drawn_queries(pools, nano.decisions, nano.seed), round(nano.decisions * nano.teacher_share)
+    queries, experts = _drawn_queries(pools, nano.decisions, seed), round(nano.decisions * nano.teacher_share)
     json = tokenizer.backend_tokenizer.to_str()
     tasks = [
-        _ExamplesTask(json, of_whom[first : first + _DECISIONS_AT_ONCE], team_settings, nano.seed, teacher)
+        _ExamplesTask(json, of_whom[first : first + _DECISIONS_AT_ONCE], team_settings, seed, teacher)
         for of_whom, teacher in ((queries[:experts], nano.teacher), (queries[experts:], None))
         for first in range(0, len(of_whom), _DECISIONS_AT_ONCE)
     ]
@@ -133,17 +135,15 @@ def make_nano(
     for ids, mask, ends in workers.each(_examples, tasks):
         examples += [(ids[start:stop], mask[start:stop]) for start, stop in pairwise([0, *ends])]
     report("transcripts", len(examples), len(examples))
-    architecture = nano_config(
-        codec.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers, intermediate_size=nano.intermediate_size
-    )
-    model = new_nano(nano.seed, architecture)
+    architecture = nano_config(codec.vocab_size, hidden_size=nano.hidden_size, layers=nano.layers)
+    model = new_nano(seed, architecture)
     settings = SftSettings(
         steps=nano.steps,
-        batch_tokens=nano.batch_tokens,
+        batch_tokens=_BATCH_TOKENS,
         learning_rate=nano.learning_rate,
         warmup_steps=_WARMUP_STEPS,
         weight_decay=_WEIGHT_DECAY,
-        seed=nano.seed,
+        seed=seed,
         parts=parts,
     )
     losses = warm_start(model, examples, settings, lambda step, loss: report("warm start", step, nano.steps), workers)

@@ -31,9 +31,8 @@ from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from simulator.backtest.run import BacktestRun, Window, orders_for_target, run_backtest
 from simulator.data.archive import write_market
-from simulator.data.venue import write_rules
+from simulator.data.venue import INSTRUMENTS_FILE, write_instruments, write_rules
 from simulator.errors import DataError
-from simulator.exchange.carry import carry_of
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
@@ -107,7 +106,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "rules that are no JSON": ({"rules": "bad.json"}, "bad.json: not a readable JSON file"),
     "not finer": ({"finer": "4h"}, "'4h' is not finer than the 4h bars"),
     "no finer bars": ({"finer": "1m"}, "no 1m bars of AAAUSDT, BBBUSDT between"),
-    "no folder of mark prices": ({"mark": "nowhere"}, "nowhere: there is no such folder of mark-price bars"),
     "an isolated symbol that is not there": ({"isolated": ["ZZZ:3"]}, "ZZZ, but the market has AAAUSDT, BBBUSDT"),
 }
 
@@ -178,7 +176,6 @@ def test_mark_prices_beside_the_bars_value_the_account(folder: Path) -> None:
     run = BacktestRun(market, Window(20, 40), **account.terms)
     run.apply([Order("AAAUSDT", 1.0)])
     assert run.account().mark["AAAUSDT"] == pytest.approx(0.9 * market.close[21, 0])
-    assert venue_of(config_on(folder, venue={"mark": "none"}), market).mark is None
 
 
 def test_mark_prices_and_finer_bars_fit_each_other(folder: Path) -> None:
@@ -202,7 +199,7 @@ def test_mark_prices_that_are_coarser_than_the_bars_are_refused(folder: Path) ->
     (folder / "mark").mkdir()
     bars_of(FINE.resample("4h"), "AAAUSDT").to_parquet(folder / "mark" / "AAAUSDT-4h.parquet")
     config = config_on(folder, venue={"finer": "1h"})
-    with pytest.raises(DataError, match=r"no 1h bars of AAAUSDT, BBBUSDT .*as fine as the bars .*venue.mark='none'"):
+    with pytest.raises(DataError, match=r"no 1h bars of AAAUSDT, BBBUSDT .*as fine as the bars .*move .*mark away"):
         venue_of(config, loaded(config))
 
 
@@ -279,18 +276,19 @@ def test_the_kind_of_bars_is_known_asked_for_or_charged_and_said(folder: Path) -
     assert market.kinds == {}
     words = describe_carry(account_of(config, market), market)
     assert words == (
-        "AAAUSDT, BBBUSDT as spot, since nothing states what they are (market.instrument does): 10 % a year on what is "
+        "AAAUSDT, BBBUSDT as spot, since nothing states what they are (instruments.json does): 10 % a year on what is "
         "borrowed"
     )
-    config = config_from_dict({"market": {"data": str(folder), "instrument": "perpetual"}})
+    write_instruments(folder / INSTRUMENTS_FILE, dict.fromkeys(market.symbols, "perpetual"))
     market = loaded(config)
     words = describe_carry(account_of(config, market), market, Window(10, 71))
     assert "as perpetuals: funding" in words
     assert "AAAUSDT lacks funding for 61 of 61 bars: both sides pay 0.01 % every eight hours there" in words
     write_rules(folder / "rules.json", {"AAAUSDT": SymbolRules(kind="spot")})
-    assert loaded(config_on(folder)).kinds == {"AAAUSDT": "spot"}
-    # The setting goes before the venue's rules, and both before nothing.
-    assert {one.kind for one in carry_of(market, venue_of(config, market), 1, 50)} == {"perpetual"}
+    with pytest.raises(DataError, match=r"AAAUSDT is perpetual, rules.json says spot"):
+        loaded(config)
+    (folder / INSTRUMENTS_FILE).unlink()
+    assert loaded(config).kinds == {"AAAUSDT": "spot"}
     record = venue_record(account_of(config, market), market)
     assert "perpetual" in record["carry"]
 

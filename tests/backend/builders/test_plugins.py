@@ -11,7 +11,7 @@ import pytest
 
 from backend.builders.engines import load_engine
 from backend.builders.loaded_team import scripted_team
-from backend.builders.plugins import load_plugins, reward_of, scores_of
+from backend.builders.plugins import load_plugins, reward_of
 from backend.builders.recorded_team import recording, replayed_team
 from backend.builders.sources import bars_of_source
 from backend.builders.strategies import named_strategy
@@ -184,10 +184,9 @@ def _team(tools: str) -> object:
 
 def _judged(setting: str) -> object:
     config = load_config(Config(), [f"training.{setting}"])
-    reward, scores = reward_of(config.training), scores_of(config)
-    if reward is not None:
-        return reward(np.zeros(2), 1.0)
-    return [score(None, {}, np.zeros(2), 1.0) for score in scores.values()]
+    reward = reward_of(config.training)
+    assert reward is not None
+    return reward(np.zeros(2), 1.0)
 
 
 def _engine(name: str) -> object:
@@ -206,9 +205,6 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: _judged("reward=users:fails"), r"the reward users:fails failed: ZeroDivisionError.*users.py, line"),
     (lambda: _judged("reward=users:none"), "the reward users:none gave None: it must give a number"),
     (lambda: _judged("reward=users:two"), "the reward users:two gave 2.0: it must lie between 0 and 1"),
-    (lambda: _judged("scores=trader=users:two"), "the score users:two gave 2.0"),
-    (lambda: _judged("scores=manager=users:two"), "no sub-agent"),
-    (lambda: _judged("scores=trader=users:two,trader=users:none"), "names trader twice"),
     (lambda: _engine("users:NUMBER"), "no engine"),
     (lambda: _engine("users:half"), "lacks policy_version"),
     (lambda: _engine("users:short"), "gave 0 answers to 1 requests"),
@@ -280,7 +276,6 @@ NAMED = {
     "plugins.roles": ["trap:ROLE"],
     "team.tools": ["manager=trap:TOOL"],
     "training.reward": "trap:reward",
-    "training.scores": ["trader=trap:score"],
     "engine.plugin": "trap:engine",
     "market.source": "trap:load",
 }

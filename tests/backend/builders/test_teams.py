@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from backend.builders.teams import model_team
-from backend.config.engine import EngineConfig
 from backend.config.training import TrainingConfig
 from backend.policies.build import role_policies
 from cryptosentinel.llm.engine import Completion, Request, Sampling
@@ -16,9 +15,9 @@ from cryptosentinel.llm.local.engine import LocalEngine
 from tests.small_world import small_config
 
 
-def engine_of(nano: Path, engine: EngineConfig) -> LocalEngine:
+def engine_of(nano: Path, precision: str) -> LocalEngine:
     policies, codec = role_policies(nano, TrainingConfig(lora_rank=2))
-    loaded = model_team("x", policies, codec, small_config().team, 1.0, engine)
+    loaded = model_team("x", policies, codec, small_config().team, 1.0, precision)
     assert isinstance(loaded.engine, LocalEngine)
     return loaded.engine
 
@@ -28,12 +27,9 @@ def answer_of(engine: LocalEngine) -> Completion:
     return answer
 
 
-def test_a_team_answers_in_float32_unless_the_engine_is_asked_for_bfloat16(nano: Path) -> None:
+def test_a_team_answers_in_float32_unless_it_is_trained_in_bfloat16(nano: Path) -> None:
     torch.set_num_threads(1)
-    whole, plain, half = (
-        engine_of(nano, engine)
-        for engine in (EngineConfig(), EngineConfig(precision="float32"), EngineConfig(precision="bfloat16"))
-    )
+    whole, plain, half = (engine_of(nano, precision) for precision in ("float32", "auto", "bfloat16"))
     assert answer_of(whole) == answer_of(plain)
     assert half.weight_bytes < 0.8 * whole.weight_bytes, "positions stay float32"
     assert answer_of(half).logps != answer_of(whole).logps, "rounded"

@@ -20,7 +20,6 @@ from backend.models.manifest import TeamManifest, TrainedSpan, write_manifest
 from backend.runs.backtest import backtest_teams, market_settings, notes_on, settings_for, subject_of
 from backend.runs.requests import BacktestRequest
 from backend.store.store import Store
-from simulator.backtest.run import Window
 from simulator.data.archive import write_market
 from simulator.data.venue import write_rules
 from simulator.errors import UserError
@@ -155,15 +154,14 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "jobs show": ("JOB", "--log", "--runs"),
     "jobs cancel": ("JOB", "--runs"),
     "jobs resume": ("JOB", "--runs"),
-    "paper": ("run", "start", "resume", "promote", "status", "stop", "kill", "report", "demo"),
-    "paper promote": ("SESSION", "--team", *KEPT),
-    "paper run": (*MARKET, *WINDOW, *CONFIG, *KEPT, "--team", "--shadow", "--broker", "--exchange", "--url"),
-    "paper start": (*MARKET, *WINDOW, *CONFIG, *KEPT, "--team", "--shadow", "--broker", "--exchange", "--url"),
-    "paper resume": ("SESSION", "--release", "--shadow", *KEPT),
+    "paper": ("run", "resume", "promote", "status", "stop", "kill", "report", "demo"),
+    "paper promote": ("SESSION", "--team", "--store"),
+    "paper run": (*MARKET, *WINDOW, *CONFIG, *KEPT, "--team", "--strategy", "--broker", "--exchange", "--url"),
+    "paper resume": ("SESSION", "--release", *KEPT),
     "paper status": ("SESSION", "--check", *KEPT),
     "paper stop": ("SESSION", "--runs"),
-    "paper kill": ("SESSION", "--flatten", "--freeze", "--runs"),
-    "paper report": ("SESSION", "--parity", "--drift", *KEPT),
+    "paper kill": ("SESSION", "--freeze", "--runs"),
+    "paper report": ("SESSION", "--parity", "--shadow", *KEPT),
     "paper demo": (*KEPT, "--speed"),
     "search": (
         "STRATEGY",
@@ -386,9 +384,8 @@ def test_a_team_tested_at_other_costs_than_it_was_trained_at_is_noted(command: R
     manifest = TeamManifest.of(trained, base="nano", adapters=None, trained_on=(span,))
     write_manifest(tmp_path / "team", manifest)
     names = ["scripted", "hold", "team"]
-    window = Window(10, 20)
-    assert notes_on(names, load_config("quick"), FINE, window) == []
-    [note] = notes_on(names, load_config(load_config("quick"), ["costs.taker_fee=0.001"]), FINE, window)
+    assert notes_on(names, load_config("demo"), FINE) == []
+    [note] = notes_on(names, load_config(load_config("demo"), ["costs.taker_fee=0.001"]), FINE)
     assert note == "team was trained with other costs than it is tested with: taker_fee 0.001 instead of 0.0005"
 
 
@@ -429,11 +426,10 @@ def test_a_team_on_another_kind_of_market_gets_a_line_that_says_so(tmp_path: Pat
     _write_team(tmp_path / "team", load_config("demo"))
     _write_team(tmp_path / "trend", load_config("quick"))
     market = load_market(load_config("quick", ["market.bars=600"]).market, Config().costs)
-    window = Window(130, 500, 6)
-    [note] = notes_on([str(tmp_path / "team"), str(tmp_path / "trend")], load_config("quick"), market, window)
+    [note] = notes_on([str(tmp_path / "team"), str(tmp_path / "trend")], load_config("quick"), market)
     assert note.startswith(f"{tmp_path / 'team'} was trained on an invented market in which each role knows")
     assert note.endswith("is played on an invented market of trends, which it has not learned")
     private = load_market(load_config("demo", ["market.bars=600"]).market, Config().costs)
-    assert notes_on([str(tmp_path / "team")], load_config("demo"), private, window) == []
-    [note] = notes_on([str(tmp_path / "trend")], load_config("quick"), replace(market, truth=None), window)
+    assert notes_on([str(tmp_path / "team")], load_config("demo"), private) == []
+    [note] = notes_on([str(tmp_path / "trend")], load_config("quick"), replace(market, truth=None))
     assert note.endswith("is played on recorded bars, which it has not learned")

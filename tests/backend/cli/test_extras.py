@@ -101,7 +101,7 @@ def test_a_training_needs_the_extra_train_alone(tmp_path: Path) -> None:
     others = [package for extra, listed in EXTRAS.items() if extra != "train" for package in listed]
     gone = [package for package in others if package != "aiohttp"]
     settings = [
-        "market.bars=600", "nano.vocab_size=320", "nano.hidden_size=32", "nano.layers=1", "nano.decisions=12",
+        "market.bars=600", "nano.hidden_size=32", "nano.layers=1", "nano.decisions=12",
         "nano.steps=3", "training.stage1_steps=0", "training.validation_queries=1", "training.queries_per_step=1",
         "training.rollouts_per_query=2",
     ]  # fmt: skip

@@ -47,7 +47,7 @@ def csv(path: Path, timeframe: str = "1h", bars: int = 400, start: int = 1_704_0
 
 
 MISTAKES = {
-    "--team buy.py:A": "buy.py is a file; name its strategy as a module: buy:A",
+    "--team buy.py:A": "buy:A: decide returned 'buy' at 2020-0",
     "--team ./buy.py": "buy.py is a file; name its strategy as a module: buy:A",
     "--team nowhere.py:A": "nowhere.py: there is no such file; name your own strategy as module:Class",
     "--team broken.py": "broken.py: is not valid Python",

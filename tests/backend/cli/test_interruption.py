@@ -35,8 +35,7 @@ from tests.stored_runs import add_backtest_run
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "data" / "synthetic"
 SMALL_SFT = (
-    "sft.states=8", "sft.rollouts=2", "sft.steps=2", "sft.batch_tokens=512", "sft.score_states=2",
-    "sft.score_samples=2",
+    "sft.states=8", "sft.rollouts=2", "sft.steps=2", "sft.score_states=2",
 )  # fmt: skip
 
 
@@ -107,7 +106,7 @@ class Stage:
         if name == "sft":
             return Scene(nothing, self.sft, lambda folder: tree(folder / "team"))
         if name == "evaluate":
-            small = [f"evaluation.{one}" for one in ("windows=2", "decisions_per_window=2", "bootstrap_samples=100")]
+            small = [f"evaluation.{one}" for one in ("windows=2", "decisions_per_window=2")]
             return Scene(self.with_a_team, ("evaluate", "team", *overrides(small)), stored_results)
         raise KeyError(name)
 

@@ -12,7 +12,7 @@ from backend.cli.console import console
 from backend.cli.train import sft
 from simulator.errors import Interrupted, UserError
 
-FEW = ("states=8", "rollouts=2", "steps=2", "batch_tokens=512", "score_states=2", "score_samples=2")
+FEW = ("states=8", "rollouts=2", "steps=2", "score_states=2")
 
 
 @pytest.fixture

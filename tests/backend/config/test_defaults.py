@@ -27,7 +27,6 @@ PAIRS: list[tuple[type, tuple[type[Section], ...]]] = [
     (SyntheticConfig, (MarketConfig,)),
 ]
 DIFFERENT = {  # the same name, another value: why
-    (Costs, "fee_tiers"): "none at all in both, of another type",
     (Costs, "participation"): "None is any share, which TOML writes as 0",
     (SyntheticConfig, "start"): "the configuration's is the first day to load",
     (SyntheticConfig, "symbols"): "the configuration's are those to load; none: as many as `coins`",
@@ -72,6 +71,6 @@ def test_a_default_is_written_once(settings: type, sections: tuple[type[Section]
 
 
 def test_a_literal_is_recognised() -> None:
-    assert {"clip_low", "alpha", "lr_end", "lora_rank"} <= written(TrainingConfig)
+    assert {"clip_low", "beta", "lr_end", "lora_rank"} <= written(TrainingConfig)
     assert "learning_rate" not in written(TrainingConfig)
     assert "taker_fee" in written(Costs) and "taker_fee" not in written(CostsConfig)

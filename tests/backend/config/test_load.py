@@ -52,19 +52,19 @@ def test_presets_that_train_charge_only_what_training_scores() -> None:
 
 
 # Fields of the simulator's that no setting reaches: conventions for comparisons with other engines, and constants.
-CONVENTIONS = {"fill", "sizing", "fee_currency", "spread_multiplier", "latency_ms", "missing_funding_rate",
+CONVENTIONS = {"fill", "sizing", "fee_tiers", "fee_currency", "spread_multiplier", "latency_ms", "missing_funding_rate",
                "delisting_haircut"}  # fmt: skip
 
 
 def test_every_option_of_the_exchange_can_be_set() -> None:
     changed = CostsConfig(
-        taker_fee=0.001, maker_fee=-0.001, fee_tiers=((0.0, 0.0, 0.001), (1e6, -0.0001, 0.0005)),
-        impact=0.5, participation=0.2, latency_bars=3, borrow_rate=0.3,
+        taker_fee=0.001, maker_fee=-0.001, impact=0.5, participation=0.2, latency_bars=3, borrow_rate=0.3,
     ).costs()  # fmt: skip
     same = {one.name for one in fields(Costs) if getattr(changed, one.name) == getattr(Costs(), one.name)}
     assert same == CONVENTIONS
-    assert (changed.latency_bars, changed.fee_tiers[1].maker) == (3, -0.0001)
-    assert {one.name for one in fields(Venue)} - {"depth"} == set(VenueConfig.model_fields), "depth is heard, not set"
+    assert changed.latency_bars == 3
+    beside_the_bars = {"mark"}
+    assert {one.name for one in fields(Venue)} - {"depth"} == {*VenueConfig.model_fields} | beside_the_bars
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Z]{2,6}(/USDT(:USDT)?)?", fullmatch=True), st.floats(0.5, 200.0), max_size=4))
@@ -77,10 +77,9 @@ def test_isolated_symbols_come_back_with_their_leverage(wanted: dict[str, float]
 def test_a_file_sets_what_it_names_and_an_override_wins(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("[training]\nseed = 4\nkl = 1\n[market]\nsymbols = ['A', 'B']\n")
-    config = load_config(path, ["training.seed=5", "training.alignment=none", "training.alpha=[0.25, 0.75]"])
+    config = load_config(path, ["training.seed=5", "training.alignment=none", "training.beta=[0.25, 0.5, 0.25]"])
     assert (config.training.seed, config.training.kl, config.market.symbols) == (5, 1.0, ("A", "B"))
-    assert (config.training.alignment, config.training.alpha) == ("none", (0.25, 0.75))
-    assert config.training.beta == Config().training.beta
+    assert (config.training.alignment, config.training.beta) == ("none", (0.25, 0.5, 0.25))
 
 
 @pytest.mark.parametrize(
@@ -141,9 +140,7 @@ def test_an_override_reaches_a_role() -> None:
         ("costs.impact=1", "impact needs participation"),
         ("costs.participation=1.5", "costs.participation = 1.5 is not allowed: expected number, at least 0.0"),
         ("costs.latency_bars=0.5", "costs.latency_bars = 0.5 is not allowed: expected integer"),
-        ("costs.fee_tiers=[[0, 0.0002]]", "fee tier [0.0, 0.0002]: write three numbers"),
-        ("costs.fee_tiers=[[5, 0.0002, 0.0005]]", "the first starts at volume 0"),
-        ("venue.rulez=x", "unknown key 'venue.rulez' (did you mean 'rules'?); known: rules, isolated, finer, mark"),
+        ("venue.rulez=x", "unknown key 'venue.rulez' (did you mean 'rules'?); known: rules, isolated, finer"),
         ("venue.isolated=BTCUSDT", "isolated 'BTCUSDT': write SYMBOL:LEVERAGE"),
         ("venue.isolated=BTCUSDT:0", "isolated 'BTCUSDT:0': write SYMBOL:LEVERAGE"),
         ("venue.isolated=BTCUSDT:2,BTCUSDT:3", "BTCUSDT is named twice"),
@@ -152,8 +149,11 @@ def test_an_override_reaches_a_role() -> None:
         ("evaluation.baselines=hold,hold", "the baseline 'hold' is named twice"),
         ("market.edge=1", "market.edge = 1 is not allowed: expected true or false"),
         ("training.recipe=grpoo", "training.recipe: 'grpoo' is not a recipe (did you mean 'grpo'?); there are mgrpo,"),
-        ("training.alpha=[1]", "training.alpha.1"),
-        ("training.alpha=[0.5, 0.6]", "with 'training.alpha=[0.5, 0.6]': training: alpha = [0.5, 0.6] sums to 1.1;"),
+        ("training.beta=[1]", "training.beta.1"),
+        (
+            "training.beta=[0.5, 0.6, 0]",
+            "with 'training.beta=[0.5, 0.6, 0]': training: beta = [0.5, 0.6, 0.0] sums to 1.1;",
+        ),
         ("training.learning_rate=1e-4", "training.learning_rate = 0.0001 is not allowed: expected table"),
         ("market.resample=5m", "resample = '5m' is not a multiple of timeframe = '4h'"),
         ("market.train_share=0.9", "train_share + validation_share must be below 1"),
@@ -249,7 +249,7 @@ def test_who_is_there_is_not_inherited_from(roles: list[str]) -> None:
 
 def test_nobody_thinks_unless_told_and_thoughts_are_learnt() -> None:
     config = config_from_dict({})
-    assert config.team.thinking_tokens == 0 and config.training.train_thoughts
+    assert config.team.thinking_tokens == 0
 
 
 @pytest.mark.parametrize("text", ["a{} = 1", "[a{}]", "a = {{ a{} = 1 }}"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backend.builders.engines import served_engine
-from backend.builders.plugins import load_plugins, reward_of, scores_of
+from backend.builders.plugins import load_plugins, reward_of
 from backend.builders.sources import bars_of_source
 from backend.builders.strategies import named_strategy
 from backend.config import plugins
@@ -53,7 +53,6 @@ FIELDS: dict[str, Callable[[str], object]] = {
     "plugins.roles": lambda name: load_plugins(config_with(f'plugins.roles=["{name}"]')),
     "team.tools": lambda name: load_plugins(config_with(f'team.tools=["market_analyst={name}"]')),
     "training.reward": lambda name: reward_of(config_with(f"training.reward={name}").training),
-    "training.scores": lambda name: scores_of(config_with(f'training.scores=["market_analyst={name}"]')),
 }
 
 

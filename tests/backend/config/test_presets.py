@@ -81,7 +81,7 @@ def test_a_larger_model_takes_more() -> None:
 def test_the_preset_of_a_model_that_thinks_has_room_for_thought_and_answer() -> None:
     config, plain = load_config("thinking"), load_config("qwen3_4b")
     team = config.team
-    assert team.thinking_tokens > 0 and config.training.train_thoughts and not config.engine.empty_think
+    assert team.thinking_tokens > 0 and not config.engine.empty_think
     assert plain.team.thinking_tokens == 0 and team.max_tokens >= plain.team.max_tokens, (
         "a thought takes no answer's room"
     )

@@ -8,13 +8,11 @@ from typing import get_args
 
 import pytest
 
-from backend.builders.market import load_market
 from backend.config.load import config_from_dict, load_config
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
 from backend.training.algorithm.alignment import AlignmentMethod
 from backend.training.rl_job import check_trainable
-from backend.training.sft_job import run_sft
 from benchmarks.run import TREND_MARKET
 
 
@@ -42,11 +40,8 @@ CONTRADICTIONS: tuple[tuple[list[str], tuple[str, ...]], ...] = (
     (["quantization=nf4", "device=cpu"], ("quantization", "device")),
     (["lr_end=0.1", "stage2_steps=0"], ("lr_end", "stage2_steps")),
     (["stage1_steps=5", "stage1_max_steps=4"], ("stage1_steps", "stage1_max_steps")),
-    (["alpha=[0.1, 0.8]"], ("alpha", "sum")),
     (["beta=[0.1, 0.4, 0.6]"], ("beta", "sum")),
     (["reward=mine:reward", "tail_weight=0.5"], ("tail_weight", "reward")),
-    (["advice_weight=0.5", "scores=market_analyst=mine:score"], ("advice_weight", "market_analyst")),
-    (["verdict_weight=0.5", "scores=risk_analyst=mine:score"], ("verdict_weight", "risk_analyst")),
 )
 
 
@@ -77,24 +72,6 @@ def test_the_recipes_of_the_papers_can_be_set_and_come_back_from_json(overrides:
     config = load_config(TREND_MARKET, [f"training.{one}" for one in overrides])
     assert config != load_config(TREND_MARKET)
     assert config_from_dict(config.to_dict()) == config
-
-
-def test_a_market_that_is_kept_for_a_headline_is_not_trained_on(tmp_path: Path) -> None:
-    kept = load_config("demo").seeds.confirm
-    assert kept and load_config("demo").market.seed not in kept
-    config = load_config("demo", [f"market.seed={kept[-1]}"])
-    market = load_market(load_config("quick", ["market.bars=600"]).market, config.costs)
-    for refused in (
-        lambda: check_trainable(config),
-        lambda: run_sft(config, market, ["scripted"], tmp_path, lambda *_: None),
-    ):
-        with pytest.raises(ConfigError, match=rf"market\.seed = {kept[-1]} is one of seeds\.confirm"):
-            refused()
-    assert list(tmp_path.iterdir()) == []
-    check_trainable(load_config("demo", [f"market.seed={kept[-1]}", "seeds.confirm=[]"]))
-    check_trainable(load_config("quick", ["seeds.confirm=[7]", "market.seed=7", "market.data=bars"]))  # not generated
-    with pytest.raises(ConfigError, match="a seed is named twice"):
-        load_config("demo", ["seeds.confirm=[4, 4]"])
 
 
 def test_beliefs_about_too_many_coins_are_refused_by_name() -> None:

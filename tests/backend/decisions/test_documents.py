@@ -154,7 +154,7 @@ def test_a_verdict_comes_back() -> None:
 
 def test_what_inference_cost_is_taken_from_the_return() -> None:
     role = RoleInference(calls=1, tokens=7, seconds=0.5, money=2.0)
-    spent = InferenceCost(**role.model_dump(), roles={"manager": role}, exhausted=1, engine={})
+    spent = InferenceCost(**role.model_dump(), roles={"manager": role}, engine={})
     document = BacktestDocument.of(episode().result, spent)
     assert document.return_after_inference == pytest.approx(document.total_return - 2.0 / document.equity[0])
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from backend.builders.market import load_market
 from backend.builders.spans import spans_trained_on
-from backend.config.gate import GateConfig
 from backend.config.load import config_from_dict
-from backend.config.schema import Config, EvaluationConfig
+from backend.config.schema import Config
 from backend.decisions.document import GuardClamp
 from backend.evaluation.evaluate import held_out_windows
 from backend.evaluation.gate import GATE_RECORD, judged
@@ -34,7 +33,7 @@ from simulator.synthetic.generator import generate
 from tests.small_world import team_in
 from tests.stored_runs import full_decision
 
-EVALUATION = EvaluationConfig(bootstrap_samples=100)
+SEED = 3
 
 
 def measured(lead: float, windows: int = 24, trials: int = 1, **rows: float) -> dict[str, Any]:
@@ -51,9 +50,9 @@ def measured(lead: float, windows: int = 24, trials: int = 1, **rows: float) -> 
     }
 
 
-def failed(held_out: dict[str, Any], control: dict[str, Any] | None = None, **gate: Any) -> list[str]:
+def failed(held_out: dict[str, Any], control: dict[str, Any] | None = None) -> list[str]:
     """The names of the rules that are not kept."""
-    rules = judged(GateConfig(**gate), EVALUATION, held_out, control, [])
+    rules = judged(SEED, held_out, control, [])
     assert all(rule.sentence for rule in rules)
     return [rule.name for rule in rules if not rule.passed]
 
@@ -63,12 +62,11 @@ def test_who_is_better_for_certain_passes() -> None:
     assert failed(measured(0.0)) == ["better than warm_started", "better than flat"]
     assert failed(measured(0.02, flat=0.05)) == ["better than flat"], "all rivals are to be beaten"
     assert failed(measured(0.02, windows=6)) == ["windows"]
-    assert failed(measured(0.02), better_than=("hold",)) == ["better than hold"], "what was not measured is not beaten"
 
 
 @given(st.floats(-0.03, 0.03), st.integers(1, 500), st.integers(1, 500))
 def test_more_tries_on_the_same_windows_never_help(lead: float, some: int, more: int) -> None:
-    few, many = (failed(measured(lead, trials=count), better_than=("flat",)) for count in (some, some + more))
+    few, many = (failed(measured(lead, trials=count)) for count in (some, some + more))
     assert set(few) <= set(many)
 
 
@@ -85,18 +83,12 @@ def test_a_guard_that_had_to_end_trading_is_a_failure() -> None:
     made = full_decision()
     daily = GuardClamp(rule="max_exposure", symbol="AAAUSDT", asked=2.0, allowed=1.0, detail="")
     decision = replace(made, document=made.document.model_copy(update={"clamps": (daily,)}))
-    quiet = judged(GateConfig(), EVALUATION, measured(0.02), None, [decision])
+    quiet = judged(SEED, measured(0.02), None, [decision])
     assert all(rule.passed for rule in quiet), "a clamp of an order is the guard's daily work"
     clamp = daily.model_copy(update={"rule": "max_drawdown", "symbol": ""})
     shut = replace(decision, document=decision.document.model_copy(update={"clamps": (clamp,)}))
-    [rule] = [one for one in judged(GateConfig(), EVALUATION, measured(0.02), None, [shut, shut]) if not one.passed]
+    [rule] = [one for one in judged(SEED, measured(0.02), None, [shut, shut]) if not one.passed]
     assert rule.name == "guard" and "2 times max_drawdown" in rule.sentence
-
-
-@pytest.mark.parametrize("names", [[], ["nobody"], ["trained"], ["oracle"]])
-def test_rivals_are_known(names: list[str]) -> None:
-    with pytest.raises(UserError, match=r"better_than"):
-        config_from_dict({"gate": {"better_than": names}}, "a test")
 
 
 def generated(**market: Any) -> Config:
@@ -135,9 +127,6 @@ def test_recorded_bars_are_compared_by_time(tmp_path: Path) -> None:
     windows = held_out_windows(trained, market)
     [rule, *_] = held_out_rules(manifest, trained, market, windows, trained_here=False)
     assert not rule.passed and "cannot be verified" in rule.sentence, "anybody may have written its manifest"
-    dated = trained.model_copy(update={"team": trained.team.model_copy(update={"knowledge_cutoff": "2030-01-01"})})
-    rules = held_out_rules(manifest, dated, market, windows, trained_here=True)
-    assert [rule.passed for rule in rules if rule.name == "memory"] == [False]
 
 
 def test_the_digest_is_of_every_byte_that_decides(nano: Path, tmp_path: Path) -> None:
@@ -163,7 +152,7 @@ def test_the_verdict_is_recorded_with_what_it_is_of(nano: Path, tmp_path: Path) 
     """A nano that knows next to nothing does not pass, and the store says so for exactly these files."""
     folder = team_in(tmp_path / "team", nano)
     small = ("market.bars=400", "market.coins=1", "market.seed=9", "market.edge=false", "evaluation.windows=2",
-             "evaluation.decisions_per_window=1", "evaluation.bootstrap_samples=100", "team.max_tokens=8")  # fmt: skip
+             "evaluation.decisions_per_window=1", "team.max_tokens=8")  # fmt: skip
     with Store.open("mem://") as store:
         outcome = evaluate_team(
             EvaluateRequest(folder=folder, gate=True, overrides=small, baselines=("flat",)), store, tmp_path
@@ -173,7 +162,7 @@ def test_the_verdict_is_recorded_with_what_it_is_of(nano: Path, tmp_path: Path) 
         record = store.run(outcome.run)
     assert kept["team_digest"] == team_digest(folder) and kept["data_hash"] == record.data_hash
     assert not kept["passed"] and {rule["name"] for rule in kept["rules"]} >= {"windows", "guard", "held out"}
-    assert record.config["versions"]["cryptosentinel"] and record.config["config"]["gate"]["windows"] == 12
+    assert record.config["versions"]["cryptosentinel"]
 
 
 def test_a_team_was_trained_here_where_a_run_of_the_store_made_its_folder(tmp_path: Path) -> None:

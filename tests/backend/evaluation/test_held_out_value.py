@@ -14,10 +14,11 @@ from backend.builders.market import load_market, split
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.evaluation.held_out_value import (
+    SCENARIOS,
     greedy_teams,
     held_out_value,
 )
-from backend.statistics.mean_interval import mean_interval
+from backend.statistics.mean_interval import RESAMPLES, mean_interval
 from backend.training.curriculum.queries import QueryPool
 from backend.training.rollout.collect import collect, rollout_settings
 from benchmarks.run import TREND_MARKET
@@ -35,8 +36,8 @@ def config(teacher: str = "expert") -> Config:
     return load_config(
         TREND_MARKET,
         [
-            "market.bars=1600", "market.coins=2", f"evaluation.states={STATES}", "evaluation.scenario_paths=16",
-            f"evaluation.windows={WINDOWS}", f"nano.teacher={teacher}", "training.scenario_source=truth",
+            "market.bars=1600", "market.coins=2", f"evaluation.states={STATES}", f"evaluation.windows={WINDOWS}",
+            f"nano.teacher={teacher}", "training.scenario_source=truth",
         ],
     )  # fmt: skip
 
@@ -77,11 +78,11 @@ def test_the_figures_are_those_of_the_rollouts() -> None:
     market = load_market(config().market, config().costs)
     start, stop = split(market, config().market, config().team.horizon_bars).held_out
     pool = QueryPool(market, start, stop, config().team.horizon_bars, beliefs=regime_beliefs(market))
-    queries = pool.draw(config().evaluation.seed, 0, STATES, easy=False)
+    queries = pool.draw(config().evaluation_seed, 0, STATES, easy=False)
     judged = rollout_settings(config().model_copy(update={"training": config().training.model_copy(
-        update={"scenario_paths": 16})}), 1)  # fmt: skip
+        update={"scenario_paths": SCENARIOS})}), 1)  # fmt: skip
     team, *_ = teams()
-    rollouts = [rollout for [rollout] in collect(team.team, team.engine, queries, judged, config().evaluation.seed)]
+    rollouts = [rollout for [rollout] in collect(team.team, team.engine, queries, judged, config().evaluation_seed)]
     earned = np.array([rollout.outcome.net_return for rollout in rollouts])
     held = np.array([judged.scorer(query).outcome([]).net_return for query in queries])
     document = measured()
@@ -102,5 +103,5 @@ def test_the_figures_are_those_of_the_rollouts() -> None:
     means = [(earned - held)[stretch == number].mean() for number in range(WINDOWS) if (stretch == number).any()]
     against_holding = document["differences"][-1]
     assert against_holding["net_return"] == pytest.approx(np.mean(means), abs=1e-15)
-    interval = mean_interval(means, config().evaluation.bootstrap_samples, config().evaluation.seed)
+    interval = mean_interval(means, RESAMPLES, config().evaluation_seed)
     assert against_holding["net_return_ci95"] == pytest.approx(interval, abs=1e-15)

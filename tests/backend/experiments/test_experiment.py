@@ -113,8 +113,6 @@ def test_a_file_that_changed_half_way_is_refused_with_the_difference(
         (('seeds = "1-3"', 'seeds = "3-1"'), "are no seeds"),
         (('"no_edge"]', '"no_edge", "sideways"]'), "no market 'sideways'"),
         (('config = "quick"', 'config = "quik"'), "no preset"),
-        (('seeds = "1-3"', 'seeds = "confirm"'), "keeps none: set seeds.confirm"),
-        (('set = ["market.bars=600"', 'set = ["seeds.confirm=[3, 9]", "market.bars=600"'), "touches 3 of seeds"),
         (("[windows]", "[window]"), "unknown key 'window'"),
         (('control = "always_short"', 'team = "ema_cros"'), "did you mean 'ema_cross'"),
         (('set = ["market.bars=600"', 'set = ["market.data=$NOT_SET_HERE", "market.bars=600"'), "NOT_SET_HERE"),
@@ -123,16 +121,6 @@ def test_a_file_that_changed_half_way_is_refused_with_the_difference(
 def test_a_file_that_cannot_be_run_is_refused(plan_file: Write, change: tuple[str, str], said: str) -> None:
     with pytest.raises(UserError, match=said):
         read_experiment(plan_file(change))
-
-
-def test_the_seeds_of_a_headline_are_read_by_their_name(plan_file: Write) -> None:
-    kept = ('set = ["market.bars=600"', 'set = ["seeds.confirm=[8, 9]", "market.bars=600"')
-    experiment = read_experiment(plan_file(kept, ('seeds = "1-3"', 'seeds = "confirm"')))
-    assert experiment.seeds == (8, 9)
-    for seed in experiment.seeds:
-        settings = experiment.settings(experiment.plan.arms[0], seed, "as_is")
-        assert settings.market.seed == seed
-        settings.check_seeds()  # a cell of the headline may train on its own market
 
 
 def test_cells_of_other_data_are_refused(plan_file: Write, run_here: Run) -> None:

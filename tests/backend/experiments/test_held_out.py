@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from backend.builders.market import load_market
-from backend.evaluation.held_out_value import held_out_states
+from backend.evaluation.held_out_value import SCENARIOS, held_out_states
 from backend.experiments.cells import check_arms, experiment_cells
 from backend.experiments.controls import CONTROLS, TRAINED_HERE
 from backend.experiments.held_out import value_of_arm
@@ -33,7 +33,7 @@ Run = Callable[..., ExperimentOutcome]
 TEAMS = """
 question = "Is the whole teacher better than the one that hesitates?"
 config = "demo"
-set = ["market.bars=1500", "evaluation.states=8", "evaluation.scenario_paths=16"]
+set = ["market.bars=1500", "evaluation.states=8", ]
 seeds = "1-2"
 
 [test]
@@ -88,7 +88,7 @@ def test_decisions_are_compared_on_common_states_and_by_one_yardstick(
         for seed in (1, 2)
         for config in [experiment.shared_settings(seed, "as_is")]
         for market in [load_market(config.market, config.costs)]
-        for settings in [replace(rollout_settings(config, 1), scenario_paths=16)]
+        for settings in [replace(rollout_settings(config, 1), scenario_paths=SCENARIOS)]
     ]
     assert arms["holding"].share is None and arms["rules"].share is not None
     assert arms["rules"].share.mean == pytest.approx(np.mean(gains / allowed))

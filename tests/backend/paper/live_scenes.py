@@ -13,8 +13,8 @@ from backend.paper.sessions import PaperOutcome, PaperRequest, resume_paper, run
 from backend.runs.requests import Observer, RunStart
 from backend.store.store import Store
 from simulator.live.clock import SimulatedClock
-from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
-from simulator.live.exchange_feed.settings import FeedSettings
+from simulator.live.exchange_feed import ExchangeFeed
+from simulator.live.listener import FeedSettings
 from simulator.market.timeframes import format_time
 from tests.live_scenes import MINUTE, START, minutes
 from tests.mock_binance.faults import Faults

@@ -13,12 +13,12 @@ import numpy as np
 
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import Account
+from backend.builders.strategies import named_strategy
 from backend.config.load import config_from_dict
 from backend.config.schema import Config
 from backend.paper.journal import EntryKind, Journal, entries_of, history_to_json
-from backend.paper.records.stored import newest_entries
 from backend.paper.sessions import PaperOutcome, SessionParts, play_session
-from backend.paper.snapshots import Shortening
+from backend.runs.backtest import Subject
 from backend.runs.requests import SILENT
 from backend.store.records import JournalRecord, RunRecord
 from backend.store.store import Store
@@ -107,16 +107,14 @@ class StruckJournal(Journal):
             raise StruckError
 
 
-def begin(store: Store, folder: Path, keeps: Shortening | None = None, **given: Any) -> PaperOutcome:
+def begin(store: Store, folder: Path, **given: Any) -> PaperOutcome:
     """A session from its start."""
     history = part_of(market(), 0, START + 1, market().kinds)
     document = {
         "history": history_to_json(history), "decide_every": DECIDE_EVERY, "cash": ACCOUNT.cash,
         "last": int(market().open_time[STOP]),
     }  # fmt: skip
-    if keeps is not None:
-        document["keeps"] = keeps.to_json()
-    store.add_run(RunRecord(RUN, "paper", SEED, "hash", 0, {}))
+    store.add_run(RunRecord(RUN, "paper", SEED, "hash", 0, {"team": "scripted"}))
     Journal(store, RUN).write("start", int(history.open_time[-1]), document)
     return go_on(store, folder, **given)
 
@@ -130,20 +128,20 @@ def go_on(
     engine: Engine | None = None,
     config: Config | None = None,
     released: bool = False,
+    strategy: str = "",
 ) -> PaperOutcome:
     """The session from where its journal ends."""
-    start = entries_of(store, RUN)
-    snapshot, entries = newest_entries(store, RUN)
+    entries = entries_of(store, RUN)
     stated = config or settings()
-    team = scripted_team(stated.team)
-    if engine is not None:
+    team: Subject = named_strategy(strategy) if strategy else scripted_team(stated.team)
+    if engine is not None and isinstance(team, LoadedTeam):
         team = replace(team, engine=engine)
     begins = int(market().open_time[START]) + market().interval
     feed = FaultyFeed(market(), ACCOUNT.venue, begins, math.inf)
-    journal = StruckJournal(store, len(start), strike_at, before)
+    journal = StruckJournal(store, len(entries), strike_at, before)
     folder.mkdir(parents=True, exist_ok=True)
     parts = SessionParts(store, store.run(RUN), folder, stated, team, ACCOUNT, feed, journal, SILENT)
-    return play_session(parts, entries, start[0].document, released, snapshot)
+    return play_session(parts, entries[1:], entries[0].document, released)
 
 
 def books(entries: Sequence[JournalRecord]) -> list[Any]:

@@ -59,7 +59,7 @@ def test_a_demonstration_of_two_processes_needs_a_folder(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_week_is_traded_through_a_kill_and_the_backtest_of_it_does_the_same(tmp_path: Path) -> None:
+def test_a_week_is_traded_through_three_kills_and_the_backtest_of_it_does_the_same(tmp_path: Path) -> None:
     shown = Lines()
     made = paper_demo(tmp_path / "store", tmp_path, shown)
     assert made.outcome.why == "finished" and made.outcome.bars == 42
@@ -68,6 +68,6 @@ def test_a_week_is_traded_through_a_kill_and_the_backtest_of_it_does_the_same(tm
             int(one.document["bar"]["open_time"]) for one in entries_of(store, made.outcome.run) if one.kind == "bar"
         ]
     assert len(opened) == made.outcome.bars and set(np.diff(opened)) == {4 * HOUR_MS}
-    assert made.kills == 1 and len(shown.lines) == 1 and shown.bars == sorted(shown.bars)
+    assert made.kills == 3 and len(shown.lines) == 3 and shown.bars == sorted(shown.bars)
     assert made.outcome.decisions + made.outcome.missed > 40 and made.outcome.fills > 0
     assert made.parity.differences == ()

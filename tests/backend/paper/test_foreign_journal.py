@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from backend.cli.main import app
-from backend.paper.entries.shapes import entry_problem
+from backend.paper.journal import entry_problem
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord, RunRecord
 from backend.store.store import Store

@@ -128,16 +128,16 @@ def traded(folder: Path, milliseconds: int) -> tuple[list[JournalRecord], tuple[
     feed = RecordedFeed(market(), ACCOUNT.venue, begins, math.inf)
     team = replace(scene.named_team(), engine=SlowEngine(feed, milliseconds))
     with Store.open("mem://") as store:
-        store.add_run(RunRecord(RUN, "paper", scene.SEED, "hash", 0, {}))
+        store.add_run(RunRecord(RUN, "paper", scene.SEED, "hash", 0, {"team": "scripted"}))
         Journal(store, RUN).write("start", begins, start)
         parts = SessionParts(
             store, store.run(RUN), folder, config, team, ACCOUNT, feed, Journal(store, RUN, 1), SILENT
         )  # fmt: skip
         play_session(parts, [], start)
         entries = entries_of(store, RUN)
-    again = scene.named_team()
+    again = [scene.named_team()]
     limits = limits_of(config.guard)
-    return entries, check_parity(entries, again.team, again.engine, ACCOUNT, limits, scene.SEED).differences
+    return entries, check_parity(entries, again, ACCOUNT, limits, scene.SEED).differences
 
 
 @pytest.mark.parametrize("milliseconds", [400, 31_000])

@@ -10,11 +10,11 @@ import ccxt.pro
 import pytest
 
 from backend.errors import message_and_code
+from backend.paper.sandbox import KEY_VARIABLE, SECRET_VARIABLE
 from backend.runs.requests import Observer, RunStart
 from backend.store import Store
 from backend.store.records import PAPER
 from simulator.errors import RunFailed, UserError
-from simulator.live.sandbox import KEY_VARIABLE, SECRET_VARIABLE
 from tests.backend.paper import live_scenes as scene
 from tests.live_scenes import MINUTE, START
 from tests.mock_binance.faults import Faults
@@ -60,7 +60,7 @@ def refused(tmp_path: Path, faults: Faults | None = None, passed: int = 0, **giv
         ({"start": "2023-01-01"}, "a session on an exchange begins now"),
         ({"end": "2023-01-01"}, "--end 2023-01-01 is over"),
         ({"broker": "sandbox"}, f"in {KEY_VARIABLE} and {SECRET_VARIABLE}"),
-        ({"team": "hold"}, "a paper session is of a team"),
+        ({"team": "buy_and_hope"}, "buy_and_hope"),
     ],
 )
 def test_a_mistake_of_the_user_is_refused(

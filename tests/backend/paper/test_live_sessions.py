@@ -71,31 +71,6 @@ def test_a_session_that_was_away_fills_the_gap_and_says_what_it_missed(tmp_path:
         assert paper_parity(outcome.run, store).differences == ()
 
 
-def test_fills_come_from_the_trades_of_their_time(tmp_path: Path) -> None:
-    """A session that is stopped and resumed after a snapshot, so that the volatility behind the impact goes on."""
-    with scene.playing() as live, Store.open("mem://") as store:
-        given = ("paper.snapshot_bars=50", "paper.grace_seconds=60")
-        first = live.run(store, tmp_path, scene.AfterBars(53, set_stop), overrides=given)
-        outcome = live.resume(first.run, store, tmp_path, scene.AfterBars(57, set_stop))
-        entries = entries_of(store, outcome.run)
-        bars = [entry.document for entry in entries if entry.kind == "bar"]
-        parity = paper_parity(outcome.run, store)
-    assert parity.differences == () and parity.bars == len(bars) >= 57
-    checked = 0
-    for document in bars:
-        bar = bar_from_json(document["bar"])
-        for fill in document["happened"]["ledger"]:
-            if fill["kind_of_record"] != "Fill" or fill["reason"] != "order" or fill["symbol"] not in bar.inside:
-                continue
-            seconds = {place: (high, low) for place, _, high, low, *_ in bar.inside[fill["symbol"]]}
-            high, low = seconds[(fill["time"] - bar.open_time) // 1000]
-            costs = fill["spread_cost"] + fill["impact_cost"]
-            paid = fill["price"] - costs / fill["quantity"]  # without them it is the price of a trade of that second
-            assert low * (1 - 1e-9) <= paid <= high * (1 + 1e-9)
-            checked += 1
-    assert checked > 0
-
-
 @pytest.mark.slow
 def test_hours_on_a_bad_network_with_perpetuals(tmp_path: Path) -> None:
     """Every bar, the funding, and what the feed met: in the journal."""

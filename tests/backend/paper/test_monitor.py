@@ -1,4 +1,4 @@
-"""What is seen of a session from outside: its log, its metrics, its health, and alerts that reach a webhook."""
+"""What is seen of a session from outside: its log, its figures, its health, and alerts that reach a webhook."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ import json
 import os
 import socket
 import threading
-import urllib.error
-import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backend.paper import alerts
-from backend.paper.alerts import WEBHOOK
+from backend.paper import monitor as monitors
 from backend.paper.journal import entries_of
-from backend.paper.monitor import LOG, Monitor, paper_problem, tell_parity
-from backend.paper.records.stored import newest_entries
-from backend.paper.snapshots import Shortening
+from backend.paper.monitor import LOG, METRICS, WEBHOOK, Monitor, paper_problem, tell_parity
 from backend.store import Store
-from backend.store.records import JournalRecord
 from simulator.errors import UserError
 from tests.backend.paper import paper_scenes as scene
 
@@ -67,14 +61,6 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
 
 
-def get(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
 def test_a_session_writes_a_line_for_each_bar_and_decision(tmp_path: Path) -> None:
     with Store.open("mem://") as store:
         outcome = scene.begin(store, tmp_path)
@@ -87,48 +73,19 @@ def test_a_session_writes_a_line_for_each_bar_and_decision(tmp_path: Path) -> No
     assert bars[-1]["equity"] == pytest.approx(outcome.equity)
 
 
-def test_metrics_and_health_are_served_on_this_machine_only(tmp_path: Path) -> None:
-    port = free_port()
-    monitor = Monitor("paper-1", tmp_path, port, 600.0)
-    bar = {
-        "bar_index": 7, "bar": {"candles": {"A": [1]}}, "happened": {"ledger": [{"kind_of_record": "Fill"}]},
-        "account": {"equity": 101.5, "cash": 1.0, "positions": {"A": 2.0}}, "missed": "",
-    }  # fmt: skip
-    monitor.entry("bar", 1, bar)
-    status, text = get(port, "/metrics")
-    assert status == 200
-    assert 'cryptosentinel_paper_equity{session="paper-1"} 101.5' in text
-    assert 'cryptosentinel_paper_fills_total{session="paper-1"} 1' in text
-    assert 'cryptosentinel_paper_position{session="paper-1",symbol="A"} 2' in text
-    assert get(port, "/health")[0] == 200 and get(port, "/other")[0] == 404
-    with pytest.raises(UserError, match="metrics_port"):
-        Monitor("paper-2", tmp_path, port, 1.0)
-    monitor.close()
-    silent = Monitor("paper-1", tmp_path, port, -1.0)
-    assert get(port, "/health")[0] == 503
-    silent.close()
-
-
-def counters(folder: Path, run: str, state: dict[str, Any], entries: list[JournalRecord]) -> list[str]:
-    """The lines of counters of a monitor that goes on from there."""
-    monitor = Monitor(run, folder, 0, 600.0)
-    monitor.go_on(state, entries)
-    text = monitor.metrics()
-    monitor.close()
-    return [line for line in text.splitlines() if "_total{" in line and "alerts" not in line]
-
-
-def test_counters_go_on_after_a_resume(tmp_path: Path) -> None:
-    """From a snapshot and the entries behind it, as from the whole journal."""
+def test_the_figures_are_a_file_and_count_on_after_a_resume(tmp_path: Path) -> None:
     with Store.open("mem://") as store:
-        outcome = scene.begin(store, tmp_path, Shortening(8, 60))
+        outcome = scene.begin(store, tmp_path)
         entries = entries_of(store, scene.RUN)
-        snapshot, after = newest_entries(store, scene.RUN)
-    assert snapshot is not None and 0 < len(after) < len(entries)
-    whole = counters(tmp_path, scene.RUN, {}, entries)
-    assert any(line.startswith("cryptosentinel_paper_notices_total") for line in whole)
-    assert f'cryptosentinel_paper_bars_total{{session="{scene.RUN}"}} {outcome.bars}' in whole
-    assert counters(tmp_path, scene.RUN, dict(snapshot.state), after) == whole
+    written = (tmp_path / METRICS).read_text().splitlines()
+    label = f'session="{scene.RUN}"'
+    assert f"cryptosentinel_paper_bars_total{{{label}}} {outcome.bars}" in written
+    assert f"cryptosentinel_paper_fills_total{{{label}}} {outcome.fills}" in written
+    assert any(line.startswith(f'cryptosentinel_paper_position{{{label},symbol="AAAUSDT"}} ') for line in written)
+    again = Monitor(scene.RUN, tmp_path, entries)
+    counted = again.metrics().splitlines()
+    again.close()
+    assert [line for line in counted if "_seconds" not in line] == [line for line in written if "_seconds" not in line]
 
 
 def test_a_difference_in_the_parity_is_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,10 +103,10 @@ def test_a_difference_in_the_parity_is_an_alert(tmp_path: Path, monkeypatch: pyt
 
 def test_alerts_reach_the_webhook_and_its_address_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind once, also where the receiver first refuses; a receiver that is not there costs a line in the log."""
-    monkeypatch.setattr(alerts, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(monitors, "FIRST_WAIT", 0.01)
     receiver = Receiver(refuses=1)
     monkeypatch.setenv(WEBHOOK, receiver.url)
-    monitor = Monitor("paper-1", tmp_path, 0, 60.0)
+    monitor = Monitor("paper-1", tmp_path)
     empty = {
         "bar_index": 7, "bar": {"candles": {}}, "happened": {"ledger": []}, "guard": {"flat_rule": "daily_loss"},
         "account": {"equity": 1.0, "cash": 1.0, "positions": {}}, "missed": "",
@@ -168,14 +125,14 @@ def test_alerts_reach_the_webhook_and_its_address_is_nowhere(tmp_path: Path, mon
         "loss_stop", "stale_data", "guard_shutdown", "guard_error", "kill", "session_dead",
     ]  # fmt: skip
     monkeypatch.setenv(WEBHOOK, f"http://127.0.0.1:{free_port()}/{SECRET}")
-    monitor = Monitor("paper-1", tmp_path, 0, 60.0)
+    monitor = Monitor("paper-1", tmp_path)
     monitor.alert("kill", 1, "x")
     monitor.close()
     assert "alert_undelivered" in [line["event"] for line in lines(tmp_path)]
     assert SECRET not in (tmp_path / LOG).read_text() + json.dumps(receiver.alerts)
     monkeypatch.setenv(WEBHOOK, f"ftp://{SECRET}")
     with pytest.raises(UserError) as refused:
-        Monitor("paper-1", tmp_path, 0, 60.0)
+        Monitor("paper-1", tmp_path)
     assert SECRET not in str(refused.value)
 
 

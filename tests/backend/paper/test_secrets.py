@@ -9,30 +9,23 @@ from pathlib import Path
 
 import pytest
 
-import backend.paper.records.stored
 import ui.access
-from backend.builders.loaded_team import LoadedTeam, scripted_team
-from backend.config.schema import Config
-from backend.paper import alerts
-from backend.paper.alerts import WEBHOOK, webhook
+from backend.paper import monitor
 from backend.paper.journal import entries_of
-from backend.paper.monitor import LOG
-from backend.paper.sessions import resume_paper
-from backend.paper.switch import set_kill, set_stop
+from backend.paper.monitor import LOG, WEBHOOK, webhook
+from backend.paper.sandbox import KEY_VARIABLE, SECRET_VARIABLE
+from backend.paper.switch import set_kill
 from backend.store import Store
 from backend.store.records import PAPER
 from simulator.errors import UserError
-from simulator.live.sandbox import KEY_VARIABLE, PASSPHRASE_VARIABLE, SECRET_VARIABLE
 from tests.backend.paper.live_scenes import BARS, AfterBars, playing
-from tests.backend.paper.test_monitor import Receiver, free_port, get
-from tests.backend.paper.test_promotion import SESSION, SHADOWED, judge, shadowed
+from tests.backend.paper.test_monitor import Receiver
 from tests.command_line import Run, program
 from tests.live_scenes import minutes
 from tests.mock_binance.sandbox_network import SandboxNetwork, serving_network
-from tests.small_world import team_in
 from tests.ui.page_client import open_page
 
-KEY, SECRET, PASSPHRASE = "distinctive-key-5d0e12", "distinctive-secret-88aa31", "distinctive-phrase-4b7c90"
+KEY, SECRET = "distinctive-key-5d0e12", "distinctive-secret-88aa31"
 TOKEN = "distinctive-token-e61f77"
 
 
@@ -56,7 +49,7 @@ class Looker:
 
     def look(self, session: str) -> None:
         """Look at page, commands, store, alerts, logs, output and files; nothing of them may hold a secret."""
-        for part in (["status"], ["status", session, "--check"], ["report", session, "--no-drift"]):
+        for part in (["status"], ["status", session, "--check"], ["report", session]):
             self.command(*part)
         with Store.open(self.store, reads_only=True) as store:
             for record in store.runs():
@@ -69,7 +62,7 @@ class Looker:
         self.seen += [record.getMessage() for record in self._caplog.records]
         files = [path for path in self.folder.rglob("*") if path.is_file()]
         assert self.runs / session / LOG in files and len(self.seen) > 20
-        for secret in (KEY, SECRET, PASSPHRASE, TOKEN):
+        for secret in (KEY, SECRET, TOKEN):
             assert not [words for words in self.seen if secret in words], secret
             assert not [path for path in files if secret.encode() in path.read_bytes()], secret
 
@@ -84,61 +77,37 @@ def looker(
     caplog.set_level(logging.DEBUG)
     looker = Looker(tmp_path, program(tmp_path, monkeypatch, capsys), caplog, capsys)
     environment = {
-        KEY_VARIABLE: KEY, SECRET_VARIABLE: SECRET, PASSPHRASE_VARIABLE: PASSPHRASE, "XDG_STATE_HOME": str(tmp_path),
+        KEY_VARIABLE: KEY, SECRET_VARIABLE: SECRET, "XDG_STATE_HOME": str(tmp_path),
         WEBHOOK: f"{looker.receiver.url}/hook?token={TOKEN}", "CRYPTOSENTINEL_STORE": str(looker.store),
     }  # fmt: skip
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ui.access, "_READ_SECONDS", 60.0)
-    monkeypatch.setattr(alerts, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(monitor, "FIRST_WAIT", 0.01)
     yield looker
     looker.receiver.close()
 
 
 def test_a_session_with_everything_leaves_no_secret(looker: Looker) -> None:
-    """Sandbox with failures, shadow, webhook that first refuses, metrics, a promotion that is refused, kill, page."""
-    port = free_port()
-
-    def look_and_kill(session: Path) -> None:
-        looker.seen.extend(repr(get(port, path)) for path in ("/metrics", "/health", "/other"))
-        set_kill(session, None)
-
+    """Sandbox with failures, webhook that first refuses, figures, a promotion that is refused, kill, page."""
     with playing() as live:
         network = SandboxNetwork(minutes(BARS, ("BTCUSDT", "ETHUSDT")), live.clock, KEY, SECRET)
         network.failing = ["500"]
         with serving_network(network) as url, Store.open(looker.store) as store:
-            given = (f"paper.sandbox_url={url}", "guard.max_net_exposure=1", f"paper.metrics_port={port}")
-            outcome = live.run(
-                store, looker.runs, AfterBars(4, look_and_kill), broker="sandbox", overrides=given, shadow="scripted"
-            )
+            given = (f"paper.sandbox_url={url}", "guard.max_net_exposure=1")
+            killed = AfterBars(4, lambda session: set_kill(session, "flatten"))
+            outcome = live.run(store, looker.runs, killed, broker="sandbox", overrides=given)
             kinds = {entry.kind for entry in entries_of(store, outcome.run)}
     assert outcome.why == "flatten" and {"sandbox", "control"} <= kinds and network.requests["GET account"] > 1
     assert {alert["what"] for alert in looker.receiver.alerts} == {"kill"}
     assert looker.receiver.posts == len(looker.receiver.alerts) + 1, "the first one was refused"
-    assert looker.command("promote", outcome.run) == 2
+    assert looker.command("promote", outcome.run, "--team", "runs/none") == 2
     looker.look(outcome.run)
-
-
-@pytest.mark.slow
-def test_a_promotion_leaves_no_secret(looker: Looker, nano: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def team(name: str, config: Config) -> LoadedTeam:
-        return scripted_team(config.team, "expert" if name == "scripted" else "random_all").renamed(name)
-
-    monkeypatch.setattr(backend.paper.records.stored, "subject_of", team)
-    folder = team_in(looker.folder / "better", nano)
-    with Store.open(looker.store) as store:
-        shadowed(store, looker.runs, folder)
-        judge(store, folder)
-    assert looker.command("promote", SESSION) == 0
-    with Store.open(looker.store) as store:
-        resume_paper(SESSION, store, looker.runs, AfterBars(SHADOWED + 4, set_stop))
-        assert "promotion" in {entry.kind for entry in entries_of(store, SESSION)}
-    looker.look(SESSION)
 
 
 @pytest.mark.parametrize("address", ["ftp://{}", "http://[{}]/", "http://host:{}/", "http://?token={}", "{}"])
 def test_a_webhook_that_is_no_address_is_refused_without_it(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv(WEBHOOK, address.format(TOKEN))
-    with pytest.raises(UserError, match="is no http or https address") as refused:
+    with pytest.raises(UserError, match="is not an http or https address") as refused:
         webhook()
     assert TOKEN not in str(refused.value)

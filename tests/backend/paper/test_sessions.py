@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import Counter
@@ -13,28 +14,39 @@ from typing import Any, Literal
 import pytest
 
 from backend.builders.market import limits_of
+from backend.builders.strategies import named_strategy
 from backend.paper.journal import EntryKind, Journal, entries_of
 from backend.paper.parity import Parity, check_parity
 from backend.paper.switch import KILL_FILE, set_kill
 from backend.store import Store, StoreError
+from simulator.errors import UserError
 from tests.backend.paper import paper_scenes as scene
+from tests.command_line import program
 
+ROOT = Path(__file__).resolve().parents[3]
 LIMITS = limits_of(scene.settings().guard)
 
 
-def parity(store: Store) -> Parity:
-    team = scene.named_team()
-    return check_parity(entries_of(store, scene.RUN), team.team, team.engine, scene.ACCOUNT, LIMITS, scene.SEED)
+# A team, and a strategy of one's own that remembers what it saw.
+WHO = ("", "tests.backend.paper.own_strategy:Alternating")
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[object], int]:
-    """The books of a session that nothing happened to, and how often it wrote."""
+def parity(store: Store, strategy: str = "") -> Parity:
+    subject = named_strategy(strategy) if strategy else scene.named_team()
+    return check_parity(entries_of(store, scene.RUN), [subject], scene.ACCOUNT, LIMITS, scene.SEED)
+
+
+@pytest.fixture(scope="module", params=WHO, ids=("team", "strategy"))
+def undisturbed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, list[object], int]:
+    """Who traded, the books of a session that nothing happened to, and how often it wrote."""
     with Store.open("mem://") as store:
-        outcome = scene.begin(store, tmp_path_factory.mktemp("session"))
-        assert outcome.why == "finished" and outcome.bars == scene.STOP - scene.START
+        outcome = scene.begin(store, tmp_path_factory.mktemp("session"), strategy=request.param)
+        assert outcome.why == "finished" and outcome.bars == scene.STOP - scene.START and outcome.fills > 3
+        assert parity(store, request.param).differences == ()
         entries = entries_of(store, scene.RUN)
-        return scene.books(entries), len(entries)
+        return request.param, scene.books(entries), len(entries)
 
 
 def test_the_scene_has_what_can_go_wrong(tmp_path: Path) -> None:
@@ -65,64 +77,95 @@ def test_parity_sees_a_fill_and_a_decision_that_differ(tmp_path: Path) -> None:
         decision.document["decisions"][0]["orders"] = []
         bar = next(entry for entry in entries if entry.kind == "bar" and entry.document["happened"]["ledger"])
         bar.document["happened"]["ledger"][0]["price"] *= 1.01
-        team = scene.named_team()
-        found = check_parity(entries, team.team, team.engine, scene.ACCOUNT, LIMITS, scene.SEED)
+        found = check_parity(entries, [scene.named_team()], scene.ACCOUNT, LIMITS, scene.SEED)
         assert len(found.differences) >= 2
         assert any("orders" in one for one in found.differences) and any("fill 0" in one for one in found.differences)
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_killed_at_some_writes_the_books_are_those_of_the_undisturbed_session(
-    undisturbed: tuple[list[object], int], tmp_path: Path, before: bool
-) -> None:
-    """The fast part of the next test."""
-    expected, writes = undisturbed
-    struck_at(range(2, writes, writes // 2), before, expected, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("before", [True, False])
-def test_killed_at_every_write_the_books_are_those_of_the_undisturbed_session(
-    undisturbed: tuple[list[object], int], tmp_path: Path, before: bool
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_killed_at_any_write_the_books_are_those_of_the_undisturbed_session(
+    undisturbed: tuple[str, list[object], int], tmp_path: Path, before: bool, every: bool
 ) -> None:
     """No order twice and none forgotten: the account, the decisions and the guard are equal at every close."""
-    expected, writes = undisturbed
-    struck_at(range(1, writes), before, expected, tmp_path)
-
-
-def struck_at(writes: range, before: bool, expected: list[object], tmp_path: Path) -> None:
-    """Strike a session at each of these writes, and go on with it."""
-    for at in writes:
+    strategy, expected, writes = undisturbed
+    for at in range(1, writes) if every else range(2, writes, writes // 2):
         with Store.open("mem://") as store:
             folder = tmp_path / str(at)
             with pytest.raises(scene.StruckError):
-                scene.begin(store, folder, strike_at=at, before=before)
-            scene.go_on(store, folder)
+                scene.begin(store, folder, strike_at=at, before=before, strategy=strategy)
+            scene.go_on(store, folder, strategy=strategy)
             assert scene.books(entries_of(store, scene.RUN)) == expected, f"struck at write {at}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False])
-def test_killed_again_and_again(undisturbed: tuple[list[object], int], tmp_path: Path, before: bool) -> None:
+def test_killed_again_and_again(undisturbed: tuple[str, list[object], int], tmp_path: Path, before: bool) -> None:
     """A session that gets only a few writes further each time ends with the same books. The first writes of a life say
-    that it goes on and what of the feed it cannot use; so lives of always the same few writes would not come further.
+    that it continues and what of the feed it cannot use; so lives of always the same few writes would not come further.
     """
-    expected, _ = undisturbed
+    strategy, expected, _ = undisturbed
     lives = cycle((3, 4, 5, 6))
     with Store.open("mem://") as store:
-        over = played(scene.begin, store, tmp_path, next(lives), before)
+        over = played(scene.begin, store, tmp_path, next(lives), before, strategy)
         while not over:
-            over = played(scene.go_on, store, tmp_path, next(lives), before)
+            over = played(scene.go_on, store, tmp_path, next(lives), before, strategy)
         assert scene.books(entries_of(store, scene.RUN)) == expected
 
 
-def played(play: Callable[..., object], store: Store, folder: Path, strike_at: int, before: bool) -> bool:
+def played(
+    play: Callable[..., object], store: Store, folder: Path, strike_at: int, before: bool, strategy: str
+) -> bool:
     """Whether the session came to its end before it was struck."""
     try:
-        play(store, folder, strike_at=strike_at, before=before)
+        play(store, folder, strike_at=strike_at, before=before, strategy=strategy)
     except scene.StruckError:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    "words", [("--strategy", "paper_traded.py:Alternating"), ("--team", "./paper_traded.py:Alternating")]
+)
+def test_a_strategy_of_ones_own_is_traded_by_the_commands_as_in_its_backtest(
+    words: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = program(tmp_path, monkeypatch, capsys)
+    (tmp_path / "paper_traded.py").write_text((Path(__file__).parent / "own_strategy.py").read_text())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "paper_traded", raising=False)
+    days = ("--data", str(ROOT / "data" / "synthetic"), "--timeframe", "4h", "--start", "2021-06-10")
+    run = command("paper", "run", "--session", "paper-own", *words, *days, "--end", "2021-06-14")
+    assert run.code == 0 and " 0 missed" in run.out, run.err
+    report = command("paper", "report", "paper-own", "--shadow", "hold")
+    assert report.code == 0 and ": 0 differences" in " ".join(report.out.split()), report.err
+    assert "more decisions are missing for a comparison" in " ".join(report.out.split())
+
+
+def test_a_strategy_that_decides_something_else_is_not_resumed(tmp_path: Path) -> None:
+    with Store.open("mem://") as store:
+        with pytest.raises(scene.StruckError):
+            scene.begin(store, tmp_path, strike_at=30, strategy=WHO[1])
+        with pytest.raises(UserError, match="decides something else than it did at bar"):
+            scene.go_on(store, tmp_path, strategy="hold")
+
+
+def test_a_strategy_that_hangs_is_cut_off_and_changes_nothing(tmp_path: Path) -> None:
+    hanging = WHO[1].replace("Alternating", "Hanging")
+    with Store.open("mem://") as store:
+        outcome = scene.begin(store, tmp_path, strategy=hanging, config=scene.settings(decision_timeout=0.2))
+        assert outcome.why == "finished" and outcome.fills > 0
+        decisions = [entry.document for entry in entries_of(store, scene.RUN) if entry.kind == "decision"]
+        assert "no answer within 0.2 s" in [one["cut_off"] for one in decisions]
+        assert parity(store, hanging).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("Failing", "Failing failed: ZeroDivisionError"), ("Wordy", "decide gave 'b' among its orders")]
+)
+def test_a_strategy_that_fails_ends_its_session_with_the_reason(tmp_path: Path, name: str, words: str) -> None:
+    with Store.open("mem://") as store, pytest.raises(UserError, match=words):
+        scene.begin(store, tmp_path, strategy=WHO[1].replace("Alternating", name))
 
 
 def test_a_journal_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -1,235 +1,172 @@
-"""Two teams on one feed, of which one trades: the shadow sees the same bars and disturbs nobody."""
+"""Another team on the bars of a session: compared with the first, and in its place only with a passed gate."""
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-import backend.paper.records.stored
-from backend.builders.loaded_team import LoadedTeam
-from backend.paper import switch
-from backend.paper.bar_source import SourceEnd
-from backend.paper.journal import bar_from_json, entries_of
-from backend.paper.monitor import LOG
-from backend.paper.review.comparison import LEAST_COMPARED, compared_teams, paper_comparison
-from backend.paper.review.decision_figures import figures_of_session
-from backend.paper.sessions import (
-    PaperOutcome,
-    PaperRequest,
-    paper_parity,
-    paper_status,
-    resume_paper,
-    run_paper,
-)
-from backend.paper.shadow.shadow_run import ShadowRun, SharedBars
-from backend.paper.switch import set_kill, set_stop
-from backend.runs.requests import Observer
+import backend.paper.shadow
+import backend.paper.stored
+from backend.builders.loaded_team import LoadedTeam, scripted_team
+from backend.config.schema import Config
+from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict
+from backend.models.manifest import sample_team
+from backend.models.team_digest import team_digest
+from backend.paper.journal import EntryKind, Journal, entries_of
+from backend.paper.sessions import PaperRequest, paper_parity, resume_paper, run_paper
+from backend.paper.shadow import compare_shadow, promote
+from backend.paper.switch import set_stop
+from backend.runs.backtest import Subject
+from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
-from cryptosentinel.llm.engine import Completion, Request
 from simulator.errors import UserError
-from simulator.live.bar_assembly import LiveBar
-from simulator.live.clock import SimulatedClock
 from tests.backend.paper import paper_scenes as scene
 from tests.backend.paper.live_scenes import AfterBars
 
 ROOT = Path(__file__).resolve().parents[3]
-SESSION, SHADOW = "paper-two", "paper-two-shadow"
-SETTINGS = ("paper.history_bars=130", "paper.snapshot_bars=50", "costs.thinking_time=20")
-
-
-def begin(store: Store, folder: Path, observer: Observer | None = None, **given: Any) -> PaperOutcome:
-    """A session of four days with a shadow."""
-    request = PaperRequest(
-        session=SESSION, shadow="scripted", data=ROOT / "data" / "synthetic", timeframe="4h", start="2021-06-10",
-        end="2021-06-14", decide_every=1, symbols=("AAAUSDT",), overrides=SETTINGS,
-    )  # fmt: skip
-    return run_paper(replace(request, **given), store, folder, observer or Observer())
+SESSION, STOPPED = "paper-promoted", 22  # bars before the promotion
+SETTINGS = ("paper.history_bars=130", "costs.thinking_time=20")
+GATED = 1_000  # ms: when the verdict was given
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Path]]:
-    folder = tmp_path_factory.mktemp("session")
-    with Store.open("mem://") as store:
-        assert begin(store, folder).why == "finished"
-        yield store, folder
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped team under another name."""
+    return Path(shutil.copytree(sample_team(), tmp_path_factory.mktemp("teams") / "better"))
 
 
-def books(store: Store, run: str) -> list[Any]:
-    return scene.books(entries_of(store, run))
+@pytest.fixture(autouse=True, scope="module")
+def quick_teams() -> Iterator[None]:
+    """The files are those of a trained team; its answers are made by rules, other ones than the trading team's."""
+
+    subject_of = backend.paper.stored.subject_of
+
+    def team(name: str, config: Config) -> Subject:
+        if name in ("scripted", "hold"):
+            return subject_of(name, config)
+        made: LoadedTeam = scripted_team(config.team, "random_all").renamed(name)
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend.paper.stored, "subject_of", team)
+        patch.setattr(backend.paper.shadow, "LEAST_DECISIONS", 20)
+        yield
 
 
-def test_the_same_team_as_a_shadow_does_the_same(undisturbed: tuple[Store, Path]) -> None:
-    store, folder = undisturbed
-    assert books(store, SESSION) == books(store, SHADOW)
-    record, outcome = paper_status(SHADOW, store, folder)
-    assert (record.status, record.config["shadow_of"]) == ("finished", SESSION) and outcome.decisions > 20
-    assert paper_parity(SHADOW, store).differences == ()
-    found = paper_comparison(SESSION, store)
-    assert (found.gain, found.low, found.high, found.agreed) == (0.0, 0.0, 0.0, 1.0)
-    assert "no difference can be told" in found.sentence() and not found.better
-
-
-def test_a_session_with_a_shadow_trades_as_one_without(undisturbed: tuple[Store, Path], tmp_path: Path) -> None:
-    with Store.open("mem://") as alone:
-        begin(alone, tmp_path, shadow="")
-        assert books(alone, SESSION) == books(undisturbed[0], SESSION)
-        assert [record.run for record in alone.runs()] == [SESSION]
-        with pytest.raises(UserError, match="has no shadow"):
-            paper_comparison(SESSION, alone)
-
-
-def test_both_go_on_after_a_stop(undisturbed: tuple[Store, Path], tmp_path: Path) -> None:
-    with Store.open("mem://") as store:
-        assert begin(store, tmp_path, AfterBars(9, set_stop)).why == "stopped"
-        assert {store.run(one).status for one in (SESSION, SHADOW)} == {"interrupted"}
-        with pytest.raises(UserError, match="is the shadow of session paper-two and goes on with it"):
-            resume_paper(SHADOW, store, tmp_path)
-        assert resume_paper(SESSION, store, tmp_path).why == "finished"
-        assert books(store, SESSION) == books(undisturbed[0], SESSION) == books(store, SHADOW)
-
-
-def test_the_kill_switch_of_both_is_one_alert(tmp_path: Path) -> None:
-    """Both obey it; whoever is called at night is called once."""
-    with Store.open("mem://") as store:
-        outcome = begin(store, tmp_path, AfterBars(9, partial(set_kill, how="flatten")))
-        assert outcome.why == "flatten"
-        for run in (SESSION, SHADOW):
-            assert [one.document["what"] for one in entries_of(store, run) if one.kind == "control"] == ["flatten"]
-    logs = (tmp_path / SESSION / LOG, tmp_path / SESSION / "shadow" / LOG)
-    # Others, such as one of late thinking, come by the load of the machine.
-    alerts = [
-        [line["session"] for line in map(json.loads, log.open()) if line["event"] == "alert" and line["what"] == "kill"]
-        for log in logs
-    ]
-    assert alerts == [[SESSION], []]
-
-
-def test_a_kill_switch_that_was_set_after_the_last_look_is_obeyed_before_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def judge(
+    store: Store, folder: Path, *, passed: bool = True, run: str = "evaluate-1", digest: str = "", at: int = GATED
 ) -> None:
-    """The shadow looks at its own times: it may have looked just before, and its bars end with the session."""
-    monkeypatch.setattr(switch, "_LOOK_SECONDS", 1e9)
+    """Record a verdict of the gate."""
+    config = {"config": Config().to_dict()}
+    store.add_run(RunRecord(run, "evaluate", 1, "hash", at, config, "finished", at))
+    rules = (GateRule("windows", True, "enough"), GateRule("better than flat", passed, "by far"))
+    verdict = GateVerdict(str(folder), digest or team_digest(folder), "hash", rules)
+    store.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, verdict.to_json()))
+
+
+def begin(store: Store, runs: Path, bars: int = STOPPED, team: str = "scripted") -> None:
+    """A session that is stopped after so many bars."""
+    request = PaperRequest(
+        session=SESSION, team=team, data=ROOT / "data" / "synthetic", timeframe="4h", start="2021-06-10",
+        end="2021-06-16", decide_every=1, symbols=("AAAUSDT",), overrides=SETTINGS,
+    )  # fmt: skip
+    assert run_paper(request, store, runs, AfterBars(bars, set_stop)).why == "stopped"
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Path]]:
+    runs = tmp_path_factory.mktemp("runs")
     with Store.open("mem://") as store:
-        outcome = begin(store, tmp_path, AfterBars(9, partial(set_kill, how="flatten")))
-        assert outcome.why == "flatten"
-        for run in (SESSION, SHADOW):
-            assert [one.document["what"] for one in entries_of(store, run) if one.kind == "control"] == ["flatten"]
+        begin(store, runs)
+        yield store, runs
 
 
-class Killed(Observer):
-    """Stands for a kill after some bars."""
+def test_a_shadow_is_compared_on_the_same_bars(stopped: tuple[Store, Path], folder: Path) -> None:
+    store, _ = stopped
+    same = compare_shadow(SESSION, "scripted", store)
+    # It does the same, but for the moment of a second in which a session gets to know a bar.
+    assert same.decisions >= STOPPED and abs(same.gain) < 1e-6
+    other = compare_shadow(SESSION, str(folder), store)
+    assert other.low <= other.gain <= other.high and other.high - other.low > 0.0
+    holding = compare_shadow(SESSION, "hold", store)
+    assert holding.gain not in (0.0, other.gain)
 
-    def progress(self, what: str, done: int, total: int) -> None:
-        """See `Observer`."""
-        if done == 7:
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_new_team_decides_from_the_resume_on_whatever_is_killed_beside_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    write = Journal.write
+
+    def struck(self: Journal, kind: EntryKind, time: int, document: dict[str, object]) -> None:
+        if kind == "promotion" and before:
+            raise scene.StruckError
+        write(self, kind, time, document)
+        if kind == "promotion":
             raise scene.StruckError
 
-
-@pytest.mark.slow
-def test_a_shadow_that_lags_behind_at_a_kill_gets_its_bars_from_the_journal(
-    undisturbed: tuple[Store, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The shadow never began before the kill: all bars so far come from the trading session's journal."""
     with Store.open("mem://") as store:
-        monkeypatch.setattr(ShadowRun, "start", lambda _: None)
-        monkeypatch.setattr(ShadowRun, "close", lambda *_: False)
+        begin(store, tmp_path)
+        judge(store, folder)
+        promote(SESSION, str(folder), store)
+        monkeypatch.setattr(Journal, "write", struck)
         with pytest.raises(scene.StruckError):
-            begin(store, tmp_path, Killed())
+            resume_paper(SESSION, store, tmp_path)
         monkeypatch.undo()
-        assert len(entries_of(store, SHADOW)) == 1
+        assert resume_paper(SESSION, store, tmp_path).why == "finished"
+        entries = entries_of(store, SESSION)
+        [place] = [number for number, entry in enumerate(entries) if entry.kind == "promotion"]
+        assert entries[place].document["digest"] == team_digest(folder)
+        later = [entry for entry in entries[place:] if entry.kind == "decision"]
+        assert len(later) > 5 and paper_parity(SESSION, store).differences == ()
+
+
+def test_a_team_that_has_not_shown_enough_is_refused_with_what_to_do(stopped: tuple[Store, Path], folder: Path) -> None:
+    store, _ = stopped
+    team = str(folder)
+    record = store.run(SESSION)
+
+    def refused(words: str) -> None:
+        with pytest.raises(UserError, match=words):
+            promote(SESSION, team, store)
+        assert store.run(SESSION).config == record.config, "nothing changed"
+
+    refused(r"no verdict of the gate .* run `cryptosentinel evaluate .* --gate`")
+    judge(store, folder, run="evaluate-2", digest="another team's", at=GATED + 1)
+    refused("no verdict of the gate")
+    judge(store, folder, run="evaluate-3", passed=False, at=GATED + 2)
+    refused(r"did not pass the gate in evaluate-3 \(better than flat\)")
+    judge(store, folder, run="evaluate-4", at=2**42)  # long after the session's bars
+    refused(r"has taken 0 decisions since .* passed the gate, and 20 are needed")
+    with pytest.raises(UserError, match="is not the folder of a training"):
+        promote(SESSION, "scripted", store)
+    store.resume_run(replace(store.run(SESSION), status="running"))
+    with pytest.raises(UserError, match="stop it first"):
+        promote(SESSION, team, store)
+    store.finish_run(SESSION, "interrupted", "stopped")
+
+
+def test_a_promotion_that_only_the_journal_has_lets_no_team_trade(folder: Path, tmp_path: Path) -> None:
+    with Store.open("mem://") as store:
+        begin(store, tmp_path)
+        last = entries_of(store, SESSION)[-1]
+        forged = {"team": str(folder), "digest": team_digest(folder), "bar_index": 3}
+        Journal(store, SESSION, last.ordinal + 1).write("promotion", last.time, forged)
         resume_paper(SESSION, store, tmp_path)
-        bars = {
-            run: [bar_from_json(one.document["bar"]) for one in entries_of(store, run) if one.kind == "bar"]
-            for run in (SESSION, SHADOW)
-        }
-        assert bars[SESSION] == bars[SHADOW] and len(bars[SHADOW]) > 20
-        _, outcome = paper_status(SHADOW, store, tmp_path)
-        assert outcome.missed >= 6, "it did not decide at closes that were over when it got them"
-        assert paper_parity(SHADOW, store).differences == ()
+        decisions = [one.document for one in entries_of(store, SESSION) if one.kind == "decision"]
+        names = {one["team"] for each in decisions for one in each["decisions"] if "team" in one}
+        assert str(folder) not in names and paper_parity(SESSION, store).differences
 
 
-@pytest.mark.parametrize("hangs", [True, False])
-def test_a_shadow_that_hangs_or_fails_holds_up_nobody(
-    undisturbed: tuple[Store, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
-) -> None:
-    """Its engine fails at the tenth request, or hangs until the decision is cut off."""
-    loaded = backend.paper.records.stored.subject_of
-    never = threading.Event()
-
-    class Broken:
-        name = "broken"
-
-        def __init__(self, team: LoadedTeam) -> None:
-            self._engine, self._left = team.engine, 10
-
-        def generate(self, requests: Sequence[Request]) -> list[Completion]:
-            self._left -= 1
-            if self._left < 0:
-                if not hangs:
-                    raise RuntimeError("the model broke")
-                never.wait(20.0)
-            return self._engine.generate(requests)
-
-        def policy_version(self, role: str) -> str:
-            return self._engine.policy_version(role)
-
-    def team(name: str, config: Any) -> LoadedTeam:
-        made = loaded(name.removeprefix("broken "), config)
-        assert isinstance(made, LoadedTeam)
-        return replace(made, engine=Broken(made)) if name.startswith("broken ") else made
-
-    monkeypatch.setattr(backend.paper.records.stored, "subject_of", team)
+def test_a_team_whose_files_changed_does_not_trade_on(folder: Path, tmp_path: Path) -> None:
+    mine = Path(shutil.copytree(folder, tmp_path / "mine"))
     with Store.open("mem://") as store:
-        settings = (*SETTINGS, "paper.decision_timeout=1")
-        assert begin(store, tmp_path, shadow="broken scripted", overrides=settings).why == "finished"
-        never.set()
-        assert books(store, SESSION) == books(undisturbed[0], SESSION)
-        record = store.run(SHADOW)
-        if hangs:
-            assert record.status == "finished"
-            cut = [one.document["cut_off"] for one in entries_of(store, SHADOW) if one.kind == "decision"]
-            assert sum(map(bool, cut)) > 10, "no answer within a second, and the next decisions at once"
-        else:
-            assert (record.status, record.message) == ("failed", "RuntimeError: the model broke")
-            assert paper_comparison(SESSION, store).missing
-
-
-def test_a_shadow_that_loses_money_is_told_apart(undisturbed: tuple[Store, Path]) -> None:
-    mine = figures_of_session(entries_of(undisturbed[0], SESSION))
-    noise = np.random.default_rng(3).normal(0.0, 1e-4, len(mine))
-    worse = [replace(one, returned=one.returned - 0.001 + more) for one, more in zip(mine, noise, strict=True)]
-    found = compared_teams("ours", "theirs", mine, worse, 5)
-    assert found.high < 0.0 and "the shadow earns less" in found.sentence()
-    found = compared_teams("ours", "theirs", worse, mine, 5)
-    assert found.better and "the shadow earns more" in found.sentence()
-    assert found.low < found.gain < found.high and found.gain == pytest.approx(0.001, rel=0.1)
-    few = compared_teams("ours", "theirs", mine[: LEAST_COMPARED - 3], worse, 5)
-    assert "3 more decisions are missing" in few.sentence() and not few.better
-
-
-@pytest.mark.parametrize("how", ["over", "paused"])
-def test_bars_that_wait_are_taken_before_an_end_and_not_before_a_pause(how: SourceEnd) -> None:
-    bars = [LiveBar(n, n, {}, {}, ()) for n in range(3)]
-    clock = SimulatedClock(0, 60.0)
-    shared = SharedBars(lambda: clock, bars[:2])
-    shared.put(bars[2])
-    shared.settle(lambda: True)  # this clock does not jump: nobody waits
-    shared.end(how)
-    taken = [shared.next_bar(lambda: False) for _ in range(4)]
-    assert taken == ([*bars, None] if how == "over" else [None] * 4) and shared.ended == how
-
-
-def test_a_session_is_not_named_after_a_path(tmp_path: Path) -> None:
-    with Store.open("mem://") as store:
-        for name in ("../elsewhere", "a/b", "-x", "a b", "x" * 65):
-            with pytest.raises(UserError, match="cannot name a session"):
-                begin(store, tmp_path, session=name)
-        assert not list(tmp_path.iterdir()) and not store.runs()
+        begin(store, tmp_path, 3, str(mine))
+        manifest = mine / "team.json"
+        manifest.write_text(manifest.read_text() + "\n")
+        with pytest.raises(UserError, match=r"the files of .* are not those that the session traded with"):
+            resume_paper(SESSION, store, tmp_path)

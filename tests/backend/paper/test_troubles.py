@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -16,12 +15,11 @@ from typing import Any
 import pytest
 
 from backend.builders.market import limits_of
-from backend.paper.background import process_of
 from backend.paper.bar_source import FeedBars
 from backend.paper.journal import Journal, entries_of
 from backend.paper.monitor import LOG, Monitor
 from backend.paper.parity import check_parity
-from backend.paper.switch import Switch, set_kill
+from backend.paper.switch import Switch, process_of, set_kill
 from backend.store import Store, StoreError
 from simulator.live.bar_assembly import BarAssembler
 from simulator.live.clock import Clock, SimulatedClock
@@ -57,9 +55,8 @@ def test_a_disk_that_fills_stops_the_session_and_costs_nothing(
         assert '"session_dead"' in (tmp_path / LOG).read_text()
         assert scene.go_on(store, tmp_path).why == "finished"
         assert scene.books(entries_of(store, scene.RUN)) == scene.books(entries_of(other, scene.RUN))
-        team = scene.named_team()
         limits = limits_of(scene.settings().guard)
-        found = check_parity(entries_of(store, scene.RUN), team.team, team.engine, scene.ACCOUNT, limits, scene.SEED)
+        found = check_parity(entries_of(store, scene.RUN), [scene.named_team()], scene.ACCOUNT, limits, scene.SEED)
         assert found.differences == ()
 
 
@@ -98,7 +95,7 @@ class HangingFeed:
 def test_the_kill_switch_acts_while_a_backfill_hangs(tmp_path: Path) -> None:
     feed = HangingFeed()
     assembler = BarAssembler({"BTC/USDT": "spot"}, MINUTE_MS, 100 * MINUTE_MS, 1e-4)
-    switch = Switch(tmp_path, "freeze")
+    switch = Switch(tmp_path)
     pulled = [0.0]
 
     def pull() -> None:
@@ -111,7 +108,7 @@ def test_the_kill_switch_acts_while_a_backfill_hangs(tmp_path: Path) -> None:
         bars = FeedBars(feed, assembler, Journal(store, "paper-1"), 1000, None)
         assert bars.next_bar(lambda: switch.order() is not None) is None
         assert time.monotonic() - pulled[0] < 5.0, "it was not waited for"
-    assert not feed.over.is_set() and bars.ended == "", "the session is asked, not over"
+    assert not feed.over.is_set() and not bars.ended, "the session is asked, not over"
     feed.over.set()
 
 
@@ -139,7 +136,7 @@ class WrongFeed(HangingFeed):
 def test_a_candle_at_a_million_times_its_price_is_not_traded_on(tmp_path: Path) -> None:
     marks = {"BTC/USDT": 1.0}
     assembler = BarAssembler({"BTC/USDT": "spot"}, MINUTE_MS, 100 * MINUTE_MS, 1e-4, closes=lambda: marks)
-    monitor = Monitor("paper-1", tmp_path, 0, 60.0)
+    monitor = Monitor("paper-1", tmp_path)
     with Store.open("mem://") as store:
         journal = Journal(store, "paper-1")
         journal.tell(monitor.entry)
@@ -203,21 +200,24 @@ def cryptosentinel(folder: Path, *command: str) -> str:
 
 @pytest.mark.slow
 def test_a_session_in_the_background_is_stopped_and_gone_on_with(tmp_path: Path) -> None:
-    """Recorded data at four bars a second, so that it lasts until it is stopped."""
-    begun = cryptosentinel(
-        tmp_path, "paper", "start", "--data", str(ROOT / "data" / "synthetic"), "--timeframe", "4h", "--start",
-        "2021-05-01", "--end", "2021-06-01", "--decide-every", "3", "--set", "paper.speed=60000",
+    """As a service or a job runs it: recorded data at four bars a second, so that it lasts until it is stopped."""
+    session, folder = "paper-here", tmp_path / "runs" / "paper-here"
+    words = [
+        "--session", session, "--data", str(ROOT / "data" / "synthetic"), "--timeframe", "4h", "--start", "2021-05-01",
+        "--end", "2021-06-01", "--decide-every", "3", "--set", "paper.speed=60000",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "backend.cli", "paper", "run", *words], cwd=tmp_path, stdout=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    session = re.findall(r"session (\S+) runs in the background as process (\d+)", begun)[0]
-    folder = tmp_path / "runs" / session[0]
-    assert process_of(folder) == int(session[1])
-    assert f"process {session[1]}" in cryptosentinel(tmp_path, "paper", "status", session[0])
-    cryptosentinel(tmp_path, "paper", "stop", session[0])
-    for _ in range(600):
-        if process_of(folder) is None:
+    for _ in range(1200):
+        if process_of(folder) is not None:
             break
         time.sleep(0.1)
-    assert process_of(folder) is None, "it did not stop"
-    assert "stopped" in cryptosentinel(tmp_path, "paper", "status", session[0])
-    assert "finished" in cryptosentinel(tmp_path, "paper", "resume", session[0])
-    assert "0 differences" in cryptosentinel(tmp_path, "paper", "report", session[0], "--no-drift")
+    assert process_of(folder) == process.pid
+    assert f"process {process.pid}" in cryptosentinel(tmp_path, "paper", "status", session)
+    cryptosentinel(tmp_path, "paper", "stop", session)
+    assert process.wait(60.0) == 0 and process_of(folder) is None
+    assert "stopped" in cryptosentinel(tmp_path, "paper", "status", session)
+    assert "finished" in cryptosentinel(tmp_path, "paper", "resume", session)
+    assert "0 differences" in cryptosentinel(tmp_path, "paper", "report", session)

@@ -267,7 +267,7 @@ def test_the_loss_limits_that_were_reached_and_the_busiest_day_are_shown(window:
     first, second = every[0], every[-1]
     of_a_coin = GuardClamp(rule="max_drawdown", symbol="AAAUSDT", asked=2.0, allowed=0.0, detail="one order")
     later = LaterClamp(rule="daily_loss", symbol="", asked=0.0, allowed=0.0, detail="lost 6 %", time=first.time + 1)
-    of_all = GuardClamp(rule="shutdown", symbol="", asked=0.0, allowed=0.0, detail="for good")
+    of_all = GuardClamp(rule="max_drawdown", symbol="", asked=0.0, allowed=0.0, detail="for good")
     decisions = [
         replace(first, document=first.document.model_copy(update={"later": (later,), "clamps": (of_a_coin,)})),
         replace(second, document=second.document.model_copy(update={"clamps": (of_all,)})),
@@ -275,7 +275,7 @@ def test_the_loss_limits_that_were_reached_and_the_busiest_day_are_shown(window:
     reached = loss_limits_block(replace(window, decisions={window.main: decisions}), {})
     assert [(row.label, row.values["value"]) for row in reached.rows[:2]] == [
         (f"{format_time(later.time)} UTC", "daily_loss: lost 6 %"),
-        (f"{format_time(second.time)} UTC", "shutdown: for good"),
+        (f"{format_time(second.time)} UTC", "max_drawdown: for good"),
     ]
     assert "limit" not in reached.rows[-1].values["value"], "a record without settings has no limits to compare with"
 

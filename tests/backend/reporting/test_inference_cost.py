@@ -13,7 +13,6 @@ import pytest
 
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.teams import configured_team
-from backend.config.engine import BudgetConfig
 from backend.config.load import config_from_dict, load_config
 from backend.config.schema import ConfigError
 from backend.decisions.backtest_document import BacktestDocument, inference_cost, read_backtests
@@ -21,7 +20,7 @@ from backend.reporting.result_stats import inference_cost_line
 from backend.runs import backtest
 from backend.runs.backtest import subject_of
 from backend.store.store import Store
-from cryptosentinel.conversation.budget import Budget, Ledger, Price, SpendingLimits
+from cryptosentinel.conversation.budget import Ledger
 from cryptosentinel.llm.engine import Completion, Request, Usage
 from cryptosentinel.scheduler import Throughput
 from simulator.data.archive import write_market
@@ -68,17 +67,6 @@ def test_a_model_that_was_not_trained_trades_and_its_inference_is_a_line_of_the_
     assert "What inference cost" in page and "Inference took another" in page and "after the cost of its model" in page
 
 
-def test_a_budget_ends_inference_and_the_report_says_so(command: Run, nano: Path, tmp_path: Path) -> None:
-    options = ("-s", f"engine.model={nano}", "-s", "budget.day.calls=3")
-    played = command("backtest", "--team", "model", *options, *SHORT)
-    assert played.code == 0, played.err
-    _, results, decisions = only_run(tmp_path)
-    spent = results[f"model {nano.name}"].inference
-    assert spent is not None
-    assert decisions == 2 * 4 and spent.calls <= 3 * 5 and spent.exhausted > 0  # two coins, four days
-    assert "conversations ended because the budget was spent" in played.out
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -86,7 +74,6 @@ def test_a_budget_ends_inference_and_the_report_says_so(command: Run, nano: Path
         (["engine.model=nowhere"], "there is no model folder nowhere"),
         (["engine.kind=openai_api", "engine.constrained=true"], "constrained = true needs an engine"),
         (["engine.url=http://localhost:1"], "kind = local runs here"),
-        (["engine.model={nano}", "budget.run.money=1"], "no price of the model 'nano' is known"),
         (["engine.model={nano}", "budget.prices.nano=[1,2]"], "each entry a list of 3 numbers"),
     ],
 )
@@ -118,23 +105,14 @@ def test_a_model_that_was_not_taught_is_constrained_by_itself_and_that_is_said(n
     assert chosen("engine.constrained=true") == (True, "")
 
 
-def test_a_limit_on_money_needs_a_price() -> None:
-    limited = BudgetConfig.model_validate({"run": {"money": 5.0}, "prices": {"a": (1.0, 0.5, 2.0)}})
-    assert limited.budget("a", None) == Budget(run=SpendingLimits(money=5.0), price=Price(1.0, 0.5, 2.0))
-    with pytest.raises(UserError, match=r"budget.run.money is set, but no price of the model 'b' is known"):
-        limited.budget("b", None)
-    with pytest.raises(UserError, match="no price of the model 'b'"):
-        limited.budget("b", Price())  # the limit would never be reached
-    assert limited.budget("b", Price(3.0)).price == Price(3.0)
-    assert BudgetConfig().budget("b", Price()) == Budget()
-    assert BudgetConfig().budget("b", None).price is None
+def test_a_price_below_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"prices\.a"):
         config_from_dict({"budget": {"prices": {"a": [1, 2, -3]}}})
 
 
 def test_rules_cost_no_inference() -> None:
     ledger = Ledger()
-    ledger.open(0).book("manager", Usage())
+    ledger.book("manager", Usage())
     assert inference_cost(ledger, Throughput()) is None
     assert inference_cost_line(BacktestDocument.of(episode().result)) is None
 

@@ -194,7 +194,7 @@ def open_bandit(folder: Path, store: Store) -> Bandit:
     )
     policies = RolePolicies(model, TEAM, lora=LoraSettings(4, 8, ("q_proj", "v_proj", "up_proj", "down_proj")), seed=1)
     store.add_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, {}))
-    loaded = model_team(RUN, policies, codec, config.team, TEMPERATURE, config.engine)
+    loaded = model_team(RUN, policies, codec, config.team, TEMPERATURE, config.training.precision)
     pool, validation = (QueryPool(small_market(), *part, HORIZON) for part in (TRAIN, VALIDATION))
     recorder = TrainingRecorder(store, RUN, folder, HORIZON)
     settings = rollout_settings(config)

@@ -62,7 +62,7 @@ def test_m_grpo_moves_the_adapter_of_a_fourth_role(folder: Path) -> None:
 
 
 def test_it_is_fine_tuned_and_scored(folder: Path) -> None:
-    small = ("sft.states=8", "sft.rollouts=2", "sft.steps=2", "sft.batch_tokens=512", "sft.score_states=2")
+    small = ("sft.states=8", "sft.rollouts=2", "sft.steps=2", "sft.score_states=2")
     tuned = cs.sft("scripted", config="quick", overrides=[*SMALL, *OWN, *small])
     assert tuned.metrics["kept"][KEY] > 0
     assert KEY in learnt(tuned.folder / "adapters")

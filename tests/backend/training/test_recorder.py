@@ -47,7 +47,7 @@ def groups() -> list[list[Rollout]]:
     engine = ScriptedEngine(make_byte_codec(), novice_policies())
     team = Team(make_byte_codec(), engine.policy_version, standard_team(horizon_bars=HORIZON))
     queries = QueryPool(small_market(), *TRAIN, HORIZON).draw(1, 0, 4, easy=False)
-    return collect(team, engine, queries, RolloutSettings(4, 4, HORIZON, Costs(), 1.0, guard_limits(), True), 1)
+    return collect(team, engine, queries, RolloutSettings(4, 4, HORIZON, Costs(), 1.0, guard_limits()), 1)
 
 
 def credits_of(groups: list[list[Rollout]]) -> dict[str, RoleCredit]:

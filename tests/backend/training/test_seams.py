@@ -183,8 +183,8 @@ def test_a_step_trains_on_what_was_sampled_and_validates_elsewhere(
 
 def _rollouts_without_temperature(patch: pytest.MonkeyPatch) -> None:
     def cold(*args: Any) -> LoadedTeam:
-        name, policies, codec, team, _, engine = args
-        return model_team(name, policies, codec, team, 1.0, engine)
+        name, policies, codec, team, _, precision = args
+        return model_team(name, policies, codec, team, 1.0, precision)
 
     patch.setattr(sharding, "model_team", cold)
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from backend.builders.spans import trained_span
 from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from backend.distributed.actor import ServicePlace, open_service
 from backend.distributed.driver import CoordinatorState
 from backend.distributed.files import RunFiles
-from backend.evaluation.in_sample import trained_span
 from backend.models.architectures import architecture_of
 from backend.models.checks import check_path
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest
@@ -118,7 +118,14 @@ def test_without_a_kl_no_second_copy_is_kept(team: Path) -> None:
 def test_a_run_goes_on_from_a_team_and_needs_it_no_longer(team: Path, tmp_path: Path, store: Store) -> None:
     """The first step is sampled by the team's weights, whose KL to themselves is 0; resumed, all is equal to the bit,
     though the team has gone meanwhile."""
-    config = smaller_config(start_from=str(team), kl=KL, minibatches=1, stage1_max_steps=1, stage2_steps=2)
+    options = {
+        "minibatches": 1,
+        "stage1_max_steps": 1,
+        "stage2_steps": 2,
+        "rollouts_per_query": 4,
+        "queries_per_step": 4,
+    }
+    config = smaller_config(start_from=str(team), kl=KL, **options)
     first = versions(team)
     run(config, tmp_path / "whole", store)
     assert {one.policy_version for one in store.trajectories(RUN, 0)} == set(first.values())
@@ -200,7 +207,7 @@ def test_what_a_run_began_with_travels_to_other_machines(
 def test_sft_is_a_start(nano: Path, tmp_path: Path) -> None:
     document = small_config(base_model=str(nano)).to_dict()
     document["sft"] |= {
-        "states": 8, "rollouts": 1, "steps": 2, "batch_tokens": 512, "score_states": 2, "score_samples": 1,
+        "states": 8, "rollouts": 1, "steps": 2, "score_states": 2,
     }  # fmt: skip
     first = tmp_path / "sft"
     run_sft(config_from_dict(document), small_market(), ["scripted"], first, silent)

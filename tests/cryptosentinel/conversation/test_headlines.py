@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backend.evaluation.memorisation import CLEAN, HEADLINES
 from cryptosentinel.conversation.headlines import masked_headline
-from cryptosentinel.conversation.masking import Headlines, Mask
+from cryptosentinel.conversation.masking import Mask
 from simulator.market.coins import COINS
 from simulator.synthetic.headlines import NEGATIVE, NEUTRAL, POSITIVE
 from tests.labelled_headlines import measured, news_folder
@@ -53,16 +53,12 @@ def test_what_is_all_names_is_withheld() -> None:
     assert mask.headline("比特币 价格 今天 再次 下跌 严重") is None
 
 
-@pytest.mark.parametrize("mode", ["masked", "withheld", "shown"])
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_modes(mode: Headlines, enabled: bool) -> None:
-    mask = Mask(COINS_HERE, enabled, mode)
+def test_without_a_mask_a_headline_is_as_it_was(enabled: bool) -> None:
+    mask = Mask(COINS_HERE, enabled)
     said = mask.headline("Vitalik Buterin praises BTC again today")
-    expected = {
-        "masked": "ENTITY praises C1 again today", "withheld": None, "shown": "Vitalik Buterin praises C1 again today",
-    }  # fmt: skip
-    assert said == (expected[mode] if enabled else "Vitalik Buterin praises BTC again today")
-    assert mask.hides_levels == (enabled and mode != "shown")
+    assert said == ("ENTITY praises C1 again today" if enabled else "Vitalik Buterin praises BTC again today")
+    assert mask.hides_levels == enabled
 
 
 @pytest.mark.parametrize("phrase", POSITIVE + NEGATIVE + NEUTRAL)

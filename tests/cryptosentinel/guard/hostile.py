@@ -29,7 +29,7 @@ from tests.team_scenes import COINS, synthetic
 
 FIRST = 100
 BARS = 14  # of an episode
-RULES = ("exposure", "gross", "net", "notional")
+RULES = ("exposure", "gross", "net")
 KINDS = ("market", "market", "market", "limit", "limit", "stop", "stop_limit", "take_profit", "trailing_stop")
 _ROUNDING = 1e-6
 
@@ -179,7 +179,7 @@ def episode(seed: int, summary: Summary) -> None:
 def measure(name: str, view: MarketView, equity: float, positions: dict[str, float]) -> float:
     """How far `positions` use the limit `name`, at the closes of `view` over `equity`."""
     values = [quantity * view.last_close(symbol) if quantity else 0.0 for symbol, quantity in positions.items()]
-    return _of(name, [(value / equity, value / equity) for value in values]) * (equity if name == "notional" else 1.0)
+    return _of(name, [(value / equity, value / equity) for value in values])
 
 
 def worst(name: str, view: MarketView, account: AccountView) -> float:
@@ -192,7 +192,7 @@ def worst(name: str, view: MarketView, account: AccountView) -> float:
         can_close = bool(account.stop[symbol] or account.target[symbol] or symbol in account.time_stops)
         can_close |= any(one.stop is not None or one.target is not None or one.hold_bars for one, _ in own)
         reach.append((-_highest(-held, own, -1.0, can_close), _highest(held, own, 1.0, can_close)))
-    return _of(name, reach) * (account.equity if name == "notional" else 1.0)
+    return _of(name, reach)
 
 
 def _highest(held: float, own: Sequence[tuple[Order, float]], sign: float, can_close: bool) -> float:
@@ -236,7 +236,6 @@ def _limit(limits: GuardLimits, name: str, equity: float) -> float:
         "exposure": limits.max_exposure,
         "gross": limits.max_gross_exposure,
         "net": limits.max_net_exposure,
-        "notional": limits.max_symbol_notional,
     }[name]
 
 
@@ -248,16 +247,10 @@ def _limits(rng: np.random.Generator) -> GuardLimits:
         max_exposure=float(rng.uniform(0.3, 1.0)),
         max_gross_exposure=float(rng.uniform(0.5, 2.0)),
         max_net_exposure=maybe(0.2, 1.5),
-        max_symbol_notional=maybe(2_000.0, 9_000.0),
-        max_order_notional=maybe(1_000.0, 9_000.0),
         max_daily_turnover=maybe(2.0, 20.0),
-        max_order_rate=maybe(6.0, 60.0),
         max_drawdown=float(rng.uniform(0.1, 0.6)),
-        shutdown_drawdown=float(rng.uniform(0.2, 1.0)),
         daily_loss=float(rng.uniform(0.02, 0.3)),
         on_loss="flatten" if rng.random() < 0.7 else "freeze",
-        daily_loss_pause_hours=float(rng.choice([4.0, 24.0])),
-        drawdown_pause_hours=float(rng.choice([8.0, math.inf])),
     )
 
 
@@ -305,7 +298,7 @@ class _Seen:
     ) -> None:
         state = guard.state()
         held = {symbol: abs(quantity) for symbol, quantity in account.positions.items()}
-        if not (state["flat_rule"] or state["shut"]):
+        if not state["flat_rule"]:
             self._flat, self._bars = None, 0
         elif self._flat is not None and any(held[one] > self._flat[one] * (1 + 1e-9) for one in held):
             self._bars += 1  # an order may still arrive while its withdrawal is on the way
@@ -315,7 +308,7 @@ class _Seen:
         else:
             self._flat, self._bars = held, self._bars + (self._flat is not None)
         lost = account.drawdown >= limits.max_drawdown
-        if limits.on_loss == "flatten" and lost and state["peak"] is None and not state["flat_rule"]:
+        if limits.on_loss == "flatten" and lost and not state["flat_rule"]:
             summary.breaches.append(f"{where}: drawdown {account.drawdown:.3f} and not flat")
 
     def traded(

@@ -1,4 +1,4 @@
-"""What the guard keeps between decisions: the day's loss, the order rate, a shutdown; and that a restart keeps it."""
+"""What the guard keeps between decisions: the day's loss and a drawdown; and that a restart keeps it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cryptosentinel.guard.guard import Guard
-from cryptosentinel.guard.limits import Clamp
+from cryptosentinel.guard.limits import Clamp, GuardLimits
 from simulator.errors import UserError
 from simulator.exchange.orders import Order
 from tests.examples import tried
@@ -22,8 +22,9 @@ from tests.team_scenes import COINS, hand_made_account, synthetic
 A, B, C = COINS
 FIRST = 203  # closes at 00:00; bars of 4 hours
 LIMITS = guard_limits(
-    max_exposure=0.8, max_gross_exposure=1.5, daily_loss=0.1, max_drawdown=0.3, shutdown_drawdown=0.4, on_loss="freeze"
+    max_exposure=0.8, max_gross_exposure=1.5, daily_loss=0.1, max_drawdown=0.3, on_loss="freeze"
 )  # fmt: skip
+FLAT = replace(LIMITS, max_drawdown=0.4, on_loss="flatten")
 
 
 def look(
@@ -39,17 +40,17 @@ def rules(clamps: list[Clamp]) -> list[str]:
     return [clamp.rule for clamp in clamps]
 
 
-def test_after_a_shutdown_all_is_closed_and_nothing_opens() -> None:
-    guard = Guard(LIMITS)
+def test_after_a_drawdown_all_is_closed_and_nothing_opens() -> None:
+    guard = Guard(FLAT)
     held = {A: 0.5, B: -0.3}
-    assert rules(look(guard, FIRST, [(C, 0.1)], held, drawdown=0.39)[1]) == ["max_drawdown"]
+    assert rules(look(guard, FIRST, [(C, 0.1)], held, drawdown=0.39)[1]) == []
     passed, clamps = look(guard, FIRST + 1, [(C, 0.1), (A, -0.1)], held, drawdown=0.4)
     closes = hand_made_account(synthetic().view(FIRST + 1), held).positions
     assert [(one.symbol, one.quantity, one.reduce_only) for one in passed] == [
         (A, -closes[A], True),
         (B, -closes[B], True),
     ]
-    assert rules(clamps) == ["shutdown"] * 5 and clamps[0].symbol == ""
+    assert rules(clamps) == ["max_drawdown"] * 5 and clamps[0].symbol == ""
     assert [(clamp.asked, clamp.allowed) for clamp in clamps[3:]] == [(0.0, -closes[A]), (0.0, -closes[B])]
     # The recovery of the equity changes nothing.
     assert look(guard, FIRST + 30, [(C, 0.1)], drawdown=0.0)[0] == []
@@ -57,7 +58,7 @@ def test_after_a_shutdown_all_is_closed_and_nothing_opens() -> None:
 
 
 def test_each_position_is_closed_once() -> None:
-    view, guard = synthetic().view(FIRST), Guard(LIMITS)
+    view, guard = synthetic().view(FIRST), Guard(FLAT)
     account = hand_made_account(view, {A: 0.5, B: 0.2}, drawdown=0.5)
     first, _ = guard.review(view, account, [])
     assert guard.review(view, account, [], first) == ([], [])
@@ -65,12 +66,10 @@ def test_each_position_is_closed_once() -> None:
     assert [one.symbol for one in guard.review(view, waits, [])[0]] == [B]
 
 
-def test_a_shutdown_is_noted_without_equity_and_not_for_a_number_that_is_none() -> None:
+def test_a_drawdown_that_is_no_number_opens_nothing() -> None:
     guard = Guard(LIMITS)
     assert rules(look(guard, FIRST, [(A, 0.1)], drawdown=math.nan)[1]) == ["max_drawdown"]
     assert rules(look(guard, FIRST, [(A, 0.1)], drawdown=0.0)[1]) == []
-    look(guard, FIRST, [], equity=-1.0, drawdown=1.1)
-    assert rules(look(guard, FIRST + 1, [(A, 0.1)], drawdown=0.0)[1]) == ["shutdown"]
 
 
 def test_what_waits_is_withdrawn_while_positions_may_only_shrink() -> None:
@@ -88,43 +87,9 @@ def test_what_waits_is_withdrawn_while_positions_may_only_shrink() -> None:
     ]
     for bad in beyond:
         assert [one.id for one in guard.withdrawals(replace(account, **bad))] == ["g"]
-    guard.review(view, replace(account, drawdown=0.4), [])
-    assert [one.id for one in guard.withdrawals(account)] == ["g"]
-
-
-def test_the_order_rate_counts_over_decisions_and_keeps_room_to_close() -> None:
-    guard = Guard(replace(LIMITS, max_order_rate=4, rate_hours=12.0))
-    assert len(look(guard, FIRST, [(A, 0.1)])[0]) == 1
-    # Two are used, and one position is to be closed: there is room for one more position and its closing.
-    passed, clamps = look(guard, FIRST + 1, [(B, 0.1), (C, 0.1)], {A: 0.1})
-    assert [one.symbol for one in passed] == [B] and rules(clamps) == ["max_order_rate"]
-    held = {A: 0.1, B: 0.1}
-    # Neither growth nor a part of a closing takes the places of the closings.
-    passed, clamps = look(guard, FIRST + 2, [(A, 0.1), (A, -0.05), (A, -0.1), (B, -0.1)], held)
-    assert [round(one.quantity) for one in passed] == [round(-clamp) for clamp in closing(FIRST + 2, held)]
-    assert rules(clamps) == ["max_order_rate"] * 2
-    assert rules(look(guard, FIRST + 2, [(A, 0.1)])[1]) == ["max_order_rate"]
-    # Twelve hours after it the first order counts no more; a position and its closing need two places.
-    assert rules(look(guard, FIRST + 3, [(A, 0.1)])[1]) == ["max_order_rate"]
-    assert rules(look(guard, FIRST + 4, [(A, 0.1)])[1]) == []
-
-
-@pytest.mark.parametrize(("used", "closed"), [(0, 2), (2, 2), (3, 1), (4, 0), (9, 0)])
-def test_a_shutdown_closes_as_much_as_the_rate_leaves(used: int, closed: int) -> None:
-    guard = Guard(replace(LIMITS, max_order_rate=4))
-    now = synthetic().view(FIRST).now
-    sent = [[now - 3_600_000, used]] if used else []
-    state = guard.state()
-    guard.restore({**state, "day": 1, "day_equity": 1e4, "last_equity": 1e4, "sent": sent, "shut": True})
-    passed, _ = look(guard, FIRST, [], {A: 0.5, B: -0.3})
-    assert len(passed) == closed
-    later, _ = look(guard, FIRST + 6, [], {A: 0.5, B: -0.3})
-    assert len(later) == min(2, 4 - closed), "a day later what was sent before counts no more, what was sent now does"
-
-
-def closing(bar: int, held: dict[str, float]) -> list[float]:
-    positions = hand_made_account(synthetic().view(bar), held).positions
-    return [positions[symbol] for symbol in held]
+    flat = Guard(FLAT)
+    flat.review(view, replace(account, drawdown=0.4), [])
+    assert [one.id for one in flat.withdrawals(account)] == ["g"]
 
 
 SIZES = st.lists(st.tuples(st.sampled_from(COINS), st.floats(-1.2, 1.2)), max_size=5)
@@ -142,10 +107,8 @@ REVIEWS = st.lists(
 
 
 @tried(120)
-@given(reviews=REVIEWS, cut=st.integers(0, 10), rate=st.sampled_from([3.0, 6.0, math.inf]))
-def test_a_restart_changes_nothing(reviews: list[Any], cut: int, rate: float) -> None:
-    limits = replace(LIMITS, max_order_rate=rate, rate_hours=20.0)
-
+@given(reviews=REVIEWS, cut=st.integers(0, 10), limits=st.sampled_from([LIMITS, FLAT]))
+def test_a_restart_changes_nothing(reviews: list[Any], cut: int, limits: GuardLimits) -> None:
     def run(restarts: bool) -> list[Any]:
         guard, bar, seen = Guard(limits), 100, []
         for number, (later, sizes, held, equity, drawdown) in enumerate(reviews):
@@ -161,17 +124,15 @@ def test_a_restart_changes_nothing(reviews: list[Any], cut: int, rate: float) ->
 
 
 @tried(120)
-@given(reviews=REVIEWS, rate=st.integers(2, 6))
-def test_the_rate_is_never_exceeded_and_a_shutdown_is_for_good(reviews: list[Any], rate: int) -> None:
-    guard = Guard(replace(LIMITS, max_order_rate=rate, rate_hours=20.0))
-    bar, sent, shut = 100, [], False
+@given(reviews=REVIEWS)
+def test_after_a_drawdown_orders_only_reduce_for_good(reviews: list[Any]) -> None:
+    guard = Guard(FLAT)
+    bar, flat = 100, False
     for later, sizes, held, equity, drawdown in reviews:
         bar += later
         passed, _ = look(guard, bar, sizes, held, equity=equity, drawdown=drawdown)
-        sent += [bar] * len(passed)
-        assert sum(moment > bar - 5 for moment in sent) <= rate  # five bars are 20 hours
-        shut |= drawdown >= 0.4
-        if shut:
+        flat |= drawdown >= 0.4 and equity > 0.0
+        if flat:
             for one in passed:
                 assert one.reduce_only and one.quantity * held[one.symbol] < 0.0
 
@@ -180,8 +141,8 @@ HELD_BACK = {
     "order": asdict(Order(A, 1.0, stop=2.0)), "goal": 3.0, "since": 5, "begin": 6,
 }  # fmt: skip
 GOOD = {
-    "format": 2, "day": 18_000, "day_equity": 1.0e4, "last_equity": 9.0e3, "sent": [[5, 2]], "shut": False,
-    "flat_rule": "daily_loss", "flat_until": 9, "peak": 1.1e4, "traded": [[5, 0.0], [6, 7.5]],
+    "format": 2, "day": 18_000, "day_equity": 1.0e4, "last_equity": 9.0e3,
+    "flat_rule": "daily_loss", "flat_until": 9, "traded": [[5, 0.0], [6, 7.5]],
     "held_back": [HELD_BACK],
 }  # fmt: skip
 
@@ -190,12 +151,11 @@ GOOD = {
     "damage",
     [
         {"format": 3}, {"format": 1}, {"format": 0}, {"flat_rule": "x"}, {"flat_rule": ""}, {"flat_until": 1.5},
-        {"peak": -1.0},
+        {"flat_until": None}, {"flat_rule": "max_drawdown"},
         {"traded": [[1, -1.0]]}, {"held_back": [HELD_BACK | {"goal": None}]}, {"held_back": [HELD_BACK | {"x": 1}]},
         {"held_back": [{"order": {}}]},
         {"day": None}, {"day": 1.5}, {"day": True}, {"day_equity": None}, {"day_equity": -1.0},
-        {"last_equity": math.nan}, {"last_equity": "9000"}, {"sent": None}, {"sent": [[5]]}, {"sent": [[5, 0]]},
-        {"sent": [["5", 1]]}, {"sent": 3}, {"shut": 0}, {"shut": None}, {"more": 1}, {"day_equity": math.inf},
+        {"last_equity": math.nan}, {"last_equity": "9000"}, {"more": 1}, {"day_equity": math.inf},
     ],
 )  # fmt: skip
 def test_a_damaged_state_is_refused_and_forgets_nothing(damage: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from cryptosentinel.conversation.budget import Budget, Price
+from cryptosentinel.conversation.budget import Price
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.endpoint.engine import EndpointEngine
@@ -338,9 +338,9 @@ class Counting:
 
 
 def episode(engine: Engine) -> EpisodeResult:
-    team = Team(codec(), engine.policy_version, standard_team(retries=1, memory=2))
+    team = Team(codec(), engine.policy_version, standard_team(retries=1))
     game = BacktestRun(synthetic(coins=2), Window(150, 190, 4))
-    return run_all([play(team, game, guard_limits(), 3, budget=Budget(price=Price(1.0, 0.1, 5.0)))], engine)[0]
+    return run_all([play(team, game, guard_limits(), 3, price=Price(1.0, 0.1, 5.0))], engine)[0]
 
 
 def facts(result: EpisodeResult) -> tuple[object, ...]:

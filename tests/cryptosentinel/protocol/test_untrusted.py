@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.masking import Mask
-from cryptosentinel.conversation.memory import Memory
 from cryptosentinel.conversation.transcript import Conversation, Transcript
 from cryptosentinel.llm.chat_codec import SPECIAL_TOKENS
 from cryptosentinel.llm.engine import Completion
@@ -161,7 +160,7 @@ def strings(value: object) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-# Headlines, names, series, colleagues, memory
+# Headlines, names, series, colleagues
 
 
 def structure(transcripts: Sequence[Transcript]) -> list[list[int]]:
@@ -300,28 +299,6 @@ def test_a_fooled_analyst_passes_no_tag_on(payload: str) -> None:
     check_heard(decision.transcripts)
     assert decision.orders == plain.orders
     assert structure(decision.transcripts[:1]) == structure(plain.transcripts[:1])
-
-
-@each_payload
-def test_a_poisoned_memory_gives_clean_text(payload: str) -> None:
-    market = renamed(payload[:2000] + "USDT")
-    now = market.view(BAR).now
-    lesson = {
-        "symbol": market.symbols[0], "decided_at": now - 10 * HOUR_MS, "known_at": now - HOUR_MS, "side": "long",
-        "exposure": 1e300, "lean": "up", "move": 1e300, "net": -1e300,
-    }  # fmt: skip
-    thesis = {
-        "symbol": market.symbols[0], "decided_at": now - 10 * HOUR_MS, "due_at": now + HOUR_MS, "side": "short",
-        "exposure": 1e300, "lean": "up", "close": 1e-300, "capital": 1e300, "earned": 0.0,
-    }  # fmt: skip
-    memory = Memory.from_dict({"open": [thesis] * 50, "lessons": [lesson] * 50})
-    closes = dict.fromkeys(market.symbols, 1000.0)
-    for masked in (True, False):
-        output = memory.describe(now, market.symbols, 5, Mask(market.symbols, masked), closes)
-        assert 0 < len(output.splitlines()) <= 11
-        for line in output.splitlines():
-            check_clean(line)
-            assert len(line) <= 250
 
 
 # Answers that are none

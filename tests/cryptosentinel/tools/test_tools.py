@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cryptosentinel.agents import manager
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.conversation.masking import Headlines, Mask
+from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.tools import cross_market, execution, portfolio, technical
 from cryptosentinel.tools import market as trends
@@ -200,7 +200,7 @@ def test_funding_carry_series_and_books_by_hand() -> None:
         "onchain users": {"of_median": 1.5, "percentile": 75, "age_h": 64.0},
         "mood value": mood,
     }
-    shown = context_at(market, mask=Mask(market.symbols, True, "shown"))
+    shown = context_at(market, mask=Mask(market.symbols, False))
     assert cross_market.series(shown, NONE)["onchain users"] == {"value": 3.0, "percentile": 75, "age_h": 64.0}
     book = cross_market.order_book(context, NONE)
     assert book["book"] == {"age_h": 54.0, "spread_bps": 200.0, "imbalance": 0.0}
@@ -247,16 +247,11 @@ def test_headlines_that_are_withheld_have_an_age_and_a_tone() -> None:
         for hour, text in ((1, "Elon Musk Sam Altman crash"), (2, "Traders buy as demand grows"))
     )
     market = market_of(walk(10), news=news)
-    table: list[tuple[Headlines, list[str]]] = [
-        ("masked", ["withheld", news[1].text]),
-        ("withheld", ["withheld", "withheld"]),
-    ]
-    for mode, shown in table:
-        context = context_at(market, mask=Mask(market.symbols, True, mode))
-        found = cross_market.search_news(context, cross_market.Search())["news"]
-        assert [row["text"] for row in found] == shown and [row["tone"] for row in found] == [-1, 1]
-        assert [row["text"] for row in trends.news(context, NONE)["news"]] == shown
-        assert cross_market.search_news(context, cross_market.Search(words="withheld"))["found"] == 0
+    context, shown = context_at(market), ["withheld", news[1].text]
+    found = cross_market.search_news(context, cross_market.Search())["news"]
+    assert [row["text"] for row in found] == shown and [row["tone"] for row in found] == [-1, 1]
+    assert [row["text"] for row in trends.news(context, NONE)["news"]] == shown
+    assert cross_market.search_news(context, cross_market.Search(words="withheld"))["found"] == 0
 
 
 def test_similar_pasts_find_a_shape_that_repeats() -> None:

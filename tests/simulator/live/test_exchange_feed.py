@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections import Counter
 from typing import Any
 
 import ccxt.pro
@@ -11,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import DataError, RunFailed, UserError
-from simulator.live.events import BookTop, Funding, MarketTrade
-from simulator.live.exchange_feed.listener import Listener
+from simulator.live.events import BookTop, Funding
+from simulator.live.listener import Listener
 from tests.live_scenes import FIRST, MINUTE, START, history, listen, minutes
 from tests.mock_binance.faults import BAD_NETWORK, Faults
 from tests.mock_binance.server import MockExchange
@@ -42,7 +41,7 @@ shares = st.floats(0.0, 0.18)
 )
 def test_under_any_faults_the_candles_are_those_of_the_exchange(faults: Faults) -> None:
     market = minutes(60)
-    heard = listen(market, faults, trades=False, books=False)
+    heard = listen(market, faults)
     candles = heard.candles("BTC/USDT")
     # The end may still be on its way through a network this bad; what has come is whole.
     assert candles == history(market, "BTC/USDT")[: len(candles)]
@@ -66,17 +65,13 @@ def test_a_day_of_minutes_on_a_bad_network_is_the_exchanges_own() -> None:
     assert [event.rate for event in heard.events if isinstance(event, Funding)] == [2e-4, 2e-4, 3e-4, 3e-4]
 
 
-def test_on_a_sound_network_the_stream_brings_every_candle_at_its_close() -> None:
+def test_on_a_sound_network_every_candle_comes_after_its_close_and_the_book_with_it() -> None:
     market = minutes(40, ("BTCUSDT", "ETHUSDT"))
     heard = listen(market, symbols=("BTC/USDT", "ETH/USDT"))
     for symbol in ("BTC/USDT", "ETH/USDT"):
         assert heard.candles(symbol) == history(market, symbol)
-    assert heard.counted["filled"] == 2 * (10 - FIRST)  # only those from before it began to listen
-    assert not any(heard.counted[name] for name in ("duplicates", "corrections", "gaps", "malformed", "server_errors"))
-    trades = [event for event in heard.events if isinstance(event, MarketTrade)]
-    books = [event for event in heard.events if isinstance(event, BookTop)]
-    assert len({(one.symbol, one.id) for one in trades}) == len(trades) > 200 and len(books) > 200
-    assert {one.taker for one in trades} == {"buy", "sell"}
+    assert not any(heard.counted[name] for name in ("gaps", "malformed", "server_errors", "disconnects"))
+    assert sum(isinstance(event, BookTop) for event in heard.events) > 100
 
 
 def test_bars_that_the_exchange_has_none_of_are_a_gap_and_not_invented() -> None:
@@ -95,7 +90,7 @@ def test_a_hung_socket_is_opened_anew_and_nothing_is_lost() -> None:
     market = minutes(40)
     heard = listen(market, meanwhile=meanwhile)
     assert heard.candles("BTC/USDT") == history(market, "BTC/USDT")
-    assert heard.counted["hung"] >= 3 and heard.counted["reconnects"] >= 3
+    assert heard.counted["hung"] >= 1 and heard.counted["reconnects"] >= 1
     assert heard.notices("stale")
 
 
@@ -140,9 +135,7 @@ def test_history_is_filled_in_page_after_page_and_by_request() -> None:
     async def meanwhile(exchange: MockExchange, listener: Listener) -> None:
         found.extend(await listener.backfill(START, START + 1201 * MINUTE))
 
-    heard = listen(
-        market, Faults(failed=0.2), ("BTC/USDT:USDT",), begin=1250, meanwhile=meanwhile, trades=False, books=False
-    )
+    heard = listen(market, Faults(failed=0.2), ("BTC/USDT:USDT",), begin=1250, meanwhile=meanwhile)
     candles = [one for one in found if not isinstance(one, Funding)]
     assert [one.open_time for one in candles] == [START + place * MINUTE for place in range(1201)]
     assert [one.at for one in found] == sorted(one.at for one in found)
@@ -206,9 +199,7 @@ def test_without_a_stream_rest_brings_everything(monkeypatch: pytest.MonkeyPatch
     market = minutes(30)
     heard = listen(market)
     assert heard.candles("BTC/USDT") == history(market, "BTC/USDT")
-    kinds = Counter(type(event).__name__ for event in heard.events)
-    assert kinds["MarketTrade"] > 50 and kinds["BookTop"] > 50
-    assert heard.counted["filled"] == len(heard.candles("BTC/USDT")) and heard.counted["disconnects"] == 0
+    assert sum(isinstance(event, BookTop) for event in heard.events) > 50 and heard.counted["disconnects"] == 0
 
 
 def test_no_key_is_sent_and_what_an_address_holds_is_not_said(

@@ -14,10 +14,10 @@ from simulator.data.download_client import aim, server_of
 from simulator.errors import UserError
 from simulator.live.clock import SimulatedClock
 from simulator.live.events import Candle, FeedHeartbeat, Notice
-from simulator.live.exchange_feed.exchange_feed import ExchangeFeed
-from simulator.live.exchange_feed.settings import FeedSettings
-from simulator.live.loop_clock import LoopClock, VirtualClock
+from simulator.live.exchange_feed import ExchangeFeed
+from simulator.live.listener import FeedSettings
 from tests.live_scenes import FIRST, MINUTE, START, history, in_virtual_time, minutes
+from tests.loop_clock import LoopClock, VirtualClock
 from tests.mock_binance.answers import Answers, RefusedRequest
 from tests.mock_binance.faults import BAD_NETWORK, FaultDraws, Faults
 from tests.mock_binance.host import serving_exchange

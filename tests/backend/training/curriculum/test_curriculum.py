@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend.training.algorithm.rewards import ALPHA
 from backend.training.curriculum.curriculum import Curriculum
 from tests.standard_settings import standard_curriculum
 
-PLAN = standard_curriculum(
-    stage1_steps=2, stage1_max_steps=6, stage2_steps=4, gate_format=0.9, alpha=(0.1, 0.9), beta=(0.1, 0.4, 0.5)
-)
+PLAN = standard_curriculum(stage1_steps=2, stage1_max_steps=6, stage2_steps=4, gate_format=0.9, beta=(0.1, 0.4, 0.5))
 
 
 def changed(plan: Curriculum, **changes: object) -> Curriculum:
@@ -31,7 +30,7 @@ def test_stage_1_pays_for_format_and_expertise_on_easy_states() -> None:
 def test_stage_2_pays_as_configured_on_all_states() -> None:
     stage = PLAN.stage(2)
     assert not stage.easy
-    assert (stage.alpha, stage.beta) == (PLAN.config.alpha, PLAN.config.beta)
+    assert (stage.alpha, stage.beta) == (ALPHA, PLAN.config.beta)
 
 
 @given(st.dictionaries(st.sampled_from(["manager", "trader", "risk_analyst"]), st.floats(0, 1)))

@@ -49,7 +49,7 @@ def unlisted(market: Market, column: int, bars: int) -> Market:
 
 
 def settings_of(paths: int = 4) -> RolloutSettings:
-    return RolloutSettings(2, paths, HORIZON, Costs(), 1.0, guard_limits(), True)
+    return RolloutSettings(2, paths, HORIZON, Costs(), 1.0, guard_limits())
 
 
 @given(st.integers(0, 40), st.sampled_from([0.3, 1.0, 2.0]), st.booleans())

@@ -86,13 +86,13 @@ def test_the_rate_follows_the_steps_of_stage_2(learn: Callable[..., Learner], ma
 def test_stage_2_pays_the_manager_for_the_outcome(tiny: Qwen3ForCausalLM, make: Make) -> None:
     """Two rollouts whose managers both keep the format: in stage 2 the better outcome is praised, in stage 1 there is
     nothing between them."""
-    learner = Learner(config(alpha=[0.2, 0.8], gate_format=1.0), RolePolicies(tiny, ["manager"]), "manager")
+    learner = Learner(config(gate_format=1.0), RolePolicies(tiny, ["manager"]), "manager")
     group = [
         Attempt(make(k, rollout=k), (), outcome=Outcome(score, 0.0, 0.0, 0.0, 0.0), shared_outcome=score)
         for k, score in enumerate([0.9, 0.1])
     ]
     spoilt = Attempt(replace(make(2, rollout=2), valid=False, format_score=0.0), ())
-    for number, wanted in ((1, [1.0, 1.0, 0.0]), (2, [0.2 + 0.8 * 0.9, 0.2 + 0.8 * 0.1, 0.0])):
+    for number, wanted in ((1, [1.0, 1.0, 0.0]), (2, [0.1 + 0.9 * 0.9, 0.1 + 0.9 * 0.1, 0.0])):
         rolled = [*group, spoilt]
         learnt = learner.train(number, StepData(learner.curriculum.stage(number), [rolled], [rolled]))
         assert learnt.credit is not None

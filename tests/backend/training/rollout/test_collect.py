@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,22 +20,21 @@ from backend.training.learning.training_metrics import (
 )
 from backend.training.recorder import TrainingRecorder
 from backend.training.rollout import collect as rollouts_module
-from backend.training.rollout.collect import Practice, Rollout, RolloutSettings, collect, practise, rollout_settings
+from backend.training.rollout.collect import Practice, Rollout, RolloutSettings, collect, practise
 from backend.training.rollout.scoring import RolloutScorer
 from backend.training.rollout.sharding import Shard
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import novice_policies
-from cryptosentinel.team import Team, TeamDecision
+from cryptosentinel.team import Team
 from simulator.exchange.costs import Costs
-from tests.small_world import HORIZON, RUN, TRAIN, small_config, small_market
+from tests.small_world import HORIZON, RUN, TRAIN, small_market
 from tests.standard_limits import guard_limits
 from tests.standard_settings import main_credit
 from tests.team_scenes import standard_team
 
-SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits(), True)
+SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits())
 POOL = QueryPool(small_market(), *TRAIN, HORIZON)
 
 
@@ -169,49 +167,7 @@ def test_practice_proposes_the_likelier_side_more_often(belief: tuple[float, ...
     assert 0.4 < np.mean([side == "long" for side in drawn]) < 0.6
 
 
-@pytest.mark.parametrize("sizes", [(0.5, 1.0), (1.0,), (0.25, 0.5, 0.75)])
-def test_practice_asks_about_positions_of_all_sizes_alike(sizes: tuple[float, ...]) -> None:
-    groups = practised(POOL.draw(1, 0, 100, easy=False), settings=replace(SETTINGS, practice_sizes=sizes))
+def test_practice_asks_about_whole_positions() -> None:
+    groups = practised(POOL.draw(1, 0, 100, easy=False))
     asked = [one.brief["exposure"] for group in groups for one in group[0].transcripts if "exposure" in one.brief]
-    shares = [asked.count(size) / len(asked) for size in sizes]
-    assert len(asked) == 200 and sum(shares) == pytest.approx(1.0)
-    assert shares == pytest.approx([1.0 / len(sizes)] * len(sizes), abs=0.12)
-
-
-@pytest.mark.parametrize("learnt", [True, False])
-def test_thoughts_are_learnt_where_the_settings_say_so(learnt: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first sampled token of each conversation is a thought here, in rollouts and in practice."""
-    run_all = rollouts_module.run_all
-
-    def thought_in(one: Transcript) -> Transcript:
-        place = one.mask.index(True)
-        return replace(one, thought_spans=((place, place + 1),))
-
-    def thinking(*arguments: Any, **named: Any) -> list[Any]:
-        return [
-            replace(one, transcripts=[thought_in(each) for each in one.transcripts])
-            if isinstance(one, TeamDecision)
-            else thought_in(one)
-            for one in run_all(*arguments, **named)
-        ]
-
-    monkeypatch.setattr(rollouts_module, "run_all", thinking)
-    config = small_config(train_thoughts=learnt)
-    settings = rollout_settings(config, 2)
-    queries = POOL.draw(1, 0, 2, easy=False)
-    team, alone = rolled(queries, settings=settings), practised(queries, settings=settings)
-    groups: list[Sequence[Rollout | Practice]] = [*team, *alone]
-    calls = [call for group in groups for one in group for call in one.subs]
-    calls += [one.main for group in groups for one in group if isinstance(one, Rollout)]
-    assert len(calls) > 8
-    transcripts = [
-        each
-        for group in groups
-        for one in group
-        for each in ([*one.decision.transcripts[1:]] if isinstance(one, Rollout) else one.transcripts)
-    ] + [one.decision.manager for group in groups for one in group if isinstance(one, Rollout)]
-    for call, transcript in zip(calls, transcripts, strict=True):
-        place = transcript.mask.index(True)
-        assert bool(call.mask[place]) is learnt
-        assert learnt or call.sampled_logps[place] == 0.0
-        assert int(call.mask.sum()) == sum(transcript.mask) - (not learnt)
+    assert asked == [1.0] * 200

@@ -80,7 +80,7 @@ def test_without_interaction_both_are_what_the_role_adds(game: Game, worth: list
     assert Counterfactual().shares(game.__getitem__, ROLES) == {one: game[whole] - game[whole - {one}] for one in ROLES}
 
 
-SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits(max_exposure=0.9), True)
+SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits(max_exposure=0.9))
 
 
 def _manager(messages: ChatMessages, seed: int) -> str:

@@ -27,7 +27,7 @@ from tests.standard_limits import guard_limits
 from tests.team_scenes import standard_team
 
 ENGINE = ScriptedEngine(make_byte_codec(), novice_policies())
-SETTINGS = RolloutSettings(3, 4, 6, Costs(), 1.0, guard_limits(), True)
+SETTINGS = RolloutSettings(3, 4, 6, Costs(), 1.0, guard_limits())
 POOL = QueryPool(generate(SyntheticConfig(bars=500, seed=2)), 0, 480, 6)
 STAGES = {1: Stage(1, True, (1.0, 0.0), (0.1, 0.0, 0.9)), 2: Stage(2, False, (0.1, 0.9), (0.1, 0.4, 0.5))}
 

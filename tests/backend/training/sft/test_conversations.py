@@ -131,9 +131,8 @@ THINKERS = {
 
 
 @pytest.mark.parametrize("name", THINKERS)
-@pytest.mark.parametrize("train_thoughts", [True, False])
-def test_thoughts_come_back_in_the_branches_that_they_were_said_in(name: str, train_thoughts: bool) -> None:
-    """Each of the assistant's tokens is learnt once, as in the live conversation; thoughts only where asked for."""
+def test_thoughts_come_back_in_the_branches_that_they_were_said_in(name: str) -> None:
+    """Each of the assistant's tokens is learnt once, as in the live conversation, thoughts too."""
     codec = THINKERS[name]
     thoughts = codec.thoughts
     assert thoughts is not None
@@ -145,11 +144,8 @@ def test_thoughts_come_back_in_the_branches_that_they_were_said_in(name: str, tr
         if number < 2:
             talk.add_tool_response({"text": number}, tool="look")
     one = talk.finish({}, {}, None)
-    examples = encode(codec, messages_of(codec, one), None, train_thoughts=train_thoughts)
+    examples = encode(codec, messages_of(codec, one), None)
     live_branches = [branch for branch in one.branches if any(branch.mask)]
     assert [ids.tolist() for ids, _ in examples] == [list(branch.ids) for branch in live_branches]
     for (_, mask), branch in zip(examples, live_branches, strict=True):
-        wanted = list(branch.mask)
-        for first, last in branch.thoughts if not train_thoughts else ():
-            wanted[first:last] = [False] * (last - first)
-        assert mask.tolist() == wanted
+        assert mask.tolist() == list(branch.mask)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.config.schema import SftConfig
 from backend.training.sft.collection import ScoredConversation
 from backend.training.sft.datasets import (
     DATA_MANIFEST,
     DROP_REASONS,
+    Selection,
     read_data_manifest,
     read_rows,
     select,
@@ -25,7 +25,7 @@ from backend.training.sft.datasets import (
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import DataError
 
-ANY = SftConfig(validation_share=0.0, seed=1)
+ANY = Selection(validation_share=0.0, seed=1)
 
 
 def said(
@@ -51,7 +51,7 @@ def said(
     ],
 )
 def test_the_best_of_each_question_is_kept(
-    group: list[ScoredConversation], selection: SftConfig, kept: list[float], dropped: dict[str, int]
+    group: list[ScoredConversation], selection: Selection, kept: list[float], dropped: dict[str, int]
 ) -> None:
     rows, counts = select(group, selection)
     assert [row.score for row in rows] == kept
@@ -79,7 +79,7 @@ SAID = st.builds(
 def test_every_conversation_has_one_fate_and_every_state_one_split(
     group: list[ScoredConversation], share: float
 ) -> None:
-    rows, counts = select(group, ANY.model_copy(update={"validation_share": share}))
+    rows, counts = select(group, replace(ANY, validation_share=share))
     for role, count in counts.items():
         assert count["collected"] == sum(one.role == role for one in group)
         assert count["collected"] == count["kept"] + sum(count[reason] for reason in DROP_REASONS)
@@ -101,7 +101,7 @@ def test_schemas_are_in_the_rows_where_the_prompt_has_them() -> None:
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     group = [said(0.1 * n, f"é\n<|im_end|>{n}", f"0-{n}", role) for n in range(4) for role in ROLES]
-    rows, counts = select(group, ANY.model_copy(update={"validation_share": 0.5}))
+    rows, counts = select(group, replace(ANY, validation_share=0.5))
     write_data_set(tmp_path / "data", rows, {"counts": counts, "seed": 1})
     assert read_data_manifest(tmp_path / "data")["counts"] == counts
     for role in ROLES:

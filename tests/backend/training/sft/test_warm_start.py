@@ -59,8 +59,8 @@ def test_the_teacher_is_the_one_that_is_configured(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(warm_start, "expert_policies", policies)
     assert get_args(NanoConfig.model_fields["teacher"].annotation) == get_args(Teacher)
-    nano = NanoConfig(teacher="random_all", hidden_size=16, layers=1, intermediate_size=16, decisions=10, steps=1)
-    warm_start.make_nano(tmp_path / "nano", [POOL], SETTINGS, nano, lambda what, done, total: None)
+    nano = NanoConfig(teacher="random_all", hidden_size=16, layers=1, decisions=10, steps=1)
+    warm_start.make_nano(tmp_path / "nano", [POOL], SETTINGS, nano, 11, lambda what, done, total: None)
     assert set(asked) == {"random_all"}
 
 
@@ -73,12 +73,12 @@ def test_helpers_share_the_transcripts_and_change_nothing(tmp_path: Path, monkey
         return []
 
     monkeypatch.setattr(warm_start, "warm_start", noted)
-    nano = NanoConfig(hidden_size=16, layers=1, intermediate_size=16, decisions=16, teacher_share=0.7, steps=1)
+    nano = NanoConfig(hidden_size=16, layers=1, decisions=16, teacher_share=0.7, steps=1)
     helper = CopyingHelper()
     for name, workers in (("alone", ALONE), ("shared", Workers([helper]))):
-        warm_start.make_nano(tmp_path / name, [POOL], SETTINGS, nano, lambda what, done, total: None, workers=workers)
+        warm_start.make_nano(tmp_path / name, [POOL], SETTINGS, nano, 11, lambda *_: None, workers=workers)
     codec = ChatCodec(Tokenizer.from_file(str(tmp_path / "alone" / "tokenizer.json")))
-    said = transcribe(codec, [POOL], SETTINGS, 16, 0.7, nano.seed, nano.teacher)
+    said = transcribe(codec, [POOL], SETTINGS, 16, 0.7, 11, nano.teacher)
     for examples in learnt:
         assert [(ids.tolist(), mask.tolist()) for ids, mask in examples] == [
             (list(one.ids), list(one.mask)) for one in said
@@ -96,7 +96,7 @@ def test_the_warm_start_teaches_the_format(nano: Path, tmp_path: Path) -> None:
 
     def valid(base: Path) -> float:
         policies, codec = role_policies(base, TrainingConfig(lora_rank=2))
-        loaded = model_team("x", policies, codec, config.team, 1.0, config.engine)
+        loaded = model_team("x", policies, codec, config.team, 1.0, config.training.precision)
         queries = QueryPool(small_market(), *VALIDATION, HORIZON).draw(1, 0, 6, easy=False)
         groups = collect(loaded.team, loaded.engine, queries, rollout_settings(config), 1)
         return validation_of(groups).valid["manager"]

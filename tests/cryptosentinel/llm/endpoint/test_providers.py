@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cryptosentinel.conversation.budget import Budget, Ledger, Price
+from cryptosentinel.conversation.budget import Ledger, Price
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.endpoint.engine import EndpointEngine
 from cryptosentinel.llm.engine import Sampling
@@ -62,7 +62,7 @@ def test_the_team_decides_and_pays_what_the_server_states(server: str, engines: 
     with serve(brain) as endpoint:
         engine = engines(endpoint)
         engine.check()
-        ledger = Ledger(Budget(price=PRICE))
+        ledger = Ledger(PRICE)
         first = decide(engine, ledger)
         assert first.manager.valid and first.manager.answer is not None, first.events
         assert len(first.transcripts) == 2 and not first.events and first.orders

@@ -7,21 +7,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from simulator.data.venue import rules_from_ccxt
 from simulator.errors import RunFailed
 from simulator.exchange.rules import SymbolRules
 from simulator.live.clock import Clock, RealClock
-from simulator.live.events import BookLevels, BookTop, Candle, FeedEvent, FeedHeartbeat, Funding, MarketTrade
-from simulator.live.exchange_feed.connection import FeedFailure
-from simulator.live.exchange_feed.counters import FeedCounters
-from simulator.live.exchange_feed.listener import Listener
-from simulator.live.exchange_feed.settings import FeedSettings
-from simulator.live.loop_clock import LoopClock
+from simulator.live.events import BookTop, Candle, FeedEvent, FeedHeartbeat, Funding
+from simulator.live.listener import FeedFailure, FeedSettings, Listener
 from simulator.market.instruments import MarketKind
 
-MOST_KEPT = 50_000  # events that wait for the session; trades and books beyond are counted and dropped
+MOST_KEPT = 50_000  # events that wait for the session; books beyond are dropped
 _BEAT = 1_000  # ms of silence after which a heartbeat is given
 _CLOSING = 10.0  # seconds
 _STEP = 0.05  # seconds between two looks at the clock while nothing comes
@@ -36,14 +33,11 @@ class ExchangeFeed:
 
     def __init__(self, settings: FeedSettings, clock: Clock | None = None, speed: float = 1.0) -> None:
         self.settings = settings
-        self.name = settings.exchange
-        self.symbols = settings.symbols
-        self.timeframe = settings.timeframe
+        self.name, self.symbols, self.timeframe = settings.exchange, settings.symbols, settings.timeframe
         kind: MarketKind = "perpetual" if settings.market == "swap" else "spot"
         self.kinds: Mapping[str, MarketKind] = dict.fromkeys(settings.symbols, kind)
         self.clock: Clock = clock or RealClock()
         self._speed = speed
-        self._counters = FeedCounters()
         self._kept: deque[FeedEvent] = deque()
         self._change = threading.Condition()
         self._latest = 0
@@ -51,9 +45,11 @@ class ExchangeFeed:
         self._thread: threading.Thread | None = None
         self._listener: Listener | None = None
 
-    def counters(self) -> dict[str, int | float]:
-        """Everything counted so far, by name; see `FeedCounters`."""
-        return self._counters.snapshot()
+    def counters(self) -> Mapping[str, int | float]:
+        """What it did and met so far, by name: requests, candles, books; gaps, disconnects, reconnects, hung sockets,
+        malformed answers; timeouts, server_errors, maintenance, rate_limits, dns, refusals; the skew of the clocks (ms)
+        and how often it was noticed."""
+        return {} if self._listener is None else dict(self._listener.counters)
 
     def connect(self) -> None:
         """Reach the exchange, and check what is asked of it; from then on it can be asked about the past.
@@ -86,7 +82,8 @@ class ExchangeFeed:
         return self._listening().exchange_now()
 
     def past(self, since: int, until: int) -> Sequence[Candle | Funding]:
-        """As `backfill`, for who cannot do without. Raises `RunFailed` where the exchange does not give it."""
+        """As `backfill`, for a caller that cannot do without. Raises `RunFailed` where the exchange does not give
+        it."""
         try:
             return self._call(self._listening().past(since, until))
         except FeedFailure as failure:
@@ -99,7 +96,7 @@ class ExchangeFeed:
         """The exchange's rules of each symbol: steps, smallest orders, fees. What its public data does not say, as the
         margin tiers of most exchanges, restricts nothing. Raises `DataError` for metadata that cannot be used."""
         listener = self._listening()
-        mode = listener.connection.api.precisionMode
+        mode = listener.api.precisionMode
         return {symbol: rules_from_ccxt(listener.markets[symbol], None, mode) for symbol in self.symbols}
 
     def next(self, timeout_s: float) -> FeedEvent | None:
@@ -128,12 +125,10 @@ class ExchangeFeed:
         """See `Feed.close`."""
         if self._thread is None:
             return
-        listener, self._listener = self._listener, None
         try:
-            if listener is not None:
-                self._call(listener.close(), _CLOSING)
-        except TimeoutError:
-            pass  # a socket that does not let itself be closed ends with the loop
+            if self._listener is not None:
+                with suppress(TimeoutError):  # a socket that does not let itself be closed ends with the loop
+                    self._call(self._listener.close(), _CLOSING)
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_CLOSING)
@@ -141,7 +136,7 @@ class ExchangeFeed:
             self._loop.close()
 
     async def _connect(self) -> None:
-        self._listener = Listener(self.settings, LoopClock(self.clock, self._speed), self._counters, self._emit)
+        self._listener = Listener(self.settings, self.clock, self._emit, self._speed)
         await self._listener.connect()
 
     def _listening(self) -> Listener:
@@ -158,9 +153,7 @@ class ExchangeFeed:
         with self._change:
             known_at = max(self.clock.now(), self._latest)
             event = make(known_at)
-            if len(self._kept) >= MOST_KEPT and isinstance(event, MarketTrade | BookTop | BookLevels):
-                self._counters.add("overflow")
-                return
-            self._latest = known_at
-            self._kept.append(event)
-            self._change.notify()
+            if len(self._kept) < MOST_KEPT or not isinstance(event, BookTop):
+                self._latest = known_at
+                self._kept.append(event)
+                self._change.notify()

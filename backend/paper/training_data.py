@@ -20,7 +20,7 @@ from backend.config.load import config_from_dict, load_config
 from backend.config.schema import Config
 from backend.paper.feeds import rules_from_json
 from backend.paper.journal import bar_from_json, entries_of, history_from_json
-from backend.paper.records.stored import session_record
+from backend.paper.stored import session_record
 from backend.runs.requests import RECORDED_TRAINING, TrainRequest
 from backend.store.records import JournalRecord
 from backend.store.run_record import stored_config
@@ -155,7 +155,7 @@ def _on(stated: Config, request: TrainRequest, data: SessionData, traded: Config
         raise _too_few(data.session, f"{since} bars, which cannot be divided")
     document["market"] |= {
         "data": str(folder), "symbols": list(market.symbols), "timeframe": market.timeframe, "resample": "",
-        "start": "", "end": "", "funding_dir": "", "news": "", "instrument": "", **shares,
+        "start": "", "end": "", "funding_dir": "", "news": "", **shares,
     }  # fmt: skip
     document["costs"] = traded.to_dict()["costs"]
     document["training"]["states"] = str(folder / STATES_FILE)

@@ -1,30 +1,56 @@
-"""How a session stands, for who watches it: account, orders, decisions, guard, alerts. All of it is read, nothing is
-played again."""
+"""A session as a reader sees it: account, orders, decisions, guard, alerts, last report, and its row in the table of
+runs.
+
+All of it is read, nothing is played again.
+"""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from backend.decisions.document import DecisionDocument, StoredDecision
-from backend.paper.background import process_of
+from backend.paper.journal import newest_entries
 from backend.paper.monitor import LOG, paper_problem
-from backend.paper.overview.last_report import LastReport, last_report
-from backend.paper.records.stored import newest_entries, session_record, shadow_name
+from backend.paper.parity import Parity
 from backend.paper.sessions import PaperOutcome, paper_status
-from backend.paper.switch import KILL_FILE
+from backend.paper.shadow import ShadowComparison
+from backend.paper.stored import promotions
+from backend.paper.switch import KILL_FILE, process_of
+from backend.reporting.comparison.run_table import RunRow, bare_row
+from backend.reporting.labels import title_of
 from backend.store.errors import StoreError
-from backend.store.records import JournalRecord, RunRecord
+from backend.store.records import EvaluationRecord, JournalRecord, RunRecord
 from backend.store.store import Store
+from simulator.errors import UserError
 
 LAST_DECISIONS = 20
 LAST_TRADES = 50
-_TRADED_ENTRIES = 1_000  # of the journal that are looked through for them
 _TAIL = 4_000_000  # bytes of the log that are read: about a month of minutes
+_REPORT = "paper_report"
 _LATEST = ("alert", "notice", "control", "promotion")
+_ENDINGS = {
+    "finished": "the data came to its end",
+    "stopped": "stopped",
+    "flatten": "kill switch: closed all positions",
+    "freeze": "kill switch: kept all positions",
+    "liquidated": "liquidated",
+}
+
+
+@dataclass(frozen=True)
+class LastReport:
+    """The sentences of a report that was made at `at` (ms); empty for what was not asked for. `differences` are those
+    of the parity, None where it was not checked."""
+
+    at: int
+    differences: int | None
+    parity: tuple[str, ...]
+    comparison: str
 
 
 @dataclass(frozen=True)
@@ -60,8 +86,8 @@ class SessionOverview:
         waiting: orders that wait at the last close, or were sent after it.
         decisions: the newest first, each with what the journal says of it beside.
         guard: what the guard holds, as the newest entry has it.
+        team: who trades.
         problem: why somebody should look at it; empty where nobody needs to.
-        shadow: the same of its shadow, without a shadow of its own.
     """
 
     record: RunRecord
@@ -73,10 +99,9 @@ class SessionOverview:
     waiting: tuple[Mapping[str, Any], ...]
     decisions: tuple[tuple[StoredDecision, Mapping[str, Any]], ...]
     guard: Mapping[str, Any]
-    promotion: Mapping[str, Any]
+    team: str
     problem: str
     report: LastReport | None
-    shadow: PaperOutcome | None = None
 
 
 def session_folders(runs: Path) -> list[str]:
@@ -96,29 +121,21 @@ def is_killed(folder: Path) -> bool:
 def overview(store: Store, run: str, runs: Path, now: float) -> SessionOverview:
     """The session `run` at `now` (seconds since the epoch). Raises `UserError` for one that is not in the store."""
     record, outcome = paper_status(run, store, runs)
-    record = session_record(store, run)
-    snapshot, entries = newest_entries(store, run)
-    bars = [entry for entry in entries if entry.kind == "bar"]
+    entries = newest_entries(store, run)
     guards = [entry.document["guard"] for entry in entries if entry.document.get("guard") is not None]
-    before = {} if snapshot is None else snapshot.state
-    promotions = [entry.document for entry in entries if entry.kind == "promotion"]
-    shadow = None
-    if record.config.get("shadow") and any(one.run == shadow_name(record) for one in store.runs()):
-        _, shadow = paper_status(shadow_name(record), store, runs)
     return SessionOverview(
         record=record,
         outcome=outcome,
         process=process_of(runs / run),
         log=event_log(runs / run / LOG),
-        positions=_positions(outcome, bars),
-        trades=_trades(store, run, entries[-1].ordinal if entries else 0 if snapshot is None else snapshot.after),
+        positions=_positions(outcome, entries),
+        trades=_trades(entries),
         waiting=_waiting(entries),
         decisions=_decisions(run, entries),
-        guard=guards[-1] if guards else before.get("guard", {}),
-        promotion=promotions[-1] if promotions else before.get("team") or {},
+        guard=guards[-1] if guards else {},
+        team=[str(record.config.get("team", "")), *(one["team"] for one in promotions(record))][-1],
         problem=paper_problem(record, runs / run, now),
         report=last_report(store, run),
-        shadow=shadow,
     )
 
 
@@ -146,9 +163,11 @@ def event_log(path: Path) -> EventLog:
     return EventLog(tuple(times), tuple(equity), tuple(events))
 
 
-def _positions(outcome: PaperOutcome, bars: Sequence[JournalRecord]) -> tuple[HeldPosition, ...]:
+def _positions(outcome: PaperOutcome, entries: Sequence[JournalRecord]) -> tuple[HeldPosition, ...]:
     price: dict[str, float] = {}
-    for entry in bars:
+    for entry in entries:
+        if entry.kind != "bar":
+            continue
         price |= {symbol: float(values[3]) for symbol, values in entry.document["bar"]["candles"].items()}
     rows = []
     for symbol, quantity in outcome.positions.items():
@@ -159,9 +178,7 @@ def _positions(outcome: PaperOutcome, bars: Sequence[JournalRecord]) -> tuple[He
     return tuple(rows)
 
 
-def _trades(store: Store, run: str, last: int) -> tuple[Mapping[str, Any], ...]:
-    """The newest fills of the entries up to the ordinal `last`."""
-    entries = store.journal_between(run, max(0, last - _TRADED_ENTRIES), last + 1)
+def _trades(entries: Sequence[JournalRecord]) -> tuple[Mapping[str, Any], ...]:
     ledger = [one for entry in entries if entry.kind == "bar" for one in entry.document["happened"]["ledger"]]
     return tuple([one for one in reversed(ledger) if one["kind_of_record"] == "Fill"][:LAST_TRADES])
 
@@ -190,3 +207,61 @@ def _decisions(run: str, entries: Sequence[JournalRecord]) -> tuple[tuple[Stored
                 continue
             rows.append((StoredDecision(run, "", entry.ordinal, entry.time, read), entry.document))
     return tuple(rows)
+
+
+def keep_report(store: Store, run: str, parity: Parity | None, comparison: ShadowComparison | None) -> None:
+    """Keep what a report of the session `run` found, in the place of a former one."""
+    document = {
+        "at": int(time.time() * 1000),
+        "differences": None if parity is None else len(parity.differences),
+        "parity": [] if parity is None else [parity_sentence(parity), *parity.differences[:20]],
+        "comparison": "" if comparison is None else comparison.sentence(),
+    }
+    store.add_evaluation(EvaluationRecord(run, _REPORT, 0, document))
+
+
+def last_report(store: Store, run: str) -> LastReport | None:
+    """The newest report of the session `run`; None where none was made."""
+    for record in store.evaluations(run):
+        if record.name == _REPORT:
+            kept = record.result
+            differences = kept.get("differences")
+            return LastReport(
+                int(kept["at"]), None if differences is None else int(differences), _words(kept["parity"]),
+                str(kept["comparison"]),
+            )  # fmt: skip
+    return None
+
+
+def parity_sentence(parity: Parity) -> str:
+    """What was compared, in words."""
+    return (
+        f"parity: {parity.bars} bars, {parity.decisions} decisions and {parity.fills} fills compared with the backtest "
+        f"of the recorded inputs: {len(parity.differences)} differences"
+    )
+
+
+def _words(values: Sequence[object]) -> tuple[str, ...]:
+    return tuple(str(value) for value in values)
+
+
+def session_row(store: Store, run: RunRecord) -> RunRow:
+    """The row of a session: its return so far, and what it has done. Also of one whose journal cannot be read, which
+    says so. Raises `StoreError` where the store fails."""
+    row = bare_row(run)
+    team, data = run.config.get("team"), run.config.get("data")
+    if isinstance(team, str):
+        row = replace(row, teams=title_of(team))
+    if isinstance(data, str):
+        row = replace(row, data=data)
+    try:
+        _, outcome = paper_status(run.run, store)
+        done = f"{outcome.bars} bars, {outcome.decisions} decisions, {outcome.fills} fills"
+        row = replace(
+            row,
+            total_return=outcome.equity / outcome.begun_with - 1.0,
+            verdict="; ".join(text for text in (_ENDINGS.get(outcome.why, ""), done) if text),
+        )
+    except (UserError, ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError):
+        row = replace(row, verdict="its journal cannot be read")
+    return replace(row, verdict=run.message) if run.message and run.status == "failed" else row

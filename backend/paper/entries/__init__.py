@@ -1,1 +1,0 @@
-"""What the entries of a journal are."""

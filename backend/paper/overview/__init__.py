@@ -1,1 +1,0 @@
-"""What people see of a session while it runs: how it stands, and its last report."""

@@ -1,1 +1,0 @@
-"""How another team takes the place of the one that trades."""
