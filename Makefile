@@ -23,7 +23,7 @@ endif
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
 
-demo: $(USER_STAMP) ## train a small team and show what that changed (up to six minutes, two quiet cores)
+demo: $(USER_STAMP) ## train a small team and show the effect (about five minutes on two idle cores)
 	@$(RUN)cryptosentinel demo
 
 test: $(STAMP) .venv-site ## lint, types, layers, fast tests

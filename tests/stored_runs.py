@@ -15,7 +15,8 @@ from typing import Any
 from backend.decisions.backtest_document import BacktestDocument, write_backtest
 from backend.decisions.document import EXAMPLE_DECISION, DecisionDocument, StoredDecision, write_decisions
 from backend.decisions.recording import episode_decisions
-from backend.reporting.comparison.decision_value import HELD_OUT_VALUE
+from backend.evaluation.answer import ANSWER, answer_of, answer_text
+from backend.reporting.comparison.decision_value import CONTROL_VALUE, HELD_OUT_VALUE
 from backend.store.records import EvaluationRecord, RolloutRecord, RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
@@ -125,11 +126,13 @@ def add_demo_run(store: Store, run_id: str) -> str:
         calls = {"market_analyst": 1 + number % 2, "risk_analyst": number % 3, "trader": number % 2}
         store.add_rollouts([RolloutRecord(run_id, 0, number, 0, 1, True, 0.5, calls, {"net_return": 0.0})])
     store.add_evaluation(EvaluationRecord(run_id, "held_out", 30, comparison(0.02)))
-    store.add_evaluation(EvaluationRecord(run_id, "no_edge", 30, comparison(0.0005)))
     store.add_evaluation(EvaluationRecord(run_id, HELD_OUT_VALUE, 30, decision_values()))
+    store.add_evaluation(EvaluationRecord(run_id, CONTROL_VALUE, 30, control_values()))
+    answer = answer_of(decision_values(), control_values(), 431.2)
+    store.add_evaluation(EvaluationRecord(run_id, ANSWER, 30, answer))
     store.add_evaluation(EvaluationRecord(run_id, EXAMPLE_DECISION, 30, full_decision().example().to_json()))
     closing = {
-        "verdict": "M-GRPO made the team better: it earns 2.00 % more a window than before.",
+        "verdict": answer_text(answer),
         "wall_seconds": 431.2,
         "peak_memory_mb": 1234.5,
         "stages": [{"stage": 1, "from_step": 0}, {"stage": 2, "from_step": 10}],
@@ -141,24 +144,42 @@ def add_demo_run(store: Store, run_id: str) -> str:
     return run_id
 
 
-def decision_values() -> dict[str, Any]:
-    """What decisions are worth on held-out states, as `held_out_value` says it."""
-    names = ("trained, greedy", "teacher", "warm_started, greedy", "holding")
+def decision_values(gain: float = 0.001) -> dict[str, Any]:
+    """What decisions are worth on held-out states, as `held_out_value` says it: the trained team earns `gain` more than
+    its teacher, and that more than the initial team."""
+    names = ("trained", "teacher", "warm_started", "holding")
+    shares = {
+        "trained": {"manager": 0.9, "market_analyst": 0.8, "risk_analyst": 0.9, "trader": 0.03},
+        "teacher": {"manager": 0.4, "market_analyst": 0.6, "risk_analyst": 0.5, "trader": 0.6},
+        "warm_started": {"manager": 0.5, "market_analyst": 0.6, "risk_analyst": 0.5, "trader": 0.82},
+        "holding": {},
+    }
+    rows = {}
+    for place, name in enumerate(names):
+        mean = 0.0031 - place * gain
+        rows[name] = {
+            "net_return": mean, "net_return_ci95": [mean - 0.0004, mean + 0.0004], "outcome": 0.58 - place / 1e2,
+            "questions": 2.0, "traded": 0.6, "traded_now": None, "traded_later": None, "behaviours": shares[name],
+        }  # fmt: skip
     return {
-        "states": 1000, "scenario_paths": 256, "stretches": 24, "tail_weight": 0.0,
-        "rows": {
-            name: {"net_return": 0.0031 - place / 1e3, "outcome": 0.58 - place / 1e2, "questions": 2.0, "traded": 0.6}
-            for place, name in enumerate(names)
-        },
+        "states": 1000, "scenario_paths": 256, "stretches": 24, "allowed": 0.0375, "rows": rows,
         "differences": [
             {
-                "of": names[0], "against": name, "net_return": place / 1e3,
-                "net_return_ci95": [place / 1e3 - 0.0004, place / 1e3 + 0.0004], "outcome": place / 1e2,
+                "of": names[0], "against": name, "net_return": place * gain,
+                "net_return_ci95": [place * gain - 0.0004, place * gain + 0.0004], "outcome": place / 1e2,
                 "outcome_ci95": [place / 1e2 - 0.004, place / 1e2 + 0.004],
             }
             for place, name in enumerate(names) if place
         ],
     }  # fmt: skip
+
+
+def control_values(gain: float = -0.0001) -> dict[str, Any]:
+    """The same on the no-edge control, where the trained team earns `gain` more than holding."""
+    document = decision_values()
+    against = {"of": "trained", "against": "holding", "net_return": gain,
+               "net_return_ci95": [gain - 0.0002, gain + 0.0002]}  # fmt: skip
+    return {**document, "allowed": None, "differences": [against]}
 
 
 def comparison(gain: float) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from benchmarks import bench_demo_speedrun as speedrun
 from benchmarks import pace
 from benchmarks import run as runner
-from benchmarks.bench_learning_surpass import AGAINST, config_of, count_configuration, surpass_row, twin_row
 from benchmarks.run import Result
 
 
@@ -118,41 +118,10 @@ def test_the_table_is_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> No
     assert "…" not in text and " ".join(results[0]["against"].split()) in " ".join(shown)
 
 
-def test_a_team_surpasses_where_every_seed_says_so_and_by_enough() -> None:
-    def documents(*gains: float) -> list[dict[str, object]]:
-        return [
-            {
-                "allowed": 0.02,
-                "value": {
-                    "rows": {"trained, greedy": {"questions": 2.0, "traded_now": 0.9, "traded_later": None}},
-                    "differences": [{"against": name, "outcome": gain} for name in AGAINST],
-                },
-            }
-            for gain in gains
-        ]
-
-    row = surpass_row("teacher", documents(0.004, 0.005, 0.006), 1)
-    assert row["value"] == pytest.approx(5.0) and row["ratio"] == pytest.approx(0.25) and row["met"]
-    assert "+2.5 to +7.5" in row["against"]  # 4.303 standard errors of 0.577 to either side
-    assert not surpass_row("teacher", documents(0.002, 0.0021, 0.0022), 1)["met"]  # certain, and too little
-    assert not surpass_row("teacher", documents(-0.01, 0.005, 0.02), 1)["met"]  # enough, and uncertain
-
-
-def test_on_a_twin_without_edge_nothing_may_be_earned() -> None:
-    def document(low: float, high: float) -> dict[str, object]:
-        found = {"against": "holding", "outcome": (low + high) / 2.0, "outcome_ci95": [low, high]}
-        return {"value": {"rows": {"trained, greedy": {"traded": 0.125}}, "differences": [found]}}
-
-    row = twin_row(document(-0.001, 0.0004))
-    assert row["value"] == pytest.approx(-0.3) and row["met"] and "-1.0 to +0.4" in row["against"]
-    assert twin_row(document(-0.003, -0.001))["met"]  # it pays costs
-    assert not twin_row(document(0.001, 0.003))["met"]
-    assert not config_of(9201, edge=False).market.edge and config_of(9201).market.edge
-
-
-def test_the_configurations_of_the_headlines_seeds_are_counted(tmp_path: Path) -> None:
-    config = config_of(9201)
-    assert [count_configuration(tmp_path, config) for _ in range(2)] == [1, 1]
-    changed = config.model_copy(update={"nano": config.nano.model_copy(update={"steps": 3})})
-    assert count_configuration(tmp_path, changed) == 2
-    assert count_configuration(tmp_path, config) == 2
+def test_the_speedrun_takes_the_newest_team_within_the_time() -> None:
+    ready = {1: 70.0, 2: 89.9, 3: 90.5, 4: 400.0}
+    assert [speedrun.newest(ready, limit) for limit in (60.0, 90.0, 150.0, 400.0)] == [None, 2, 3, 4]
+    config = speedrun.config_of(9301)
+    assert config.market.seed == config.training.seed == 9301
+    shown = speedrun.row("90", 0.7, [0.5, 0.9, 0.7, 0.8, 0.6])
+    assert shown["value"] == pytest.approx(70.0) and shown["ratio"] == pytest.approx(1.0) and shown["met"]

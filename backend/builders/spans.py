@@ -9,11 +9,11 @@ from pathlib import Path
 from backend.builders.market import is_historical, split
 from backend.config.market import MarketConfig
 from backend.config.schema import Config
-from backend.models.manifest import MANIFEST, TrainedSpan, read_manifest
+from backend.models.manifest import MANIFEST, TrainedSpan, is_generated_alone, read_manifest
 from simulator.data.archive import MARKET_MANIFEST
 from simulator.market.market import Market
 
-_RECORDED = "recorded"
+RECORDED = "recorded"
 # What makes two generated markets the same one, but for their length.
 _GENERATED = ("seed", "kind", "edge", "drift_ratio", "news_accuracy", "timeframe", "coins", "symbols")
 
@@ -25,7 +25,7 @@ def trained_span(config: Config, market: Market) -> TrainedSpan:
     return TrainedSpan(
         data_hash=market.content_hash, first=int(market.open_time[0]), until=_close(market, held_out),
         origin=origin_of(config.market), shares=(config.market.train_share, config.market.validation_share),
-        costs=config.costs,
+        costs=config.costs, market=config.market if is_generated_alone(config.market) else None,
     )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def origin_of(market: MarketConfig) -> str:
         law = json.dumps([getattr(market, key) for key in _GENERATED])
         return f"generated {hashlib.sha256(law.encode()).hexdigest()[:16]}"
     if is_historical(market.data):
-        return _RECORDED
+        return RECORDED
     written = Path(market.data) / MARKET_MANIFEST
     content = written.read_bytes() if written.is_file() else str(market.data).encode()
     return f"written {hashlib.sha256(content).hexdigest()[:16]}"

@@ -66,7 +66,7 @@ def team_over(name: str, loaded: LoadedEngine, config: TeamConfig, temperature: 
 
 def configured_team(name: str, config: Config, *, trained: bool = True) -> LoadedTeam:
     """The team called `name`, on the engine and with the budget of `config`: `scripted`, `model`, `model=NAME`, or a
-    run's folder.
+    run's folder. A trained team takes its likeliest answers, as it was measured with.
 
     Raises `UserError` where there is no such team or the engine cannot run it.
     """
@@ -88,7 +88,9 @@ def configured_team(name: str, config: Config, *, trained: bool = True) -> Loade
             trouble = why_no_grammar(loaded.team.codec)
             constrained = trouble is None
             notes.append(_on_constraints(loaded, trouble))
-    settings = replace(settings, sampling=replace(settings.sampling, constrained=constrained))
+    temperature = settings.sampling.temperature if name == PROMPTED else 0.0
+    sampling = replace(settings.sampling, constrained=constrained, temperature=temperature)
+    settings = replace(settings, sampling=sampling)
     team = Team(loaded.team.codec, loaded.team.version_of, settings)
     known = config.budget.price(model, price)
     if config.engine.at_endpoint and config.budget.max_cost and known is not None and known != Price():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from backend.cli.console import console, narrow_table, print_account, print_notes
 from backend.cli.options import (
@@ -131,6 +132,7 @@ def backtest(
     verdicts = outcome.lookahead
     for name, verdict in verdicts.items():
         console.print(f"{name}: {verdict.text}")
+    console.print(Text(outcome.summary.windows()[0].title, "bold"), soft_wrap=True)
     if not all(verdict.trusted for verdict in verdicts.values()):
         raise typer.Exit(1)
 

@@ -92,23 +92,28 @@ def comparison_table(title: str, evaluation: Mapping[str, Any]) -> Table:
     return table
 
 
-def value_table(value: Mapping[str, Any]) -> Table:
-    """What likeliest decisions are worth on held-out states, the best outcome first."""
+def value_table(value: Mapping[str, Any], control: bool = False) -> Table:
+    """What decisions are worth on held-out states, or on those of the no-edge control, the best outcome first."""
+    where = "states of the no-edge control" if control else "held-out states"
     table = narrow_table(
-        f"Value of a decision: means over {value['states']:,} held-out states x {value['scenario_paths']:,} scenarios"
+        f"What a decision earns: means over {value['states']:,} {where} x {value['scenario_paths']:,} scenarios"
     )
-    for heading in ("return bp", "outcome", "questions", "trades%", "if now%", "if later%"):
+    for heading in ("bp", "95 % interval", "outcome", "questions", "trades%"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, row in sorted(value["rows"].items(), key=lambda item: -item[1]["outcome"]):
+        low, high = row["net_return_ci95"]
         table.add_row(
-            name,
+            _VALUED.get(name, name),
             f"{1e4 * row['net_return']:+.1f}",
+            f"{1e4 * low:+.1f} to {1e4 * high:+.1f}",
             f"{row['outcome']:.4f}",
             f"{row['questions']:.2f}",
             f"{100 * row['traded']:.0f}",
-            *("-" if row.get(key) is None else f"{100 * row[key]:.0f}" for key in ("traded_now", "traded_later")),
         )
     return table
+
+
+_VALUED = {"warm_started": "before training", "holding": "doing nothing"}
 
 
 def difference_line(evaluation: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`cryptosentinel evaluate` and `demo`: what a training changed, measured on held-out windows.
+"""`cryptosentinel evaluate` and `demo`: the effect of a training, measured on held-out data.
 
 `cryptosentinel doctor`: what the metrics of a training run say about its health."""
 
@@ -37,8 +37,9 @@ from backend.runs.requests import STORE, EvaluateRequest, RunRequest, RunStart
 from simulator.errors import UserError
 from simulator.files import write_whole
 
-if TYPE_CHECKING:  # it imports the database and torch
+if TYPE_CHECKING:  # they import the database and torch
     from backend.evaluation.doctor import Examination
+    from backend.runs.outcomes import EvaluationOutcome
 
 # What `doctor` shows, as (metric, words); `{role}/` stands before those of a role.
 ROLE_ROWS = (
@@ -97,7 +98,7 @@ def evaluate(
         ),
     ] = False,
 ) -> None:
-    """Measure a trained team against its warm start and the baselines on held-out windows, with an interval."""
+    """Measure a trained team against the initial team, its teacher and the baselines on held-out data."""
     request = EvaluateRequest(
         folder=folder,
         config=config,
@@ -117,12 +118,7 @@ def evaluate(
 
     with bars(announce) as shown:
         outcome = evaluate_team(request, recorded.store, recorded.runs, shown)
-    console.print(comparison_table("Held out", outcome.held_out))
-    console.print(difference_line(outcome.held_out))
-    if outcome.value is not None:
-        console.print(value_table(outcome.value))
-    console.print(outcome.verdict)
-    console.print(f"report: {outcome.page}")
+    _print_outcome(outcome)
     if outcome.gate is not None:
         for rule in outcome.gate.rules:
             console.print(f"{'pass' if rule.passed else 'FAIL'}  {rule.name}: {rule.sentence}", soft_wrap=True)
@@ -146,21 +142,26 @@ def demo(
         ),
     ] = 0,
 ) -> None:
-    """The whole loop in minutes: make a market, train a team in it, and measure what that changed."""
+    """The whole loop in minutes: make a market, train a team in it, and measure the effect."""
     request = RunRequest(config=config, overrides=tuple(set_ or ()))
     request.check()
     from backend.runs.demo import run_demo
 
     with bars() as shown:
         outcome = run_demo(request, recorded.store, recorded.runs, shown, workers or None)
-    for title, evaluation in (("Held out", outcome.held_out), ("No-edge twin", outcome.no_edge)):
-        if evaluation is not None:
-            console.print(comparison_table(title, evaluation))
-            console.print(difference_line(evaluation))
+    _print_outcome(outcome)
+    console.print(f"next: cryptosentinel backtest --team {outcome.folder}, or make ui")
+
+
+def _print_outcome(outcome: EvaluationOutcome) -> None:
+    """What decisions are worth, or where that is not known the held-out windows; then the verdict."""
     if outcome.value is not None:
         console.print(value_table(outcome.value))
+    else:
+        console.print(comparison_table("Held out", outcome.held_out))
+        console.print(difference_line(outcome.held_out))
     console.print(f"\n{outcome.verdict}\n", style="bold")
-    console.print(f"report: {outcome.page}\nnext: make ui, or cryptosentinel backtest --team {outcome.folder}")
+    console.print(f"report: {outcome.page}")
 
 
 def doctor(

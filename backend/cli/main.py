@@ -27,7 +27,7 @@ COMMANDS = (
     Command(
         "demo",
         "backend.cli.evaluate:demo",
-        "The whole loop in minutes: make a market, train a team in it, and measure what that changed.",
+        "The whole loop in minutes: make a market, train a team in it, and measure the effect.",
         _BEGIN,
     ),
     Command(
@@ -81,7 +81,7 @@ COMMANDS = (
     Command(
         "evaluate",
         "backend.cli.evaluate:evaluate",
-        "Measure a trained team against its warm start and the baselines on held-out windows, with an interval.",
+        "Measure a trained team against the initial team, its teacher and the baselines on held-out data.",
         _TEAM,
     ),
     Command(

@@ -44,26 +44,58 @@ runs_app = typer.Typer(
 
 
 @runs_app.callback()
-def runs_command(context: typer.Context, store: StoreOption = STORE) -> None:
+def runs_command(
+    context: typer.Context,
+    store: StoreOption = STORE,
+    long: Annotated[bool, typer.Option("--long", help="Also status, start, seed, hash of the data and tags.")] = False,
+) -> None:
     """List the stored runs; `runs RUN` or `runs show RUN` shows one."""
     context.obj = store
     if context.invoked_subcommand is not None:
         return
-    from backend.reporting.comparison.run_labels import RunLabels, read_labels
     from backend.store.store import Store
 
     with Store.open(store, reads_only=True) as opened:
-        table = narrow_table(store)
-        labels = read_labels(opened)
-        tagged = any(one.tags for one in labels.values())
-        for heading in ("kind", "status", "started (UTC)", "seed", "data", *(("tags",) if tagged else ())):
-            table.add_column(heading)
-        for one in opened.runs():
-            tags = (visible(", ".join(labels.get(one.run, RunLabels()).tags)),) if tagged else ()
-            table.add_row(
-                one.run, one.kind, one.status, format_time(one.started_at), str(one.seed), one.data_hash[:8], *tags
-            )
-        console.print(table)
+        console.print(_long_table(opened, store) if long else _results_table(opened, store))
+
+
+def _results_table(opened: Store, title: str) -> Table:
+    """What each run is, who was tested when, and what came of it; of one that has not finished its status."""
+    table = narrow_table(title)
+    for heading in ("what", "who", "window"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("return", "vs hold"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in opened.runs():
+        if one.status != "finished":
+            table.add_row(one.run, f"{one.kind} {one.status}", "", "", "", "")
+            continue
+        from backend.reporting.comparison.run_table import run_row  # numpy, which a list without results does not need
+
+        row = run_row(opened, one, intervals=False)
+        against = row.difference if one.kind in ("backtest", "search") else None
+        cells = ["" if value is None else f"{100 * value:+.1f} %" for value in (row.total_return, against)]
+        if row.bp is not None:  # a decision; a few windows would say less
+            cells = [f"{value:+.1f} bp" for value in row.bp]
+        table.add_row(one.run, one.kind, visible(row.teams), row.window, *cells)
+    return table
+
+
+def _long_table(opened: Store, title: str) -> Table:
+    """What tells the runs apart: status, start, seed, hash of the data and tags."""
+    from backend.reporting.comparison.run_labels import RunLabels, read_labels
+
+    table = narrow_table(title)
+    labels = read_labels(opened)
+    tagged = any(one.tags for one in labels.values())
+    for heading in ("kind", "status", "started (UTC)", "seed", "data", *(("tags",) if tagged else ())):
+        table.add_column(heading)
+    for one in opened.runs():
+        tags = (visible(", ".join(labels.get(one.run, RunLabels()).tags)),) if tagged else ()
+        table.add_row(
+            one.run, one.kind, one.status, format_time(one.started_at), str(one.seed), one.data_hash[:8], *tags
+        )
+    return table
 
 
 @runs_app.command("show")
@@ -424,7 +456,7 @@ def _show(opened: Store, run: str, settings: bool) -> None:
     from backend.decisions.checked_documents import check_document
     from backend.decisions.document import read_decisions
     from backend.decisions.tree import describe_decisions
-    from backend.reporting.comparison.decision_value import HELD_OUT_VALUE
+    from backend.reporting.comparison.decision_value import CONTROL_VALUE, HELD_OUT_VALUE
     from backend.reporting.comparison.run_labels import read_labels
     from backend.reporting.run_summary import how_it_was_run, summarise
     from backend.store.records import TrajectoryRecord
@@ -450,8 +482,8 @@ def _show(opened: Store, run: str, settings: bool) -> None:
         console.print(f"conversations: {there}; store.keep = {keep}")
     for evaluation in opened.evaluations(run):
         check_document(evaluation)
-        if evaluation.name == HELD_OUT_VALUE:
-            console.print(value_table(evaluation.result))
+        if evaluation.name in (HELD_OUT_VALUE, CONTROL_VALUE):
+            console.print(value_table(evaluation.result, evaluation.name == CONTROL_VALUE))
         elif "rows" in evaluation.result:
             console.print(comparison_table(evaluation.name, evaluation.result))
             if evaluation.result.get("difference"):

@@ -24,8 +24,9 @@ class _Checked(BaseModel):
 
 
 class _Row(_Checked):
-    """Means over the windows, and the return of each."""
+    """Means over windows or states, the return of each window, and how often each role does what counts."""
 
+    behaviours: dict[str, Number | None] = {}
     __pydantic_extra__: dict[str, Number | list[Number] | None]
 
 
@@ -36,6 +37,27 @@ class _Difference(_Checked):
     ci95: Annotated[list[Number], Field(min_length=2, max_length=2)]
     costs_saved: Number
     per_window: list[Number] = []
+
+
+_Interval = Annotated[list[Number], Field(min_length=2, max_length=2)]
+_Estimate = Annotated[list[Number], Field(min_length=3, max_length=3)]
+
+
+class _Answer(_Checked):
+    """The result in money."""
+
+    sentence: str
+    learned: str
+    caveat: str
+    bp: dict[str, Number]
+    bp_ci95: dict[str, _Interval]
+    minus_teacher: _Estimate
+    minus_initial: _Estimate
+    minus_holding: _Estimate
+    control: _Estimate | None
+    achievable_share: Number | None
+    behaviours: dict[str, dict[str, Number | None]]
+    seconds: Number
 
 
 class _Stage(_Checked):
@@ -84,6 +106,8 @@ def check_document(record: Record) -> None:
             StoredDecision.from_record(record)
         case EvaluationRecord(name=name, result=result) if name == EXAMPLE_DECISION:
             ExampleDecision.from_json(result, f"evaluation {name} in run {record.run}")
+        case EvaluationRecord(name="answer"):
+            _check(_Answer, record.result, f"evaluation {record.name} in run {record.run}")
         case EvaluationRecord():
             _check(_Evaluation, record.result, f"evaluation {record.name} in run {record.run}")
         case RunRecord():

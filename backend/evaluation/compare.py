@@ -165,10 +165,14 @@ def difference(
     }
 
 
-def mean_equity(results: Mapping[str, Sequence[BacktestResult]], interval: int) -> dict[str, Any]:
-    """Equity from 1 on, averaged over the windows, with the days since the window's start."""
-    curves = {
-        name: np.mean([run.equity / run.equity[0] for run in runs], axis=0).tolist() for name, runs in results.items()
-    }
+def chained_equity(results: Mapping[str, Sequence[BacktestResult]], interval: int) -> dict[str, Any]:
+    """Equity from 1 on over the windows played end to end, with the days traded since the start. Each window begins
+    without positions."""
+    curves = {}
+    for name, runs in results.items():
+        curve = [1.0]
+        for run in runs:
+            curve += (curve[-1] * run.equity[1:] / run.equity[0]).tolist()
+        curves[name] = curve
     length = len(next(iter(curves.values())))
     return {"equity": curves, "equity_days": [bar * interval / 86_400_000 for bar in range(length)]}

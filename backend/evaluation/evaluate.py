@@ -1,4 +1,4 @@
-"""Measure a trained team against its own beginning: on held-out windows, and on the no-edge twin of the market."""
+"""Measure a trained team against the initial team on held-out windows."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from backend.config.schema import Config
 from backend.decisions.backtest_document import write_backtest
 from backend.decisions.document import EXAMPLE_DECISION, StoredDecision, write_decisions
 from backend.decisions.recording import episode_decisions
-from backend.evaluation.attribution import attribution
 from backend.evaluation.compare import (
     baselines,
+    chained_equity,
     difference,
-    mean_equity,
     played,
     split_windows,
     table,
@@ -79,7 +78,7 @@ def measure(
         "windows": len(windows),
         "rows": table(results, episodes),
         "difference": difference(results, TRAINED, WARM_STARTED, RESAMPLES, config.evaluation_seed),
-        **mean_equity(results, market.interval),
+        **chained_equity(results, market.interval),
         "venue": venue_record(account, market),
         "unknown_to_training": unknown_to_training(account, thinking != 0.0),
     }
@@ -126,44 +125,31 @@ def held_out_windows(config: Config, market: Market) -> list[Window]:
     return split_windows(*held_out, evaluation.windows, evaluation.decisions_per_window, config.team.decide_every or 1)
 
 
-def verdict(
-    held_out: dict[str, Any], no_edge: dict[str, Any] | None, other_costs: Sequence[str] = (), value: str = ""
-) -> str:
-    """What training changed in one plain sentence, made from the intervals alone; and a second one where it was
-    measured on more than training scores, or on `other_costs` (see `backend.builders.market`). `value`, a sentence
-    about what decisions are worth in expectation, stands first: it is against the teacher, and of many states."""
-    sentence = f"{value} {_describe_difference(held_out, no_edge)}".lstrip()
+def verdict(held_out: dict[str, Any], other_costs: Sequence[str] = (), answer: str = "") -> str:
+    """What training changed, in plain sentences: the `answer` in money where decisions could be scored over scenarios,
+    else the difference over the held-out windows. What a reader must know of the windows follows: costs that training
+    does not score or that were others, and how often they were looked at."""
+    sentence = answer or _describe_difference(held_out)
     beyond = held_out.get("unknown_to_training") or []
     if beyond:
         sentence += f" Measured with {', '.join(beyond)}, which training does not score."
     looks = held_out.get("looks") or 1
-    if looks > 1:
+    if looks > 1 and not answer:
         teams = "1 team" if held_out["trials"] == 1 else f"{held_out['trials']} teams"
-        sentence += f" These held-out windows were looked at by {looks} runs so far, with {teams}."
+        sentence += f" {looks} runs have used these held-out windows so far, with {teams}."
     if other_costs:
         sentence += f" Measured with other costs than it was trained with: {', '.join(other_costs)}."
     return sentence
 
 
-def _describe_difference(held_out: dict[str, Any], no_edge: dict[str, Any] | None) -> str:
+def _describe_difference(held_out: dict[str, Any]) -> str:
     gain, (low, high) = held_out["difference"]["mean"], held_out["difference"]["ci95"]
-    size = (
-        f"{100 * gain:+.2f} percentage points of return a window (95 % interval {100 * low:+.2f} to {100 * high:+.2f})"
-    )
-    if low > 0:
-        text = f"On held-out windows the trained team earns more than the warm-started one: {size}"
-    elif high < 0:
-        text = f"On held-out windows the trained team earns less than the warm-started one: {size}"
-    else:
-        text = f"On held-out windows no difference between the trained and the warm-started team can be told: {size}"
-    if no_edge is None:
-        return text + "."
-    gain, (low, high) = no_edge["difference"]["mean"], no_edge["difference"]["ci95"]
-    size = f"{100 * gain:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
-    if low > 0:
-        parts = attribution(gain, no_edge["difference"]["costs_saved"])
-        return f"{text}; part of it is no skill, since it is ahead where nothing can be known too: {size}: {parts}."
-    return f"{text}; on the no-edge twin, where nothing can be known, it is not ahead: {size}."
+    size = f"{100 * gain:+.2f} percentage points a window (95 % interval {100 * low:+.2f} to {100 * high:+.2f})"
+    if low > 0.0:
+        return f"On held-out windows the trained team earns more than the initial team: {size}."
+    if high < 0.0:
+        return f"On held-out windows the trained team earns less than the initial team: {size}."
+    return f"No measurable difference between the trained and the initial team on held-out windows: {size}."
 
 
 def summary_record(run: str, sentence: str, wall_seconds: float, helpers: int = 0, **more: Any) -> EvaluationRecord:

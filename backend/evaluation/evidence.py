@@ -53,15 +53,15 @@ class Evidence:
 
     @property
     def verdict(self) -> str:
-        """A sentence on whether it earned more than holding did; empty where there is nothing to compare with."""
+        """Whether it earned more than holding did, in a few words; empty where there is nothing to compare with."""
         against = None if self.intervals is None else self.intervals.against
         if against is None:
             return ""
         if against.low > 0.0:
-            return "It is better than holding beyond chance: the whole 95 % interval of its lead is above 0."
+            return "Better, beyond chance."
         if against.high < 0.0:
-            return "It is worse than holding beyond chance: the whole 95 % interval of its lead is below 0."
-        return "Whether it is better than holding is not proven: the 95 % interval of its lead holds 0."
+            return "Worse, beyond chance."
+        return "Not proven better."
 
     def facts(self) -> dict[str, Any]:
         """All of it for programs."""

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from backend.decisions.document import StoredDecision
-from backend.evaluation.attribution import attribution
 from backend.evaluation.evaluate import TRAINED
 from backend.statistics.mean_interval import RESAMPLES, mean_interval
 
@@ -65,15 +64,15 @@ class GateVerdict:
 def judged(
     seed: int,
     held_out: Mapping[str, Any],
-    no_edge: Mapping[str, Any] | None,
+    control: Mapping[str, Any] | None,
     decisions: Sequence[StoredDecision],
 ) -> list[GateRule]:
-    """The rules on what was measured: the documents of `backend.evaluation.evaluate.measure` on the held-out windows,
-    and on the twin without an edge, and all decisions of the trained team on the former."""
+    """The rules on what was measured: the document of `backend.evaluation.evaluate.measure` on the held-out windows,
+    what decisions are worth on the no-edge `control` where there is one, and the trained team's decisions."""
     rules = [_enough_windows(held_out)]
     rules += [_beats(rival, seed, held_out) for rival in RIVALS]
-    if no_edge is not None:
-        rules.append(_no_luck(no_edge))
+    if control is not None:
+        rules.append(_no_luck(control))
     rules.append(_guard_was_idle(decisions))
     return rules
 
@@ -101,17 +100,13 @@ def _beats(rival: str, seed: int, held_out: Mapping[str, Any]) -> GateRule:
     return GateRule(name, low > 0.0, f"{judgement} {against}: {size}{many}")
 
 
-def _no_luck(no_edge: Mapping[str, Any]) -> GateRule:
-    """Where nothing can be known, the team is ahead by lower costs at most."""
-    lead = no_edge["difference"]
-    low, saved = float(lead["ci95"][0]), max(0.0, float(lead["costs_saved"]))
-    parts = attribution(float(lead["mean"]), float(lead["costs_saved"]))
-    size = f"{100 * lead['mean']:+.2f} percentage points a window ({parts})"
-    lucky = low > saved
-    judgement = "no skill shown where there is none"
-    if lucky:
-        judgement = "ahead beyond its lower costs where nothing can be known"
-    return GateRule("twin without an edge", not lucky, f"{judgement}: {size}")
+def _no_luck(control: Mapping[str, Any]) -> GateRule:
+    """Where nothing can be known, a decision of the team is not better than to leave all positions as they are."""
+    lead = next(one for one in control["differences"] if one["against"] == "holding")
+    low, high = lead["net_return_ci95"]
+    size = f"{1e4 * lead['net_return']:+.1f} bp a decision against holding ({1e4 * low:+.1f} to {1e4 * high:+.1f})"
+    judgement = "gains where nothing can be known" if low > 0.0 else "gains nothing where nothing can be known"
+    return GateRule("no-edge control", low <= 0.0, f"{judgement}: {size}")
 
 
 def _guard_was_idle(decisions: Sequence[StoredDecision]) -> GateRule:

@@ -1,4 +1,4 @@
-"""What decisions of the trained team, of its beginning and of its teacher are worth in expectation on held-out states.
+"""What decisions of the trained team, the initial team and the teacher are worth in expectation on held-out states.
 
 Windows of a backtest are few, and what happened in them is one course of many. Here each team decides once in each of
 many states, with its likeliest answers, and each decision is scored over the same simulated scenarios of its state.
@@ -8,7 +8,6 @@ regime is noise. Only a market whose truth is known has scenarios.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -19,39 +18,36 @@ import numpy.typing as npt
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import split
 from backend.config.schema import SCRIPTED, Config
-from backend.evaluation.decision_story import Lookups, lookups_of, position_after, story_of
-from backend.evaluation.value_difference import shown_difference
+from backend.evaluation.answer import HOLDING, TEACHER
+from backend.evaluation.evaluate import TRAINED, WARM_STARTED
+from backend.evaluation.role_behaviour import joined_behaviours, role_behaviours, shares
 from backend.statistics.mean_interval import RESAMPLES, mean_interval
 from backend.training.algorithm.rewards import Outcome
 from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import Rollout, collect, rollout_settings
 from backend.training.rollout.expected_value import evidence_values
-from backend.training.rollout.scoring import tail_of
 from cryptosentinel.agents.trader import ROLE as TRADER
 from cryptosentinel.agents.trader import in_words
 from cryptosentinel.llm.engine import RememberingEngine
-from cryptosentinel.team import Team
+from cryptosentinel.teachers import Teacher
 from simulator.arrays import FloatArray, IntArray
 from simulator.market.market import Market
 
 SCENARIOS = 256  # of each state, common to all teams: the mean of so many is known better than teams differ
-STATES_AT_ONCE = 125  # decided side by side: the engine is busy, and the scenarios of no more are kept
-TRAINED_GREEDY, WARM_STARTED_GREEDY, TEACHER, HOLDING = "trained, greedy", "warm_started, greedy", "teacher", "holding"
+STATES_AT_ONCE = 100  # decided side by side: the engine is busy, and the scenarios of no more are kept
 
 
 @dataclass(frozen=True)
 class StateValues:
-    """Of one team over N states, (N,) each: net return and outcome score, questions, whether it sent orders, the
-    position that it then has, and what Trader said of when: now, later, or nothing where it was not asked. `lookups`
-    are the tools that its roles used."""
+    """Of one team over N states, (N,) each: net return and outcome score, questions, whether it sent orders, and what
+    Trader said of when: now, later, or nothing where it was not asked. `behaviours` are those of its roles."""
 
     net_return: FloatArray
     outcome: FloatArray
     questions: FloatArray
     traded: FloatArray
-    position: FloatArray
     timing: npt.NDArray[np.str_]
-    lookups: Lookups = field(default_factory=dict)
+    behaviours: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def traded_after(self, timing: str) -> float | None:
         """The share of the decisions with orders among those in which Trader had said so; None where it never did."""
@@ -63,14 +59,14 @@ def greedy_teams(config: Config, trained: LoadedTeam, warm_started: LoadedTeam) 
     """Who is compared: both teams with their likeliest answers, the teacher that the warm start learned from, and the
     scripted team that reads all evidence where that is another one."""
     teams = [
-        trained.at_temperature(0.0).renamed(TRAINED_GREEDY),
-        warm_started.at_temperature(0.0).renamed(WARM_STARTED_GREEDY),
-        scripted_team(config.team, _teacher(config)).renamed(TEACHER),
+        trained.at_temperature(0.0).renamed(TRAINED),
+        warm_started.at_temperature(0.0).renamed(WARM_STARTED),
+        scripted_team(config.team, teacher_of(config)).renamed(TEACHER),
     ]
-    return teams if _teacher(config) == "expert" else [*teams, scripted_team(config.team).renamed(SCRIPTED)]
+    return teams if teacher_of(config) == "expert" else [*teams, scripted_team(config.team)]
 
 
-def _teacher(config: Config) -> Any:
+def teacher_of(config: Config) -> Teacher:
     """A base model that was not made here has learned from no teacher of ours, so the rules stand for one."""
     return "expert" if config.training.base_model else config.nano.teacher
 
@@ -81,7 +77,7 @@ def held_out_value(
     """What decisions are worth on `evaluation.states` held-out states, each scored over `SCENARIOS`
     scenarios, as `value_document` has it."""
     queries, values = values_in(config, market, teams, report)
-    return value_document(config, queries, values, teams[0].team)
+    return value_document(config, queries, values)
 
 
 def values_in(
@@ -134,9 +130,8 @@ def state_values(
         groups = collect(team.team, team.engine, queries, settings, config.evaluation_seed, finished, scorers=scorers)
         if isinstance(team.engine, RememberingEngine):
             team.engine.forget()  # what it kept of these conversations helps no other, and is large
-        values[team.name] = _values_of(team.team, [rollout for [rollout] in groups])
-    held = [query.exposures()[query.symbol] for query in queries]
-    values[HOLDING] = _of_outcomes([scorer.outcome([]) for scorer in scorers], held)
+        values[team.name] = _values_of([rollout for [rollout] in groups])
+    values[HOLDING] = _of_outcomes([scorer.outcome([]) for scorer in scorers])
     return values
 
 
@@ -146,49 +141,43 @@ def joined_values(parts: Sequence[Mapping[str, StateValues]]) -> dict[str, State
 
 
 def _joined(parts: Sequence[StateValues]) -> StateValues:
-    counts: dict[str, Counter[str]] = {}
-    for part in parts:
-        for role, count in part.lookups.items():
-            counts.setdefault(role, Counter()).update(count)
     arrays = {
         array.name: np.concatenate([getattr(part, array.name) for part in parts])
         for array in fields(StateValues)
-        if array.name != "lookups"
+        if array.name != "behaviours"
     }
-    return StateValues(**arrays, lookups=counts)
+    return StateValues(**arrays, behaviours=joined_behaviours([part.behaviours for part in parts]))
 
 
 def value_document(
-    config: Config, queries: Sequence[Query], values: Mapping[str, StateValues], team: Team
+    config: Config, queries: Sequence[Query], values: Mapping[str, StateValues], allowed: float | None = None
 ) -> dict[str, Any]:
-    """What decisions are worth: a row for each team and for holding, and what the trained team earns more than its
-    teacher, its beginning and holding; and the `story` of what the trained `team` and the others do (`decision_story`).
+    """What decisions are worth: a row for each team and for holding, and what the trained team earns more than each of
+    the others. `allowed` is that of `allowed_above_holding`, where it is known.
 
     States that lie near each other share bars. So an interval is not over states: the held-out part is cut into as many
     stretches as `evaluation.windows`, and the interval is that of the stretches' means.
     """
     evaluation = config.evaluation
     stretches = _stretches(queries, evaluation.windows)
-    compared = [name for name in (TEACHER, WARM_STARTED_GREEDY, SCRIPTED, HOLDING) if name in values]
+    others = [name for name in (TEACHER, WARM_STARTED, SCRIPTED, HOLDING) if name in values]
     return {
         "states": len(queries),
         "scenario_paths": SCENARIOS,
         "stretches": len(stretches),
-        "tail_weight": tail_of(config.training).weight,
-        "rows": {name: row_of(one) for name, one in values.items()},
+        "allowed": allowed,
+        "rows": {name: _full_row(config, one, stretches) for name, one in values.items()},
         "differences": [
-            _difference(config, values[TRAINED_GREEDY], values[other], stretches)
-            | {"of": TRAINED_GREEDY, "against": other}
-            for other in compared
+            _difference(config, values[TRAINED], values[other], stretches) | {"of": TRAINED, "against": other}
+            for other in others
         ],
-        "story": story_of(
-            queries,
-            {name: one.position for name, one in values.items()},
-            {name: one.net_return for name, one in values.items()},
-            values[TRAINED_GREEDY].lookups,
-            team,
-        ),
     }
+
+
+def _full_row(config: Config, values: StateValues, stretches: Sequence[IntArray]) -> dict[str, Any]:
+    means = [float(values.net_return[positions].mean()) for positions in stretches]
+    interval = mean_interval(means, RESAMPLES, config.evaluation_seed)
+    return {**row_of(values), "net_return_ci95": list(interval), "behaviours": shares(values.behaviours)}
 
 
 def row_of(values: StateValues) -> dict[str, float | None]:
@@ -203,32 +192,13 @@ def row_of(values: StateValues) -> dict[str, float | None]:
     }
 
 
-def value_sentence(document: dict[str, Any]) -> str:
-    """What the trained team's likeliest answers are worth beside its teacher's and those it began with, in words."""
-    sizes = {one["against"]: _size_in_words(one, document["tail_weight"]) for one in document["differences"]}
-    return (
-        f"With its likeliest answers the trained team {sizes[TEACHER]} than its teacher, and "
-        f"{sizes[WARM_STARTED_GREEDY]} than it did before ({document['states']:,} held-out states, each scored over "
-        f"{document['scenario_paths']:,} common scenarios)."
-    )
-
-
-def _size_in_words(difference: dict[str, Any], tail_weight: float) -> str:
-    mean, low, high, unit = shown_difference(difference, tail_weight)
-    interval = f"{mean:+.1f} {unit} a decision, 95 % interval {low:+.1f} to {high:+.1f}"
-    if low > 0.0:
-        return f"earns more ({interval})"
-    return f"earns less ({interval})" if high < 0.0 else f"earns neither certainly more nor less ({interval})"
-
-
-def _values_of(team: Team, rollouts: Sequence[Rollout]) -> StateValues:
-    values = _of_outcomes([rollout.outcome for rollout in rollouts], [position_after(one) for one in rollouts])
+def _values_of(rollouts: Sequence[Rollout]) -> StateValues:
     return replace(
-        values,
+        _of_outcomes([rollout.outcome for rollout in rollouts]),
         questions=np.array([len(rollout.subs) for rollout in rollouts], np.float64),
         traded=np.array([bool(rollout.decision.orders) for rollout in rollouts], np.float64),
         timing=np.array([_timing(rollout) for rollout in rollouts]),
-        lookups=lookups_of(team, rollouts),
+        behaviours=role_behaviours(rollouts),
     )
 
 
@@ -238,14 +208,13 @@ def _timing(rollout: Rollout) -> str:
     return str(in_words(next(answers, {})).get("timing", ""))
 
 
-def _of_outcomes(outcomes: Sequence[Outcome], positions: Sequence[float]) -> StateValues:
+def _of_outcomes(outcomes: Sequence[Outcome]) -> StateValues:
     nothing = np.zeros(len(outcomes))
     return StateValues(
         np.array([outcome.net_return for outcome in outcomes]),
         np.array([outcome.score for outcome in outcomes]),
         nothing,
         nothing,
-        np.array(positions),
         np.full(len(outcomes), ""),
     )
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator
 
 from backend.config.base import LoraRank, Section
-from backend.config.market import CostsConfig
+from backend.config.market import CostsConfig, MarketConfig
 from backend.config.schema import Config, TeamConfig
 from backend.config.training import TrainingConfig
 from simulator.documents import read_document
@@ -32,7 +32,7 @@ _MOST_BYTES = 4 * 2**20
 class TrainedSpan(Section):
     """Bars that a team was trained on or selected by: of the market with the hash `data_hash`, from `first` to the
     close `until` (ms). `origin` tells which other markets have the same bars, `shares` are those of training and
-    validation, and `costs` those at which it traded them."""
+    validation, and `costs` those at which it traded them. `market` is the recipe of a generated market."""
 
     data_hash: str
     first: int
@@ -40,6 +40,19 @@ class TrainedSpan(Section):
     origin: str
     shares: tuple[float, float]
     costs: CostsConfig
+    market: MarketConfig | None = None
+
+    @field_validator("market")
+    @classmethod
+    def _is_recipe(cls, market: MarketConfig | None) -> MarketConfig | None:
+        if market is not None and not is_generated_alone(market):
+            raise ValueError("a team's folder cannot name files or sources of a market: leave market out")
+        return market
+
+
+def is_generated_alone(market: MarketConfig) -> bool:
+    """Whether a market is made from its recipe, and neither a file nor a source adds to it."""
+    return not (market.data or market.source or market.funding_dir or market.news)
 
 
 class TeamLora(Section):

@@ -33,8 +33,7 @@ _ROLE_DASHES = {"manager": "solid", "market_analyst": "dash", "risk_analyst": "d
 _STYLES = {
     "trained": (BLUE, "solid", 3.0),
     "warm_started": (VERMILION, "solid", 2.5),
-    "trained, greedy": (SKY, "dash", 2.0),
-    "warm_started, greedy": (ORANGE, "dash", 2.0),
+    "teacher": (PINK, "solid", 2.0),
     "scripted": (PINK, "dashdot", 2.0),
     "oracle": (GREEN, "dash", 2.0),
     "hold": (INK, "dash", 1.5),

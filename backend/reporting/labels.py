@@ -18,7 +18,7 @@ _QUOTES = ("USDT", "USDC", "FDUSD", "BUSD", "USD", "EUR", "BTC", "ETH")
 
 _TITLES = {
     "trained": "Trained team",
-    "warm_started": "Warm-started team",
+    "warm_started": "Initial team",
     "scripted": "Scripted team",
     "teacher": "Teacher",
     "holding": "Holding",
@@ -40,8 +40,7 @@ _TITLES = {
 }
 MEANINGS = {
     "trained": "the team after M-GRPO",
-    "warm_started": "the same models before it: they know the language and little of the trade",
-    "trained, greedy": "each role says what it thinks likeliest, nothing is left to chance",
+    "warm_started": "the same models before it: they know the format and little of the trade",
     "scripted": "hand-written rules for the same roles",
     "hold": "buys once and keeps it",
     "flat": "never trades",
@@ -172,7 +171,7 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 
 def title_of(name: str) -> str:
-    """A team's or baseline's name for people: `warm_started, greedy` as 'Warm-started team, greedy'.
+    """A team's or baseline's name for people: `warm_started, unmasked` as 'Initial team, unmasked'.
 
     A name that is not known is that of a user's strategy, module:Class, or of a team's folder.
     """

@@ -7,7 +7,7 @@ it is gone or has changed. What a run did not get to is said to be not available
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from backend.evaluation.attribution import attribution
 from backend.reporting import charts
 from backend.reporting.backtest_sections import sections, tiles
 from backend.reporting.blocks import ReportSection
-from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, above_teacher, value_section
-from backend.reporting.comparison.story import story_pictures
+from backend.reporting.comparison.answer_view import answer_picture, answer_tiles, learned_table
+from backend.reporting.comparison.decision_value import CONTROL_VALUE, HELD_OUT_VALUE, value_section
 from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision_narrative import headline, narrate
 from backend.reporting.drawing.figure import finite
@@ -34,7 +34,6 @@ from simulator.errors import UserError
 from simulator.files import write_whole
 
 _NOT_NEEDED = MarketReload(None, "only a backtest needs its market again")
-_SHOWN_DIGITS = 4  # of a fraction that is shown in percent with two
 _DECISIONS_SHOWN = 5  # before the largest gains, and as many before the largest losses
 
 
@@ -84,20 +83,14 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
         "is_comparison": summary.run.kind in ("demo", "evaluate") or "held_out" in summary.evaluations,
         "absent": ABSENT,
         "attribution": attribution,
-        "interval_meaning": interval_meaning,
         "columns": COLUMNS,
         "meanings": MEANINGS,
-        "who_learned": who_learned(summary.settings),
         "how": how_it_was_run(summary),
         "config": json.dumps(summary.settings, indent=2) if summary.settings else None,
+        "answer": _answer(summary, figures),
         "value": _value(summary),
-        "above_teacher": _above_teacher(summary),
-        "story": [
-            (picture, figures.add(picture.title, picture.figure))
-            for picture in story_pictures(summary.evaluations.get(HELD_OUT_VALUE, {}))
-        ],
         "difference": _difference(figures, summary),
-        "equity": _mean_equity(figures, summary),
+        "equity": _equity(figures, summary),
         "curves": [
             (curve, figures.add(curve.title, curve.picture(summary.events).figure))
             for curve in (*learning_curves(metrics), *reward_curves(metrics), *optimizer_curves(metrics))
@@ -110,65 +103,41 @@ def render(summary: RunSummary, reload: MarketReload) -> str:
     return render_page("report.html.j2", figures, context)
 
 
-def who_learned(settings: Mapping[str, Any]) -> str:
-    """What the stages of a training taught which roles, by its `settings` (the sections of a configuration)."""
-    team, training = settings.get("team") or {}, settings.get("training") or {}
-    roles = ["manager", *team.get("roles", ())]
-    frozen = [role for role in roles if role in training.get("freeze", ())]
-    learning = [role for role in roles if role not in frozen]
-    first = "Stage 1 teaches the format. " if training.get("stage1_max_steps") else ""
-    whole = "the outcome of the team's trades"
-    if len(learning) == 1:
-        second = f"In stage 2 the {_in_words(learning)} alone learns, from {whole}"
-    elif frozen:
-        second = f"In stage 2 the {_in_words(learning)} share {whole}"
-    else:
-        second = f"In stage 2 all {len(roles)} roles share {whole}"
-    return f"{first}{second}{f'; the {_in_words(frozen)} kept the initial weights' if frozen else ''}."
+def _answer(summary: RunSummary, figures: PageFigures) -> dict[str, Any] | None:
+    """The first screen of a measured team; None where decisions were not scored."""
+    answer = summary.answer
+    if answer is None:
+        return None
+    picture = answer_picture(answer)
+    return {
+        "tiles": answer_tiles(answer),
+        "caption": picture.caption,
+        "picture": figures.add(picture.title, picture.figure),
+    }
 
 
-def _in_words(roles: Sequence[str]) -> str:
-    *most, last = [role.replace("_", " ") for role in roles]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def interval_meaning(low: float, high: float) -> str:
-    """What a 95 % interval of a difference says, in words. An end that is shown as 0.00 % counts as 0, so that no
-    sentence contradicts the numbers above it."""
-    if low == high == 0.0:
-        return "nothing differed: both teams did the same"
-    low, high = round(low, _SHOWN_DIGITS), round(high, _SHOWN_DIGITS)
-    if low > 0.0:
-        return "wholly above 0: sampled answers earn more"
-    if high < 0.0:
-        return "wholly below 0: sampled answers earn less"
-    return "holds 0: chance alone may explain it"
-
-
-def _value(summary: RunSummary) -> ReportSection | None:
-    document = summary.evaluations.get(HELD_OUT_VALUE)
-    return None if document is None else value_section(document)
-
-
-def _above_teacher(summary: RunSummary) -> tuple[float, float, float, str] | None:
-    document = summary.evaluations.get(HELD_OUT_VALUE)
-    return None if document is None else above_teacher(document)
+def _value(summary: RunSummary) -> list[ReportSection]:
+    sections = []
+    if summary.answer is not None:
+        sections.append(ReportSection("What each role learned", (learned_table(summary.answer),)))
+    value = summary.evaluations.get(HELD_OUT_VALUE)
+    if value is not None:
+        sections.append(value_section(value, summary.evaluations.get(CONTROL_VALUE)))
+    return sections
 
 
 def _difference(figures: PageFigures, summary: RunSummary) -> PageFigure | None:
-    rows = {}
-    for name, label in (("held_out", "Held-out windows"), ("no_edge", "No-edge twin")):
-        difference = summary.evaluations.get(name, {}).get("difference")
-        if difference:
-            rows[label] = difference
-    return figures.add("Trained minus warm-started", charts.difference_chart(rows)) if rows else None
+    difference = summary.evaluations.get("held_out", {}).get("difference")
+    if not difference:
+        return None
+    return figures.add("Trained minus initial", charts.difference_chart({"Held-out windows": difference}))
 
 
-def _mean_equity(figures: PageFigures, summary: RunSummary) -> PageFigure | None:
+def _equity(figures: PageFigures, summary: RunSummary) -> PageFigure | None:
     result = summary.evaluations.get("held_out", {})
     if not result.get("equity"):
         return None
-    chart = charts.equity_chart(result["equity"], result["equity_days"], "days into the window", "trained")
+    chart = charts.equity_chart(result["equity"], result["equity_days"], "days traded", "trained")
     return figures.add("Equity on held-out windows", chart)
 
 

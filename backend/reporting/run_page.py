@@ -17,9 +17,9 @@ from backend.decisions.tree import DecisionTree, decision_tree, traced_tree
 from backend.reporting import charts
 from backend.reporting.backtest_sections import NEED_MARKET, SECTIONS, lines_of_time, section, tiles
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow, Tile
-from backend.reporting.comparison.decision_value import HELD_OUT_VALUE, value_section
+from backend.reporting.comparison.answer_view import answer_picture, answer_tiles, learned_table
+from backend.reporting.comparison.decision_value import CONTROL_VALUE, HELD_OUT_VALUE, value_section
 from backend.reporting.comparison.single_result import SINGLE_RESULT, blocks_of_result
-from backend.reporting.comparison.story import story_pictures
 from backend.reporting.comparison.teams import teams_section
 from backend.reporting.decision.behaviour import TITLE as BEHAVIOUR
 from backend.reporting.decision.behaviour import behaviour_section
@@ -39,7 +39,6 @@ from backend.store.store import Store
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
 
-_EVALUATIONS = (("held_out", "Held-out windows"), ("no_edge", "No-edge twin"))
 _READ_FIRST = (
     "This run was imported. With --config its settings count as your own: first read what they run, contact and open."
 )
@@ -98,31 +97,31 @@ class RunPage:
         kind = self.run.kind
         return blocks_of_result(kind, self.summary.evaluations.get(kind, {})) if kind in SINGLE_RESULT else None
 
+    @property
+    def tiles(self) -> list[Tile]:
+        """The cards of a measured team; none where decisions were not scored."""
+        return [] if self.summary.answer is None else answer_tiles(self.summary.answer)
+
     def comparison(self) -> ReportSection:
-        """What training changed, on held-out windows and on the no-edge twin."""
-        results = {label: self.summary.evaluations.get(name) for name, label in _EVALUATIONS}
-        differences = {label: one["difference"] for label, one in results.items() if one and one.get("difference")}
-        value = self.summary.evaluations.get(HELD_OUT_VALUE)
+        """The effect of training: what a decision is worth, and the held-out windows."""
+        found = self.summary.evaluations
+        value, held_out = found.get(HELD_OUT_VALUE), found.get("held_out")
         blocks: list[ReportBlock] = []
+        if self.summary.answer is not None:
+            blocks += [answer_picture(self.summary.answer), learned_table(self.summary.answer)]
         if value is not None:
-            blocks += [*value_section(value).blocks, *story_pictures(value)]
-        if differences:
-            caption = (
-                "On the same windows. A bar wholly right of 0 says that training helped; on the no-edge twin, where "
-                "there is nothing to learn, it should touch 0."
-            )
-            blocks.append(Picture("Trained minus warm-started", caption, charts.difference_chart(differences)))
-        for label, result in results.items():
-            if result:
-                rows = tuple(TableRow(title_of(name), row) for name, row in result["rows"].items())
-                blocks.append(Table(label, "", COLUMNS, rows))
-            else:
-                blocks.append(Missing(label, "it was not measured"))
-        held_out = results["Held-out windows"]
-        if held_out and held_out.get("equity"):
-            days = held_out["equity_days"]
-            chart = charts.equity_chart(held_out["equity"], days, "days into the window", "trained")
-            caption = "Mean return over the held-out windows, net of all costs."
+            blocks += value_section(value, found.get(CONTROL_VALUE)).blocks
+        if not held_out:
+            return ReportSection("Did it help?", (*blocks, Missing("Held-out windows", "it was not measured")))
+        if held_out.get("difference"):
+            caption = "On the same windows. A bar wholly right of 0: the trained team earned more than the initial one."
+            rows = {"Held-out windows": held_out["difference"]}
+            blocks.append(Picture("Trained minus initial", caption, charts.difference_chart(rows)))
+        rows_of_table = tuple(TableRow(title_of(name), row) for name, row in held_out["rows"].items())
+        blocks.append(Table("Held-out windows", "", COLUMNS, rows_of_table))
+        if held_out.get("equity"):
+            chart = charts.equity_chart(held_out["equity"], held_out["equity_days"], "days traded", "trained")
+            caption = "Return over the held-out windows, end to end, net of all costs."
             blocks.append(Picture("Equity on held-out windows", caption, chart))
         return ReportSection("Did it help?", tuple(blocks))
 
@@ -188,8 +187,6 @@ class WindowPage:
 
     def market(self, load: Callable[[RunRecord], Market]) -> MarketReload:
         """The market of the run as `load` gives it, or why there is none."""
-        if self.name == "no_edge":
-            return MarketReload(None, "the twin's bars are not kept, since it is made anew for each evaluation")
         return reload_market(self.run, load)
 
     def section(self, name: str, load: Callable[[RunRecord], Market]) -> ReportSection:

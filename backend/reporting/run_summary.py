@@ -13,6 +13,7 @@ from backend.config.schema import BASELINES
 from backend.decisions.backtest_document import BacktestDocument, StoredBacktest, read_backtests
 from backend.decisions.checked_documents import check_document
 from backend.decisions.document import EXAMPLE_DECISION, ExampleDecision, StoredDecision, read_decisions
+from backend.evaluation.answer import ANSWER, HOLDING
 from backend.evaluation.evidence import Evidence, evidence_of
 from backend.reporting.charts import Event
 from backend.reporting.labels import ABSENT, listed, number_text, title_of
@@ -83,24 +84,33 @@ class WindowResult:
         return path_band(returns_of(np.asarray(self.main_result.equity, np.float64)))
 
     @property
+    def title(self) -> str:
+        """The result, that of holding, and whether the difference is more than chance."""
+        own = self.main_result
+        text = f"{title_of(self.main)} made {number_text(own.total_return, 'change')}"
+        if own.inference_money:
+            text += f" ({number_text(own.return_after_inference, 'change')} after the cost of its model)"
+        if self.hold is not None:
+            text += f", buy and hold {number_text(self.hold.total_return, 'change')}"
+            verdict = self.evidence[self.main].verdict
+            text += f". {verdict}".rstrip(". ")
+        text += "."
+        return f"Nothing was traded: {own.refused}. {text}" if own.refused and not own.fills else text
+
+    @property
     def sentence(self) -> str:
-        """What it came to, what holding would have, and whether that is more than chance."""
+        """The title, and the verdict on look-ahead where there is one."""
+        if self.main_result.lookahead is None:
+            return self.title
+        said = self.main_result.lookahead.text
+        return f"{self.title} {said[:1].upper()}{said[1:]}."
+
+    @property
+    def where(self) -> str:
+        """What was traded and when."""
         own = self.main_result
         period = f"{format_time(own.times[0])} to {format_time(own.times[-1])} UTC"
-        earned = number_text(own.total_return, "change")
-        text = f"{title_of(self.main)} made {earned} on {listed(own.symbols)} from {period}, net of all costs"
-        if own.inference_money:
-            text += f" of trading; less what inference cost, {number_text(own.return_after_inference, 'change')}"
-        text += "."
-        if self.hold is not None:
-            text += f" Buying and holding made {number_text(self.hold.total_return, 'change')}."
-            text += f" {self.evidence[self.main].verdict}".rstrip()
-        if own.lookahead is not None:
-            said = own.lookahead.text
-            text += f" {said[:1].upper()}{said[1:]}."
-        if own.refused and not own.fills:
-            text = f"Nothing was traded: {own.refused}. {text}"
-        return text
+        return f"{listed(own.symbols)} from {period}, net of all costs of trading"
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:
@@ -143,8 +153,13 @@ class RunSummary:
         return self.closing.get("verdict")
 
     @property
+    def answer(self) -> dict[str, Any] | None:
+        """What a demo or an evaluation found, in money; None where decisions were not scored."""
+        return self.evaluations.get(ANSWER)
+
+    @property
     def opening(self) -> str:
-        """The first sentence about the run: its verdict, what a backtest came to, or how far it got."""
+        """The first sentences about the run: its verdict, what a backtest came to, or how far it got."""
         if self.verdict is not None:
             return self.verdict
         if self.run.kind == "backtest" and self.backtests:
@@ -258,7 +273,7 @@ def summarise_results(store: Store, run: RunRecord) -> RunSummary:
 def run_facts(summary: RunSummary) -> dict[str, Any]:
     """The run as one JSON document; `null` stands for what is not available."""
     run, closing = summary.run, summary.closing
-    held_out, no_edge = summary.evaluations.get("held_out", {}), summary.evaluations.get("no_edge", {})
+    held_out, control = summary.evaluations.get("held_out", {}), summary.evaluations.get("control_value", {})
     trained = held_out.get("rows", {}).get("trained", {})
     return {
         "run": run.run,
@@ -266,10 +281,11 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         "status": run.status,
         "message": run.message,
         "verdict": summary.verdict,
+        "answer": summary.answer,
         "wall_seconds": summary.wall_seconds,
         "peak_memory_mb": closing.get("peak_memory_mb"),
         "held_out": _comparison(held_out),
-        "no_edge": _comparison(no_edge),
+        "no_edge": _on_control(control),
         "held_out_value": summary.evaluations.get("held_out_value"),
         "behaviour": {key: trained.get(key) for key in ("exposure", "trades", "long_share", "hold_rate")},
         "calls_per_rollout": {
@@ -288,7 +304,7 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
 
 
 def _comparison(result: dict[str, Any]) -> dict[str, Any]:
-    """Mean returns per window of the rows, with the paired difference trained - warm-started and its interval."""
+    """Mean returns per window of the rows, with the paired difference trained - initial and its interval."""
     rows: dict[str, dict[str, Any]] = result.get("rows", {})
     returns = {name: row.get("total_return") for name, row in rows.items()}
     difference = result.get("difference") or {}
@@ -302,6 +318,12 @@ def _comparison(result: dict[str, Any]) -> dict[str, Any]:
         "baselines": {name: value for name, value in returns.items() if name not in named},
         "rows": {name: {key: value for key, value in row.items() if key != "per_window"} for name, row in rows.items()},
     }
+
+
+def _on_control(control: dict[str, Any]) -> dict[str, Any]:
+    """What a decision of the trained team earns more than holding on the no-edge control, a fraction of the equity."""
+    found: dict[str, Any] = next((one for one in control.get("differences", ()) if one["against"] == HOLDING), {})
+    return {"difference": found.get("net_return"), "ci95": found.get("net_return_ci95")}
 
 
 def _newest(evaluations: Sequence[EvaluationRecord]) -> dict[str, dict[str, Any]]:

@@ -20,6 +20,7 @@ from backend.builders.market import (
     venue_record,
 )
 from backend.builders.plugins import load_plugins
+from backend.builders.spans import RECORDED
 from backend.builders.strategies import NamedStrategy, made_ready, named_strategies, named_strategy
 from backend.builders.variants import ALTERED_FUTURE, Variant
 from backend.config.load import load_config, merged_settings
@@ -32,7 +33,7 @@ from backend.evaluation.compare import baselines
 from backend.evaluation.in_sample import IN_SAMPLE, overlaps
 from backend.evaluation.memorisation import headlines_note, masking_note
 from backend.evaluation.trials import record_trial
-from backend.models.manifest import MANIFEST, read_manifest, team_folder
+from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, team_folder
 from backend.reporting.report import write_report
 from backend.reporting.run_summary import summarise
 from backend.runs.outcomes import BacktestOutcome
@@ -63,7 +64,9 @@ from simulator.errors import UserError
 from simulator.folders import sample_data
 from simulator.market.gaps import find_gaps
 from simulator.market.market import Market
+from simulator.synthetic.truth import truth_of
 
+_GENERATED = {"kind", "coins", "bars", "seed", "edge", "drift_ratio", "news_accuracy"}  # settings of a generated market
 _RECORDED = "recorded"  # the preset of recorded bars; generated ones have the defaults
 
 Subject = LoadedTeam | NamedStrategy  # who is tested
@@ -122,6 +125,8 @@ def backtest_teams(
 def plan_backtest(request: BacktestRequest) -> BacktestPlan:
     """Load what a backtest needs, and check it. Raises `UserError`."""
     config = market_settings(request)
+    if not (request.decide_every or config.market.data) and config.team.decide_every:
+        request = replace(request, decide_every=config.team.decide_every)
     load_plugins(config)
     market = load_market(config.market, config.costs)
     if not request.teams:
@@ -150,7 +155,7 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
         *marked.values(),
         *chosen_window.notes,
         *chosen,
-        *notes_on(request.teams, config),
+        *notes_on(request.teams, config, market),
         *notes_on_headlines(subjects, market, window),
     ]
     account = account_of(config, market)
@@ -194,15 +199,52 @@ def _with_variants(
 
 
 def market_settings(request: WindowRequest) -> Config:
-    """The configuration of a request on a market: its own, or the preset for its data, and the sample without data.
+    """The configuration of a request on a market: its own, or the preset for its data. Without either it is the world
+    of a tested team that was trained in a generated market, else the sample.
 
     Raises `ConfigError` as `load_config` does.
     """
     chosen = request.config or _preset_for(request.overrides, request.data)
     market = merged_settings(chosen, request.overrides, request.options())[0].get("market", {})
-    if isinstance(market, dict) and not (market.get("data") or market.get("source")):
+    if isinstance(market, dict) and not (market.get("data") or market.get("source") or _GENERATED & set(market)):
+        world = None if chosen else trained_world(request.tested)
+        if world is not None:
+            return request.on(world)
         request = replace(request, data=sample_data())
     return request.on(chosen)
+
+
+def trained_world(names: Sequence[str]) -> Config | None:
+    """Market, costs and team settings of the first of the teams `names` that was trained in a generated market; None
+    where none was."""
+    for name in names:
+        folder = team_folder(name)
+        if (folder / MANIFEST).is_file():
+            manifest = read_manifest(folder)
+            if manifest.trained_on and manifest.trained_on[-1].market is not None:
+                span = manifest.trained_on[-1]
+                world = {"market": span.market, "costs": span.costs, "team": manifest.team}
+                return Config().model_copy(update=world)
+    return None
+
+
+_KINDS = {
+    "recorded": "recorded bars",
+    "trend": "an invented market of trends",
+    "private": "an invented market in which each role knows something of its own",
+}
+
+
+def _kind_note(name: str, manifest: TeamManifest, market: Market) -> str | None:
+    """That a team is played on another kind of market than it was trained on; None where it is the same kind, or its
+    own is not known."""
+    tested = "recorded" if market.truth is None else truth_of(market).config.kind
+    spans = manifest.trained_on
+    own = {RECORDED if one.origin == RECORDED else one.market and one.market.kind for one in spans} - {None}
+    if not own or tested in own:
+        return None
+    kinds = " and ".join(_KINDS[str(one)] for one in sorted(str(one) for one in own))
+    return f"{name} was trained on {kinds} and is played on {_KINDS[tested]}, which it has not learned"
 
 
 def settings_for(config: str, overrides: Sequence[str], data: str | Path | None) -> Config:
@@ -245,13 +287,15 @@ def subject_of(name: str, config: Config) -> Subject:
     return configured_team(name, config)
 
 
-def notes_on(names: Sequence[str], config: Config) -> list[str]:
-    """What a reader must know of the subjects `names`: costs that differ from those of their training."""
+def notes_on(names: Sequence[str], config: Config, market: Market) -> list[str]:
+    """What a reader must know of the subjects `names`: a market or costs that differ from those of their training."""
     notes = []
     for name in names:
         folder = team_folder(name)
         if name != SCRIPTED and (folder / MANIFEST).is_file():
             manifest = read_manifest(folder)
+            kind = _kind_note(name, manifest, market)
+            notes += [kind] if kind else []
             other = other_costs(manifest.costs or config.costs, config.costs)
             if other:
                 notes.append(f"{name} was trained with other costs than it is tested with: {', '.join(other)}")

@@ -1,4 +1,4 @@
-"""The use case demo: make a market, train a team in it, and measure what the training changed."""
+"""The use case demo: make a market, train a team in it, and measure the effect of training."""
 
 from __future__ import annotations
 
@@ -9,26 +9,13 @@ from typing import Any
 
 from backend.builders.market import account_of, load_market
 from backend.config.schema import Config
-from backend.evaluation.evaluate import (
-    Measurement,
-    measure,
-    summary_record,
-    verdict,
-    write_example,
-)
-from backend.evaluation.held_out_value import SCENARIOS, value_sentence
+from backend.evaluation.answer import answer_text
+from backend.evaluation.evaluate import Measurement, summary_record, verdict, write_example
+from backend.evaluation.held_out_value import SCENARIOS
 from backend.policies.hardware import describe_hardware
 from backend.processes import Workers, started
 from backend.reporting.report import write_report
-from backend.runs.evaluation import store_value
-from backend.runs.measuring.demo_teams import (
-    ON_THE_TWIN,
-    ON_WINDOWS,
-    DemoPlace,
-    measured,
-    states_decided,
-    windows_played,
-)
+from backend.runs.measured_team import MeasuredTeam, measured_in_states, measured_on_windows, team_parts
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart
 from backend.store.records import valid_run_id
@@ -54,19 +41,19 @@ def run_demo(
     observer: Observer = SILENT,
     workers: int | None = None,
 ) -> EvaluationOutcome:
-    """Run the demo in the folder `demo` below `runs`. An unfinished demo of the same configuration goes on where it
+    """Run the demo in the folder `demo` below `runs`. An unfinished demo of the same configuration resumes where it
     stopped; the folder of a finished one is renamed to its run's id and kept.
 
     `workers` processes share the work, this one included; by default one for each core, and no more than the training
     has shards. What comes out does not depend on how many there are.
 
-    Raises `UserError` for historical data, which has no twin.
+    Raises `UserError` for recorded bars, which have no no-edge control.
     """
     config, folder = request.settings(), runs / "demo"
     if config.market.data:
         raise UserError(
-            "the demo makes its own market and that one's no-edge twin: leave market.data out, or use `cryptosentinel "
-            "train` and `evaluate` on recorded bars"
+            "the demo makes its own market and that one's no-edge control: leave market.data out, or use "
+            "`cryptosentinel train` and `evaluate` on recorded bars"
         )
     began = time.monotonic()
     market = load_market(config.market, config.costs)
@@ -90,14 +77,14 @@ def run_demo(
         ):
             try:
                 with started(min(workers or most, most)) as processes:
-                    trained, held_out, no_edge, value = _train_and_measure(
-                        config, market, opened, run, folder, observer, processes
+                    trained, measured, value, answer = _train_and_measure(
+                        config, market, opened, run, folder, observer, processes, spent - began
                     )
             finally:
                 spent += time.monotonic() - began
                 _save(folder, config, run, spent, finished=False)
-            write_example(opened, run, held_out.decisions)
-            sentence = verdict(held_out.result, no_edge.result, value="" if value is None else value_sentence(value))
+            write_example(opened, run, measured.decisions)
+            sentence = verdict(measured.result, answer="" if answer is None else answer_text(answer))
             opened.add_evaluation(
                 summary_record(
                     run,
@@ -111,57 +98,54 @@ def run_demo(
             )
         _save(folder, config, run, spent, finished=True)
         report = write_report(opened, run, folder)
-    return EvaluationOutcome(run, folder, report, config, sentence, held_out.result, no_edge.result, value=value)
+    return EvaluationOutcome(run, folder, report, config, sentence, measured.result, value=value, answer=answer)
 
 
 def _train_and_measure(
-    config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer, processes: Workers
-) -> tuple[TrainingState, Measurement, Measurement, dict[str, Any] | None]:
-    """The training, the team's measurements on held-out windows and on the no-edge twin, and what its decisions are
-    worth on held-out states."""
+    config: Config,
+    market: Market,
+    store: Store,
+    run: str,
+    folder: Path,
+    observer: Observer,
+    processes: Workers,
+    offset: float,
+) -> tuple[TrainingState, Measurement, dict[str, Any] | None, dict[str, Any] | None]:
+    """The training, the team's measurement on held-out windows, what its decisions are worth on held-out states, and
+    the answer. `offset` added to the clock is the seconds that the demo has taken."""
     observer.message(
-        f"1. A market is made: {len(market):,} bars of {market.timeframe}, {len(market.symbols)} coins. Each drifts "
-        "up, down or sideways for weeks. Nobody sees the drift; trend, funding and headlines hint at it. "
-        f"{_known_to_one_role(config)}A twin has the same noise and no drift, so that nothing can be known there. "
-        f"{_shared(processes.number)}"
+        f"1. The market: {len(market):,} bars of {market.timeframe}, {len(market.symbols)} coins. Each drifts up, down "
+        "or sideways for weeks. The drift is hidden; trend, funding and headlines hint at it. "
+        f"{_known_to_one_role(config)}{_shared(processes.number)}"
     )
     observer.message(
-        "2. Warm start: a small model learns to speak from transcripts of a scripted team. You see the tokenizer being "
-        f"made, the transcripts, and the steps of learning. {_taught(config)}"
+        f"2. Warm start: a small model learns the format from transcripts of a scripted team. {_taught(config)}"
     )
     begin(config, market, folder, observer.progress, processes)
     observer.message(
-        "3. M-GRPO. At each step you see the team's outcome, 0.5 for nothing earned and more for more, and how many "
-        f"answers are valid. {_paid(config)} 'validation' is the outcome in states that it never trains on; the best "
-        "version there is kept."
+        "3. M-GRPO. Each step shows the team's outcome score (0.5: nothing earned) and the share of valid answers. "
+        f"{_paid(config)} 'validation' is the outcome in states that training never uses; the best version there is "
+        "kept."
     )
     trained = run_rl(config, market, store, run, folder, observer.progress, observer.trained, processes)
     observer.message(
-        f"4. Trading: the trained team, the team before training and the scripted team trade the same "
-        f"{config.evaluation.windows} windows, which no step has seen. A bar is the windows that are done. On the twin "
-        "nobody should be ahead."
+        "4. Measuring, on held-out data: the trained team, the initial team and the teacher play "
+        f"{config.evaluation.windows} windows and decide in the same {config.evaluation.states:,} states. Each "
+        f"decision is scored over {SCENARIOS:,} common scenarios, so luck plays no part. The "
+        "trained team also decides in a no-edge control, where there is nothing to learn."
     )
-    place = DemoPlace(config, run, folder)
-    with measured(place) as parts:
-        episodes, twin_episodes = windows_played(place, processes, observer.progress)
-        teams = [parts.team(name) for name in ON_WINDOWS]
-        held_out = measure(config, market, teams, "held_out", store, run, observer.progress, episodes)
-        teams = [parts.team(name) for name in ON_THE_TWIN]
-        no_edge = measure(config, parts.twin, teams, "no_edge", store, run, observer.progress, twin_episodes)
-        if config.evaluation.states == 0 or market.truth is None:
-            return trained.state, held_out, no_edge, None
-        observer.message(
-            f"5. What a decision is worth: the team, its beginning and its teacher decide in the same "
-            f"{config.evaluation.states:,} held-out states with their likeliest answers, each scored over "
-            f"{SCENARIOS:,} common scenarios, so that luck plays no part. Then the report."
+    with team_parts(MeasuredTeam(config, str(folder))) as parts:
+        measured = measured_on_windows(parts, store, run, processes, observer.progress)
+        if not parts.is_simulated:
+            return trained.state, measured, None, None
+        value, _, answer = measured_in_states(
+            parts, store, run, processes, observer.progress, time.monotonic() + offset
         )
-        value = states_decided(place, processes, observer.progress)
-        store_value(store, run, value)
-    return trained.state, held_out, no_edge, value
+    return trained.state, measured, value, answer
 
 
 def _shared(processes: int) -> str:
-    """Who does the work, for a message."""
+    """How many processes do the work, for a message."""
     return "One process does the work." if processes == 1 else f"{processes} processes share the work."
 
 
@@ -176,23 +160,23 @@ def _known_to_one_role(config: Config) -> str:
 
 
 def _paid(config: Config) -> str:
-    """What the roles are paid for, and which of them learn, for a message."""
+    """What the roles are rewarded for, and which of them learn, for a message."""
     roles, frozen = roles_of(config.team.roles), config.training.freeze
     learn = ", ".join(role for role in roles if role not in frozen)
-    who = f"Only {learn} learns; the others keep what the warm start taught them." if frozen else ""
+    who = f"Only {learn} learns; the others keep what the warm start taught them." if frozen else "All roles learn."
     if config.training.stage1_steps == 0:
-        return f"The format was learned in the warm start, so each step pays for what the team earns. {who}".strip()
+        return f"The format was learned in the warm start, so each step rewards what the team earns. {who}"
     return (
-        "In stage 1 the roles practise alone; once their format is reliable a gate opens, and in stage 2 all are paid "
-        f"for what the team earns. {who}"
-    ).strip()
+        "In stage 1 the sub-agents practice alone too; once the format is reliable a gate opens, and stage 2 rewards "
+        f"what the team earns. {who}"
+    )
 
 
 _TEACHERS = {
     "expert": "follow rules that read all the evidence",
     "skip_trades": "follow rules that leave a third of their changes out at random",
-    "random_all": "follow rules that read one of trend, news and funding at random, and leave changes out and draw "
-    "orders, verdicts and whom they ask at random",
+    "random_all": "follow rules that read one of trend, news and funding at random, and draw orders, verdicts and the "
+    "roles that they consult at random",
 }
 
 
@@ -201,8 +185,8 @@ def _taught(config: Config) -> str:
     if config.training.base_model or config.training.start_from:
         return "Here the model is given, so there is none to make."
     return (
-        f"{config.nano.teacher_share:.0%} of its decisions {_TEACHERS[config.nano.teacher]}, the others are random: "
-        f"the model learns the format, and {'little' if config.nano.teacher_share < 0.5 else 'some'} of the skill."
+        f"{config.nano.teacher_share:.0%} of its decisions {_TEACHERS[config.nano.teacher]}; the others are random. "
+        f"So the model learns the format, and {'little' if config.nano.teacher_share < 0.5 else 'some'} of the skill."
     )
 
 
@@ -216,7 +200,7 @@ def _begin(config: Config, folder: Path) -> tuple[str, float]:
             run, spent = valid_run_id(before["run"]), float(before["seconds"])
             unfinished = not before["finished"] and before["config"] == config.to_dict()
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{state} cannot be read ({error}): move {folder} away to begin anew") from error
+            raise UserError(f"{state} cannot be read ({error}): move {folder} away to begin again") from error
         if unfinished:
             return run, spent
         folder.rename(folder.with_name(run))

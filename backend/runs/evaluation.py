@@ -1,4 +1,4 @@
-"""The use case evaluate: a trained team against its warm start and the baselines, on held-out windows."""
+"""The use case evaluate: a trained team against the initial team, its teacher and the baselines, on held-out data."""
 
 from __future__ import annotations
 
@@ -6,37 +6,32 @@ import time
 from pathlib import Path
 from typing import Any
 
-from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import account_of, load_market, other_costs, venue_record
 from backend.builders.teams import configured_team
 from backend.config.schema import Config
+from backend.evaluation.answer import answer_text
 from backend.evaluation.evaluate import (
     TRAINED,
-    WARM_STARTED,
     Measurement,
     held_out_windows,
-    measure,
     summary_record,
     verdict,
 )
 from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict, judged
 from backend.evaluation.gate_data import held_out_rules
-from backend.evaluation.held_out_value import (
-    greedy_teams,
-    held_out_value,
-    value_sentence,
-)
 from backend.evaluation.in_sample import IN_SAMPLE, overlaps
 from backend.models.manifest import MANIFEST, read_manifest, team_folder
 from backend.models.team_digest import team_digest
-from backend.reporting.comparison.decision_value import HELD_OUT_VALUE
+from backend.processes import started
 from backend.reporting.report import write_report
 from backend.runs.backtest import notes_on_headlines
+from backend.runs.measured_team import MeasuredTeam, measured_in_states, measured_on_windows, team_parts
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, EvaluateRequest, Observer, RunStart
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.run_record import new_run_id, recorded_run, store_at, stored_config
 from backend.store.store import Store
+from backend.training.rl_job import processes_for
 from simulator.backtest.run import Window
 from simulator.market.market import Market
 
@@ -59,20 +54,16 @@ def evaluate_team(
     market = load_market(config.market, config.costs)
     name = str(request.folder)
     digest = team_digest(team_folder(request.folder), config.training.base_model) if request.gate else ""
-    teams = [
-        configured_team(name, config).renamed(TRAINED),
-        configured_team(name, config, trained=False).renamed(WARM_STARTED),
-        scripted_team(config.team),
-    ]
+    team = configured_team(name, config).renamed(TRAINED)
     windows = held_out_windows(config, market)
     whole = Window(min(one.start for one in windows), max(one.stop for one in windows), 1)
     first, last = (int(market.open_time[bar]) + market.interval for bar in (whole.start, whole.stop))
     marked = overlaps([name], config, market, first, last, allowed=request.in_sample)
     notes += tuple(marked.values())
     marks: dict[str, Any] = {IN_SAMPLE: marked} if marked else {}
-    notes += tuple(notes_on_headlines(teams[:1], market, whole))
+    notes += tuple(notes_on_headlines([team], market, whole))
     account = account_of(config, market)
-    run, started = new_run_id("evaluate"), time.monotonic()
+    run, began = new_run_id("evaluate"), time.monotonic()
     folder = runs / run
     observer.started(RunStart(run, folder, config, market, account, notes=notes))
     with store_at(store) as opened:
@@ -80,53 +71,28 @@ def evaluate_team(
             opened, run, "evaluate", config.evaluation_seed, market.content_hash, config, team=name,
             venue=venue_record(account, market), notes=list(notes), **marks,
         ):  # fmt: skip
-            measured = measure(config, market, teams, "held_out", opened, run, observer.progress)
-            held_out = measured.result
-            no_edge = None
-            if market.truth is not None and config.market.edge and not config.market.data:
-                twin = load_market(config.market.model_copy(update={"edge": False}), config.costs)
-                no_edge = measure(config, twin, teams[:2], "no_edge", opened, run, observer.progress).result
+            value = control = answer = None
+            with started(processes_for(config)) as workers, team_parts(MeasuredTeam(config, name)) as parts:
+                measured = measured_on_windows(parts, opened, run, workers, observer.progress)
+                if parts.is_simulated:
+                    value, control, answer = measured_in_states(
+                        parts, opened, run, workers, observer.progress, time.monotonic() - began
+                    )
             folder_of_team = team_folder(request.folder)
             has_manifest = (folder_of_team / MANIFEST).is_file()
             trained_at = read_manifest(folder_of_team).costs if has_manifest else None
-            value = value_of(config, market, teams[0], teams[1], opened, run, observer)
-            sentence = verdict(
-                held_out,
-                no_edge,
-                other_costs(trained_at or config.costs, config.costs),
-                "" if value is None else value_sentence(value),
-            )
+            said = "" if answer is None else answer_text(answer)
+            sentence = verdict(measured.result, other_costs(trained_at or config.costs, config.costs), said)
             if marked:
                 sentence = f"{'. '.join(marked.values())}. {sentence}"
-            gate = _gate(request, config, market, measured, no_edge, digest, trained) if request.gate else None
+            gate = _gate(request, config, market, measured, control, digest, trained) if request.gate else None
             if gate is not None:
                 opened.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, gate.to_json()))
-            opened.add_evaluation(summary_record(run, sentence, time.monotonic() - started))
+            opened.add_evaluation(summary_record(run, sentence, time.monotonic() - began))
         report = write_report(opened, run, folder)
-    return EvaluationOutcome(run, folder, report, config, sentence, held_out, no_edge, gate=gate, value=value)
-
-
-def value_of(
-    config: Config,
-    market: Market,
-    trained: LoadedTeam,
-    warm_started: LoadedTeam,
-    store: Store,
-    run: str,
-    observer: Observer,
-) -> dict[str, Any] | None:
-    """What likeliest decisions are worth on `evaluation.states` held-out states, measured and stored; None without
-    states, or where the market's truth, and so its scenarios, is not known."""
-    if config.evaluation.states == 0 or market.truth is None:
-        return None
-    document = held_out_value(config, market, greedy_teams(config, trained, warm_started), observer.progress)
-    store_value(store, run, document)
-    return document
-
-
-def store_value(store: Store, run: str, document: dict[str, Any]) -> None:
-    """Store what decisions are worth on held-out states."""
-    store.add_evaluation(EvaluationRecord(run, HELD_OUT_VALUE, 0, document))
+    return EvaluationOutcome(
+        run, folder, report, config, sentence, measured.result, gate=gate, value=value, answer=answer
+    )
 
 
 def _gate(
@@ -134,15 +100,18 @@ def _gate(
     config: Config,
     market: Market,
     measured: Measurement,
-    no_edge: dict[str, Any] | None,
+    control: dict[str, Any] | None,
     digest: str,
     trained: RunRecord | None,
 ) -> GateVerdict:
     """The verdict on the team whose files had the digest `digest` when it was measured."""
     folder = team_folder(request.folder)
-    rules = judged(config.evaluation_seed, measured.result, no_edge, measured.decisions)
+    rules = judged(config.evaluation_seed, measured.result, control, measured.decisions)
     windows = held_out_windows(config, market)
     rules += held_out_rules(read_manifest(folder), config, market, windows, trained_here=trained is not None)
+    if control is None and market.truth is not None and config.market.edge:
+        advice = "the control was not measured: evaluate with --set evaluation.states=400 or more"
+        rules.append(GateRule("no-edge control", False, advice))
     if team_digest(folder, config.training.base_model) != digest:
         rules.append(GateRule("files", False, f"the files in {folder} changed while the team was measured"))
     return GateVerdict(str(folder), digest, market.content_hash, tuple(rules))

@@ -197,9 +197,9 @@ class TrainOutcome:
 @dataclass(frozen=True)
 class EvaluationOutcome:
     """A finished evaluation or demo: the verdict in words, and the documents behind it. The team is in `folder` after a
-    demo. `no_edge` is the measurement on the twin market in which nothing can be known; None for historical bars.
-    `page` is the path of the report, `gate` the verdict of the gate, where it was asked for; `value` what likeliest
-    decisions are worth on held-out states (`evaluation.states`), where that was measured.
+    demo. `page` is the path of the report, `gate` the verdict of the gate, where it was asked for; `value` what
+    decisions are worth on held-out states (`evaluation.states`), and `answer` the result in money
+    (`backend.evaluation.answer`), where that was measured.
     """
 
     run: str
@@ -208,9 +208,9 @@ class EvaluationOutcome:
     config: Config
     verdict: str
     held_out: dict[str, Any]
-    no_edge: dict[str, Any] | None
     gate: GateVerdict | None = None
     value: dict[str, Any] | None = None
+    answer: dict[str, Any] | None = None
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -219,17 +219,14 @@ class EvaluationOutcome:
 
     @property
     def equity(self) -> pd.DataFrame:
-        """Equity from 1 on, averaged over the held-out windows, by days since a window's start."""
+        """Equity from 1 on over the held-out windows end to end, by days traded."""
         return pd.DataFrame(self.held_out["equity"], index=pd.Index(self.held_out["equity_days"], name="days"))
 
     @property
     def differences(self) -> pd.DataFrame:
-        """Trained minus warm-started, in return a window: the mean with its 95 % interval, for each measurement."""
-        rows = {
-            label: {"mean": row["mean"], "low": row["ci95"][0], "high": row["ci95"][1]}
-            for label, row in self._differences().items()
-        }
-        return _named(rows)
+        """Trained minus initial, in return a window: the mean with its 95 % interval."""
+        row = self.held_out["difference"]
+        return _named({"Held-out windows": {"mean": row["mean"], "low": row["ci95"][0], "high": row["ci95"][1]}})
 
     def frame(self) -> pd.DataFrame:
         """The table of results, as `metrics`."""
@@ -246,11 +243,7 @@ class EvaluationOutcome:
 
     def figure(self) -> go.Figure:
         """The paired differences of the windows, their mean and its 95 % interval."""
-        return charts.difference_chart(self._differences()).plotly()
-
-    def _differences(self) -> dict[str, dict[str, Any]]:
-        measured = {"Held-out windows": self.held_out, "No-edge twin": self.no_edge}
-        return {label: document["difference"] for label, document in measured.items() if document is not None}
+        return charts.difference_chart({"Held-out windows": self.held_out["difference"]}).plotly()
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,11 @@ class WindowRequest(MarketRequest):
     decide_every: int = 0
     seed: int = 1
 
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """The teams and strategies that are played, by the names that the user gave."""
+        return ()
+
     def check(self) -> None:
         """As for every request; also the dates, and the sample where no data is named."""
         config = self.on(self.config or None)
@@ -211,6 +216,11 @@ class BacktestRequest(WindowRequest):
     variants: tuple[str, ...] = ()
     like: str = ""
     in_sample: bool = False
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """See `WindowRequest`."""
+        return self.teams
 
     def check(self) -> None:
         """As for every window; also the baselines and the names of the teams."""
@@ -286,6 +296,11 @@ class CheckRequest(WindowRequest):
     strategy: str = ""
     team: str = ""
     greedy: bool = False
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """See `WindowRequest`."""
+        return (self.team,) if self.team else ()
 
 
 @dataclass(frozen=True)

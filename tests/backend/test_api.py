@@ -96,9 +96,9 @@ def test_the_page_s_backtests_run_as_they_are_written(here: Path, capsys: pytest
 @pytest.mark.slow
 def test_the_whole_page_runs_as_it_is_written(here: Path) -> None:
     names = executed(PAGE.read_text(encoding="utf-8"), {})
-    assert "On held-out windows" in names["measured"].verdict
+    assert "decision of the trained team earns" in names["measured"].verdict
     assert (names["started"].folder / "team.json").is_file()
-    assert names["demo"].no_edge is not None
+    assert names["demo"].answer["bp"].keys() == {"trained", "initial", "teacher", "holding"}
 
 
 def test_a_training_and_its_evaluation(here: Path, nano: Path) -> None:
@@ -112,10 +112,10 @@ def test_a_training_and_its_evaluation(here: Path, nano: Path) -> None:
     with pytest.raises(UserError, match=r"no picture 'Loss'; there are .*Validation"):
         training.figure("Loss")
     measured = cs.evaluate(training.folder, baselines=["hold"])
-    assert set(measured.metrics.index) == {"trained", "warm_started", "scripted", "hold"}
-    assert list(measured.differences.index) == ["Held-out windows", "No-edge twin"]
+    assert set(measured.metrics.index) == {"trained", "warm_started", "teacher", "scripted", "hold"}
+    assert list(measured.differences.index) == ["Held-out windows"]
     assert (measured.differences["low"] <= measured.differences["mean"]).all()
-    assert measured.equity.iloc[0].tolist() == [1.0] * 4 and measured.report().is_file()
+    assert measured.equity.iloc[0].tolist() == [1.0] * 5 and measured.report().is_file()
     with pytest.raises(UserError, match="no training run"):
         cs.train(resume=measured.run)
 

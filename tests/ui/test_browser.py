@@ -134,7 +134,7 @@ def test_the_report_opens_from_a_file(browser: Browser, tmp_path: Path, width: i
         report = write_report(store, "demo-1", tmp_path)
     page, faults = watched(browser, width, report.as_uri())
     page.goto(report.as_uri())
-    expect(page.get_by_role("heading", name="M-GRPO made the team better")).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_role("heading", name="Training worked")).to_be_visible(timeout=PATIENCE)
     expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible(timeout=PATIENCE)
     assert page.locator(".js-plotly-plot").count() == 8
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page does not scroll sideways"

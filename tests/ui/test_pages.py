@@ -81,7 +81,7 @@ def test_the_table_says_what_came_of_each_run(here: Path) -> None:
     assert table["return"]["demo-1"] == pytest.approx(100 * demo["rows"]["trained"]["total_return"])
     low, high = demo["difference"]["ci95"]
     assert table["95 % interval"]["demo-1"] == f"{100 * low:+.2f} to {100 * high:+.2f}"
-    assert "better" in table["verdict"]["demo-1"]
+    assert table["verdict"]["demo-1"].startswith("Training worked")
     assert table["status"]["broken"] == "interrupted" and pd.isna(table["return"]["broken"])
     app.text_input[0].set_value("scripted SYNTHETIC").run()
     assert list(app.dataframe[0].value["run"]) == ["backtest-1"]
@@ -147,9 +147,9 @@ def test_a_training_run_shows_its_curves_and_tables(here: Path) -> None:
     app = open_page()
     assert not app.exception and not app.error
     said = words(app)
-    assert "M-GRPO made the team better" in said
-    assert len(app.get("plotly_chart")) == 2  # the difference and the equity
-    held_out, _ = (table.value for table in app.dataframe if "Return" in table.value)  # and the twin
+    assert "Training worked" in said
+    assert len(app.get("plotly_chart")) == 3  # what a decision earns, the difference and the equity
+    [held_out] = (table.value for table in app.dataframe if "Return" in table.value)
     assert held_out["Return"][list(held_out["Who"]).index("Trained team")] == pytest.approx(2.1)
     look_at(app, "How it learned")
     for text in ("Reward", "Expert score", "Validation", "Whom the manager asked"):

@@ -84,7 +84,7 @@ def test_the_terminal_and_the_page_keep_the_same_labels(here: Path, capsys: pyte
     typed("note", "one", "the first with costs")
     typed("tag", "one", "a", "--remove")
     assert labels() == RunLabels(("keep", "b"), "the first with costs")
-    for command in ((), ("show", "one")):
+    for command in (("--long",), ("show", "one")):
         assert "keep, b" in typed(*command)
     app = open_page()
     assert list(app.dataframe[0].value["tags"]) == ["keep, b"]

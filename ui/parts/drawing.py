@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from backend.reporting.blocks import Missing, Picture, ReportBlock, Table
+from backend.reporting.blocks import Missing, Picture, ReportBlock, Table, Tile
 from backend.reporting.charts import CONFIG, in_dark
 from backend.reporting.drawing.figure import PlainFigure
 from backend.reporting.labels import ABSENT, NumberKind
@@ -53,6 +53,15 @@ def draw_blocks(blocks: Sequence[ReportBlock], key: str = "") -> None:
                 _draw_table(block)
         else:
             _draw_table(block)
+
+
+def draw_tiles(tiles: Sequence[Tile]) -> None:
+    """Cards side by side; nothing without any."""
+    if not tiles:
+        return
+    for column, tile in zip(st.columns(len(tiles)), tiles, strict=True):
+        column.metric(tile.label, "–" if tile.value == ABSENT else tile.value)  # the note says why
+        column.caption(escape_markdown(tile.note))
 
 
 def show_table(frame: pd.DataFrame, **options: Any) -> None:

@@ -20,7 +20,7 @@ from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown, mistakes_explained, open_store
 from ui.parts.decision import draw_lines
-from ui.parts.drawing import draw_blocks, show_table
+from ui.parts.drawing import draw_blocks, draw_tiles, show_table
 
 _LOOK_SECONDS = 1.0
 _CHECKSUM = 12  # characters of a checksum that tell versions apart
@@ -32,6 +32,7 @@ def show_training(page: RunPage) -> None:
         _follow_training(page.run.run)
         return
     st.subheader(escape_markdown(page.summary.opening))
+    draw_tiles(page.tiles)
     _parts(page, ended=True)
 
 

@@ -9,7 +9,6 @@ import streamlit as st
 from backend.reporting.backtest_sections import SECTIONS
 from backend.reporting.blocks import ReportBlock
 from backend.reporting.decision.behaviour import TITLE as BEHAVIOUR
-from backend.reporting.labels import ABSENT
 from backend.reporting.run_page import RunPage, WindowPage
 from backend.store.records import PAPER
 from cryptosentinel.protocol.untrusted import visible, visible_values
@@ -18,7 +17,7 @@ from ui.parts.again import offer_again
 from ui.parts.candles import show_candles
 from ui.parts.decision import choose_decision, part_key
 from ui.parts.download import offer_downloads
-from ui.parts.drawing import choose_span, draw_blocks
+from ui.parts.drawing import choose_span, draw_blocks, draw_tiles
 from ui.parts.training import show_training
 
 
@@ -73,14 +72,13 @@ def _result(page: RunPage, blocks: Sequence[ReportBlock]) -> None:
 
 def _window(window: WindowPage) -> None:
     st.markdown(f"**{escape_markdown(window.result.sentence)}**")
+    st.caption(escape_markdown(window.result.where))
     if window.absent_bars:
         st.warning(
             f"The data lacks {window.absent_bars} bars of this period. Nothing was filled in: orders waited, and "
             "positions kept their last price."
         )
-    for column, tile in zip(st.columns(5), window.tiles, strict=True):
-        column.metric(tile.label, "–" if tile.value == ABSENT else tile.value)  # the note says why
-        column.caption(escape_markdown(tile.note))
+    draw_tiles(window.tiles)
     against = ["Against one another"] if len(window.result.subjects) > 1 else []
     behaviour = [BEHAVIOUR] if window.result.decisions else []
     parts = [*against, *SECTIONS, "Candles", "Decisions", *behaviour]

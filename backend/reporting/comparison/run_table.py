@@ -12,6 +12,7 @@ from backend.reporting.labels import listed, title_of
 from backend.store.errors import StoreError
 from backend.store.records import RunRecord
 from backend.store.store import Store
+from simulator.market.timeframes import format_time
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class RunRow:
     difference: float | None = None
     interval: tuple[float, float] | None = None
     verdict: str = ""
+    window: str = ""  # from when to when, or the number of windows or states
+    bp: tuple[float, float] | None = None  # what a decision of a measured team earns, and more than holding
 
     def mentions(self, words: str) -> bool:
         """Whether each of the words is somewhere in the row."""
@@ -48,8 +51,9 @@ class RunRow:
         return all(word in said for word in words.casefold().split())
 
 
-def run_row(store: Store, run: RunRecord) -> RunRow:
-    """The row of a run, for which little of its records is read. Raises `StoreError` where the store fails."""
+def run_row(store: Store, run: RunRecord, *, intervals: bool = True) -> RunRow:
+    """The row of a run, for which little of its records is read; without `intervals`, which take time, there is no
+    verdict on a backtest. Raises `StoreError` where the store fails."""
     teams = _teams(run)
     found: dict[str, Any] = {}
     try:
@@ -57,7 +61,7 @@ def run_row(store: Store, run: RunRecord) -> RunRow:
             results = [one.result for one in store.evaluations(run.run) if one.name == run.kind]
             found = row_of_result(run.kind, results[0]) if results else {}
         else:
-            found = _of_backtest(store, run.run, teams[0]) if teams else _of_evaluation(store, run.run)
+            found = _of_backtest(store, run.run, teams[0], intervals) if teams else _of_evaluation(store, run.run)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError):
         found = {"verdict": "its records cannot be read"}
     except StoreError as error:
@@ -90,7 +94,7 @@ def _teams(run: RunRecord) -> list[str]:
     return [str(name) for name in stated] if isinstance(stated, list) else []
 
 
-def _of_backtest(store: Store, run: str, main: str) -> dict[str, Any]:
+def _of_backtest(store: Store, run: str, main: str, intervals: bool) -> dict[str, Any]:
     documents = {
         record.name: BacktestDocument.from_json(record.result, f"backtest {record.name} in run {run}")
         for name in dict.fromkeys((main, "hold"))
@@ -102,17 +106,20 @@ def _of_backtest(store: Store, run: str, main: str) -> dict[str, Any]:
     if main == "hold":
         hold = None
     against = None if hold is None else own.total_return - hold.total_return
+    first, last = (format_time(time)[:10] for time in (own.times[0], own.times[-1]))
+    plain = {"total_return": own.total_return, "difference": against, "window": f"{first} to {last}"}
+    if not intervals:
+        return plain
     sure = evidence_of(own, hold, 1)  # what is read of it does not depend on the number of trials
     lead = None if sure.intervals is None else sure.intervals.against
     held = 1.0 if hold is None else 1.0 + hold.total_return
     seen_ahead = "" if own.lookahead is None else own.lookahead.text
     return {
-        "total_return": own.total_return,
+        **plain,
         "sharpe": own.metrics.get("sharpe"),
         "certainty": own.metrics.get("probabilistic_sharpe"),
         "max_drawdown": own.metrics.get("max_drawdown"),
         "costs": sum(own.costs.values()) / own.equity[0],
-        "difference": against,
         "interval": None if lead is None else (held * lead.low, held * lead.high),
         "verdict": f"{sure.verdict} {seen_ahead}".strip(),
     }
@@ -125,7 +132,12 @@ def _of_evaluation(store: Store, run: str) -> dict[str, Any]:
     own = rows.get("trained") or {}
     difference = held_out.get("difference") or {}
     low, high = difference.get("ci95") or (None, None)
+    answer, value = newest.get("answer"), newest.get("held_out_value")
+    where = f"{held_out['windows']} held-out windows" if held_out.get("windows") else ""
     return {
+        "teams": title_of("trained") if own else "",
+        "window": f"{value['states']} held-out states" if value else where,
+        "bp": None if answer is None else (float(answer["bp"]["trained"]), float(answer["minus_holding"][0])),
         "total_return": own.get("total_return"),
         "sharpe": own.get("sharpe"),
         "max_drawdown": own.get("max_drawdown"),

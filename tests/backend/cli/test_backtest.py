@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 import typer
 
+from backend.builders.market import load_market
 from backend.cli import main as cli
 from backend.cli.parts.lazy import commands_below
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.models.manifest import TeamManifest, TrainedSpan, write_manifest
-from backend.runs.backtest import backtest_teams, notes_on, settings_for, subject_of
+from backend.runs.backtest import backtest_teams, market_settings, notes_on, settings_for, subject_of
 from backend.runs.requests import BacktestRequest
 from backend.store.store import Store
 from simulator.data.archive import write_market
@@ -29,6 +30,7 @@ from simulator.synthetic.generator import generate
 from tests.command_line import Run, program
 
 FINE = generate(SyntheticConfig(bars=1000, seed=5, symbols=("AAAUSDT", "BBBUSDT"), timeframe="1h"))
+ROOT = Path(__file__).resolve().parents[3]
 RECORDED = Path(__file__).parents[4] / "shared" / "market-data" / "binance"
 OWN = """
 class Buys:
@@ -136,7 +138,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "store check": ("--store", "--runs"),
     "store backup": ("TARGET", "--store"),
     "store compact": ("--store",),
-    "runs": ("show", "replay", "compare", "trials", "export", "import", "delete", "--store"),
+    "runs": ("show", "replay", "compare", "trials", "export", "import", "delete", "--store", "--long"),
     "runs replay": ("RUN", "--decision", "--answer", "--observe", "--backtest", "--team", "--rules", "--store"),
     "runs compare": ("RUN", "--team", "--store"),
     "runs trials": ("--export", "--import", "--store"),
@@ -382,8 +384,8 @@ def test_a_team_tested_at_other_costs_than_it_was_trained_at_is_noted(command: R
     manifest = TeamManifest.of(trained, base="nano", adapters=None, trained_on=(span,))
     write_manifest(tmp_path / "team", manifest)
     names = ["scripted", "hold", "team"]
-    assert notes_on(names, load_config("demo")) == []
-    [note] = notes_on(names, load_config(load_config("demo"), ["costs.taker_fee=0.001"]))
+    assert notes_on(names, load_config("demo"), FINE) == []
+    [note] = notes_on(names, load_config(load_config("demo"), ["costs.taker_fee=0.001"]), FINE)
     assert note == "team was trained with other costs than it is tested with: taker_fee 0.001 instead of 0.0005"
 
 
@@ -392,3 +394,42 @@ def test_a_name_is_a_strategy_before_it_is_a_folder(command: Run, tmp_path: Path
     assert subject_of("hold", load_config("demo")).name == "hold"
     with pytest.raises(UserError, match="no team 'hold'"):
         subject_of("hold/", load_config("demo"))
+
+
+def _write_team(folder: Path, config: Config) -> None:
+    """A team that was trained in the generated market of `config`."""
+    span = TrainedSpan(
+        data_hash="", first=0, until=1, origin="generated", shares=(0.6, 0.2), costs=config.costs, market=config.market
+    )
+    write_manifest(folder, TeamManifest.of(config, base="nano", adapters=None, trained_on=(span,)))
+
+
+def test_a_team_plays_its_own_world_unless_it_is_given_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    world = load_config("demo", ["market.bars=1200", "costs.taker_fee=0.001"])
+    (tmp_path / "team").mkdir()
+    _write_team(tmp_path / "team", world)
+    own = market_settings(BacktestRequest(teams=("ema_cross", "team")))
+    assert (own.market, own.costs, own.team) == (world.market, world.costs, world.team)
+    generated = market_settings(BacktestRequest(teams=("ema_cross",), config="demo"))
+    assert generated.market == load_config("demo").market
+    for request in (
+        BacktestRequest(teams=("ema_cross",)),
+        BacktestRequest(teams=("team",), data=ROOT / "data" / "synthetic"),
+    ):
+        assert market_settings(request).market.data.endswith("data/synthetic")
+
+
+def test_a_team_on_another_kind_of_market_gets_a_line_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "team").mkdir()
+    (tmp_path / "trend").mkdir()
+    _write_team(tmp_path / "team", load_config("demo"))
+    _write_team(tmp_path / "trend", load_config("quick"))
+    market = load_market(load_config("quick", ["market.bars=600"]).market, Config().costs)
+    [note] = notes_on([str(tmp_path / "team"), str(tmp_path / "trend")], load_config("quick"), market)
+    assert note.startswith(f"{tmp_path / 'team'} was trained on an invented market in which each role knows")
+    assert note.endswith("is played on an invented market of trends, which it has not learned")
+    private = load_market(load_config("demo", ["market.bars=600"]).market, Config().costs)
+    assert notes_on([str(tmp_path / "team")], load_config("demo"), private) == []
+    [note] = notes_on([str(tmp_path / "trend")], load_config("quick"), replace(market, truth=None))
+    assert note.endswith("is played on recorded bars, which it has not learned")

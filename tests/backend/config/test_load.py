@@ -131,7 +131,7 @@ def test_an_override_reaches_a_role() -> None:
         ("training.seed=true", "training.seed = true is not allowed: expected integer"),
         ("training.seed='1'", 'training.seed = "1" is not allowed: expected integer'),
         ("training.seed=2001-01-01", 'training.seed = "2001-01-01" is not allowed: expected integer'),
-        ("training.seed.x=1", "with 'training.seed.x=1': training.seed = {\"x\": 1} is not allowed: expected integer"),
+        ("sft.seed.x=1", "with 'sft.seed.x=1': sft.seed = {\"x\": 1} is not allowed: expected integer"),
         ("training.stage1_steps.x=1", "override 'training.stage1_steps.x=1': 'stage1_steps' is not a section"),
         ("training.kl=nan", "training.kl = NaN is not allowed: expected number"),
         ("costs.cash=inf", "costs.cash = Infinity is not allowed: expected number, above 0.0"),
@@ -187,9 +187,9 @@ def test_a_file_that_is_no_config_is_named(tmp_path: Path) -> None:
     for name in ("bad.toml", "binary.toml"):
         with pytest.raises(ConfigError, match=rf"{name}: this is not valid TOML"):
             load_config(tmp_path / name)
-    with pytest.raises(ConfigError, match=r"absent\.toml: no such config file; presets are co_training, demo"):
+    with pytest.raises(ConfigError, match=r"absent\.toml: no such config file; presets are demo"):
         load_config(tmp_path / "absent.toml")
-    with pytest.raises(ConfigError, match=r"no preset 'dmeo' \(did you mean 'demo'\?\); presets are co_training, demo"):
+    with pytest.raises(ConfigError, match=r"no preset 'dmeo' \(did you mean 'demo'\?\); presets are demo"):
         load_config("dmeo")
     with pytest.raises(ConfigError, match="no preset ''"):
         load_config("")

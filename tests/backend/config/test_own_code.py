@@ -41,7 +41,9 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config_with(setting: str) -> Config:
-    return load_config("demo", [f"training.tail_weight={Config().training.tail_weight}", setting])
+    default = Config().training  # what the preset rewards besides is of the shipped scores
+    shipped = [f"training.{key}={getattr(default, key)}" for key in ("tail_weight", "advice_weight", "verdict_weight")]
+    return load_config("demo", [*shipped, setting])
 
 
 FIELDS: dict[str, Callable[[str], object]] = {

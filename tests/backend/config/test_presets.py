@@ -13,7 +13,7 @@ from backend.training.memory_estimate import GIB, Estimate, MemoryPlan, estimate
 from cryptosentinel.agents.registry import ROLES
 
 REAL = {"qwen3_4b": "Qwen3-4B"}
-PRESETS = {"demo", "quick", "co_training", "recorded", "recorded_training", "smollm2", "qwen3_4b", "thinking"}
+PRESETS = {"demo", "quick", "recorded", "recorded_training", "smollm2", "qwen3_4b", "thinking"}
 
 
 def test_these_presets_ship() -> None:

@@ -27,7 +27,7 @@ def test_any_settings_come_back(table: dict[str, Any]) -> None:
     assert tomllib.loads(as_toml(table)) == table
 
 
-@pytest.mark.parametrize("preset", ["demo", "recorded", "co_training"])
+@pytest.mark.parametrize("preset", ["demo", "recorded"])
 def test_a_configuration_comes_back(preset: str, tmp_path: Path) -> None:
     config = load_config(preset)
     path = tmp_path / "saved.toml"

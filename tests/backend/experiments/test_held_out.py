@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from backend.builders.market import load_market
-from backend.config.load import load_config
 from backend.evaluation.held_out_value import SCENARIOS, held_out_states
 from backend.experiments.cells import check_arms, experiment_cells
 from backend.experiments.controls import CONTROLS, TRAINED_HERE
@@ -135,15 +134,16 @@ def test_where_it_makes_no_sense_it_is_refused(plan_file: Write, change: tuple[s
     assert "\n" not in str(refused.value)
 
 
-def test_a_control_without_a_role_can_be_trained_where_the_preset_freezes_that_role(plan_file: Write) -> None:
-    frozen = load_config("demo").training.freeze
-    assert frozen  # else this shows nothing
+def test_a_control_without_a_role_can_be_trained_where_the_settings_freeze_that_role(plan_file: Write) -> None:
+    frozen = {"market_analyst", "risk_analyst", "trader"}
+    settings_of_all = f'market.bars=1500", "training.freeze={",".join(sorted(frozen))}'
     for name, control in CONTROLS.items():
         if control.left_out:
-            path = plan_file(('control = "teacher"', f'control = "{name}"'), text=TEAMS)
+            change = ('control = "teacher"', f'control = "{name}"')
+            path = plan_file(change, ("market.bars=1500", settings_of_all), text=TEAMS)
             experiment = read_experiment(path)
             settings = experiment.settings(experiment.plan.arm("teacher"), 1, "as_is")
-            assert set(settings.training.freeze) == set(frozen) - set(control.left_out)
+            assert set(settings.training.freeze) == frozen - set(control.left_out)
             check_trainable(settings)
 
 

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SESSION, STOPPED = "paper-trained", 22
 SMALL_GATE = (
     "market.coins=1", "market.bars=1200", "evaluation.windows=2", "evaluation.decisions_per_window=2",
+    "evaluation.states=8",
 )  # fmt: skip
 SMALL_TRAINING = (
     "training.stage1_steps=1", "training.stage1_max_steps=1", "training.stage2_steps=1", "training.queries_per_step=2",

@@ -41,7 +41,13 @@ def test_a_row_has_what_the_run_came_to(tmp_path: Path) -> None:
         assert row.interval is not None and row.difference is not None
         assert row.interval == pytest.approx((held * intervals.against.low, held * intervals.against.high))
         assert row.interval[0] < 0.0 < row.interval[1] and row.interval[0] < row.difference < row.interval[1]
-        assert "not proven" in row.verdict and row.verdict in window.sentence
+        assert row.verdict == "Not proven better." and window.title.endswith(row.verdict)
+        assert row.window == "2020-01-31 to 2020-03-01"
+        add_demo_run(store, "d")
+        measured = run_row(store, store.run("d"))
+        assert (measured.window, measured.bp) == ("1000 held-out states", (31.0, 30.0))
+        bare = run_row(store, store.run("one"), intervals=False)
+        assert (bare.total_return, bare.difference, bare.verdict) == (row.total_return, row.difference, "")
         assert store.backtests("one", "nobody") == []
         assert row.mentions("SCRIPTED one") and not row.mentions("scripted two")
         store.finish_run("one", "failed", "the disk is full")

@@ -64,7 +64,7 @@ def test_a_model_that_was_not_trained_trades_and_its_inference_is_a_line_of_the_
     assert f"leaves a return of {100 * left:+.2f} %" in played.out
     [report] = (tmp_path / "runs").glob("backtest-*/report.html")
     page = report.read_text()
-    assert "What inference cost" in page and "Inference took another" in page and "less what inference cost" in page
+    assert "What inference cost" in page and "Inference took another" in page and "after the cost of its model" in page
 
 
 @pytest.mark.parametrize(

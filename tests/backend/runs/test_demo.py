@@ -59,5 +59,6 @@ def test_a_demo_is_the_same_however_many_processes_share_it(tmp_path: Path) -> N
         outcome = run_demo(request, "mem://", folder, workers=workers)
         metrics = (folder / "demo" / "metrics.jsonl").read_text()
         weights = {path.name: path.read_bytes() for path in (folder / "demo" / "nano").glob("*.safetensors")}
-        outcomes.append((outcome.held_out, outcome.no_edge, outcome.value, metrics, weights))
+        assert outcome.answer is not None
+        outcomes.append((outcome.held_out, outcome.answer["bp"], outcome.value, metrics, weights))
     assert outcomes[0] == outcomes[1]

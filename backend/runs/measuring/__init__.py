@@ -1,1 +1,0 @@
-"""Measurements of a run, cut into pieces of work that several processes share."""
