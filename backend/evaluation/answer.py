@@ -124,7 +124,7 @@ def _learned(answer: Mapping[str, Any]) -> str:
     shown = shares["teacher"]
     beyond = shown is not None and (shares["trained"] - shown) * changes[role] > LEAST_CHANGE * abs(changes[role])
     before, after = (f"{100 * shares[name]:.0f} %" for name in ("initial", "trained"))
-    return f"It learned {what} ({before} of cases → {after}){', which no example showed it' if beyond else ''}."
+    return f"It learned {what} ({before} of cases → {after}){', beyond what its teacher does' if beyond else ''}."
 
 
 def _caveat(answer: Mapping[str, Any]) -> str:

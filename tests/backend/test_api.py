@@ -112,10 +112,10 @@ def test_a_training_and_its_evaluation(here: Path, nano: Path) -> None:
     with pytest.raises(UserError, match=r"no picture 'Loss'; there are .*Validation"):
         training.figure("Loss")
     measured = cs.evaluate(training.folder, baselines=["hold"])
-    assert set(measured.metrics.index) == {"trained", "warm_started", "teacher", "scripted", "hold"}
+    assert set(measured.metrics.index) == {"trained", "warm_started", "scripted", "hold"}
     assert list(measured.differences.index) == ["Held-out windows"]
     assert (measured.differences["low"] <= measured.differences["mean"]).all()
-    assert measured.equity.iloc[0].tolist() == [1.0] * 5 and measured.report().is_file()
+    assert measured.equity.iloc[0].tolist() == [1.0] * 4 and measured.report().is_file()
     with pytest.raises(UserError, match="no training run"):
         cs.train(resume=measured.run)
 

@@ -131,7 +131,7 @@ def test_an_override_reaches_a_role() -> None:
         ("training.seed=true", "training.seed = true is not allowed: expected integer"),
         ("training.seed='1'", 'training.seed = "1" is not allowed: expected integer'),
         ("training.seed=2001-01-01", 'training.seed = "2001-01-01" is not allowed: expected integer'),
-        ("sft.seed.x=1", "with 'sft.seed.x=1': sft.seed = {\"x\": 1} is not allowed: expected integer"),
+        ("sft.steps.x=1", "with 'sft.steps.x=1': sft.steps = {\"x\": 1} is not allowed: expected integer"),
         ("training.stage1_steps.x=1", "override 'training.stage1_steps.x=1': 'stage1_steps' is not a section"),
         ("training.kl=nan", "training.kl = NaN is not allowed: expected number"),
         ("costs.cash=inf", "costs.cash = Infinity is not allowed: expected number, above 0.0"),

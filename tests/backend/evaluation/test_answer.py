@@ -22,8 +22,8 @@ def test_the_answer_is_the_figures_in_basis_points() -> None:
         "Its teacher earns +21, doing nothing +1."
     )
     assert answer["learned"] == (
-        "It learned not to trade at the market while the spread is wide (82 % of cases → 3 %), which no example showed "
-        "it."
+        "It learned not to trade at the market while the spread is wide (82 % of cases → 3 %), beyond what its "
+        "teacher does."
     )
     assert answer["caveat"] == "Where there is nothing to learn, it gains nothing."
     assert answer["bp"] == {"trained": 31.0, "initial": 11.0, "teacher": 21.0, "holding": 1.0}

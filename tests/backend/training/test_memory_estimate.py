@@ -391,7 +391,7 @@ def test_a_plan_follows_its_configuration() -> None:
     shape = Shape.of(qwen3_config("Qwen3-0.6B"))
     base = ["training.base_model=Qwen3-0.6B", "team.max_tokens=256"]
     plan = plan_of(load_config("demo", base), shape)
-    assert plan.rows == 128 and plan.rank == 16 and plan.engine == "local" and not plan.entropy
+    assert plan.rows == 128 and plan.rank == 16 and plan.engine == "local" and plan.entropy
     assert plan.context == 1600 + 7 * 406
     short = plan_of(load_config("demo", [*base, "engine.context_tokens=2000", "training.entropy=0.01"]), shape)
     assert short.context == 2000 and short.entropy
