@@ -14,11 +14,12 @@ import numpy as np
 
 from backend.decisions.backtest_document import BacktestDocument, read_backtests
 from backend.evaluation.in_sample import marks_of
-from backend.statistics.bootstrap import Interval, window_intervals
+from backend.statistics.bootstrap import Interval, varies, window_intervals
 from backend.statistics.selection import holm
 from backend.statistics.sharpe_tests import sharpe_difference_test
 from backend.store.records import RunRecord
 from backend.store.store import Store
+from simulator.arrays import FloatArray
 from simulator.backtest import metrics
 from simulator.errors import UserError
 from simulator.market.timeframes import YEAR_MS, format_time
@@ -100,21 +101,41 @@ def paired_differences(compared: Sequence[ComparedResult], seed: int = 0) -> lis
     rows = []
     for other in others:
         returns = metrics.returns_of(np.asarray(other.result.equity))
-        wealth = window_intervals(returns, per_year, base, samples=_SAMPLES, seed=seed).against
-        assert wealth is not None
-        rows.append((other, wealth, sharpe_difference_test(returns, base, samples=_SAMPLES, seed=seed)))
-    adjusted = holm([test.p_value for _, _, test in rows]).tolist()
+        rows.append((other, _lead(returns, base, per_year, seed), _p_value(returns, base, seed)))
+    adjusted = holm([p_value for _, _, p_value in rows]).tolist()
     return [
         PairedDifference(
             other,
             first,
             wealth,
             other.result.metrics.get("sharpe", 0.0) - first.result.metrics.get("sharpe", 0.0),
-            test.p_value,
+            p_value,
             strict,
         )
-        for (other, wealth, test), strict in zip(rows, adjusted, strict=True)
+        for (other, wealth, p_value), strict in zip(rows, adjusted, strict=True)
     ]  # fmt: skip
+
+
+def _lead(returns: FloatArray, base: FloatArray, per_year: float, seed: int) -> Interval:
+    """The final wealth of `returns` over that of `base`, less 1. What never trades does not vary, so its lead is the
+    other's turned round."""
+    if varies(returns):
+        lead = window_intervals(returns, per_year, base, samples=_SAMPLES, seed=seed).against
+        assert lead is not None
+        return lead
+    if not varies(base):
+        ratio = float(np.expm1(np.log1p(returns).sum() - np.log1p(base).sum()))
+        return Interval(ratio, ratio, ratio)
+    lag = window_intervals(base, per_year, returns, samples=_SAMPLES, seed=seed).against
+    assert lag is not None
+    return Interval(*(1.0 / (1.0 + end) - 1.0 for end in (lag.value, lag.high, lag.low)))
+
+
+def _p_value(returns: FloatArray, base: FloatArray, seed: int) -> float:
+    """Of no difference in the Sharpe ratios; 1 where one of them is not defined, since nothing is shown then."""
+    if not (varies(returns) and varies(base)):
+        return 1.0
+    return sharpe_difference_test(returns, base, samples=_SAMPLES, seed=seed).p_value
 
 
 def marks_within(compared: Sequence[ComparedResult]) -> list[str]:

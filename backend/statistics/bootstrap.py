@@ -59,6 +59,11 @@ class WindowIntervals:
     against: Interval | None = None
 
 
+def varies(returns: FloatArray) -> bool:
+    """Whether the returns (n,) differ from each other by more than rounding."""
+    return float(returns.std()) > 1e-12 * max(1.0, float(np.abs(returns).max()))
+
+
 def window_intervals(
     returns: FloatArray,
     per_year: float,
@@ -86,8 +91,7 @@ def window_intervals(
         raise DataError("an interval needs an account whose value is always known")
     if any(float(one.min()) <= -1.0 for one in curves):
         raise DataError("an interval needs an account that was not ruined")
-    spread = float(returns.std())
-    if spread <= 1e-12 * max(1.0, float(np.abs(returns).max())):
+    if not varies(returns):
         raise DataError("an interval needs returns that vary")
     logs = np.log1p(returns)
     gains = np.zeros(len(logs)) if against is None else logs - np.log1p(against)

@@ -15,6 +15,7 @@ from backend.statistics.bootstrap import (
     FEWEST_RETURNS_FOR_INTERVAL,
     optimal_block,
     require_returns,
+    varies,
 )
 from simulator.arrays import FloatArray, IntArray
 from simulator.errors import DataError
@@ -58,10 +59,9 @@ def sharpe_difference_test(
     """
     require_returns(len(ours), FEWEST_RETURNS_FOR_INTERVAL, "a test of two Sharpe ratios")
     both = np.stack([ours, theirs])
-    spread = both.std(axis=1)
-    if (spread <= 1e-12 * np.maximum(1.0, np.abs(both).max(axis=1))).any():
+    if not (varies(ours) and varies(theirs)):
         raise DataError("a test of two Sharpe ratios needs returns that vary")
-    means = both.mean(axis=1)
+    means, spread = both.mean(axis=1), both.std(axis=1)
     ratios = means / spread
     scores = (both - means[:, None]) / spread[:, None]
     influence = scores - ratios[:, None] / 2.0 * (scores * scores - 1.0)

@@ -38,6 +38,20 @@ def test_the_difference_is_that_of_the_stored_curves(store: Store) -> None:
     assert same.wealth == (0.0, 0.0, 0.0) and same.p_value == 1.0
 
 
+def test_what_never_trades_is_compared_as_well(store: Store) -> None:
+    """Its curve does not vary: its lead is the other's turned round, and of its Sharpe ratio nothing is shown."""
+    team = compared_result(store, "two")
+    first = team.result.equity[0]
+    idle = replace(team, result=team.result.model_copy(update={"equity": [first] * len(team.result.equity)}))
+    [ahead], [behind] = paired_differences([idle, team]), paired_differences([team, idle])
+    assert behind.wealth.value == pytest.approx(1.0 / (1.0 + ahead.wealth.value) - 1.0)
+    assert behind.wealth.low == pytest.approx(1.0 / (1.0 + ahead.wealth.high) - 1.0)
+    assert behind.wealth.low < behind.wealth.value < behind.wealth.high
+    assert ahead.p_value == behind.p_value == 1.0
+    [same] = paired_differences([idle, idle])
+    assert same.wealth == (0.0, 0.0, 0.0)
+
+
 def test_several_comparisons_are_corrected_for(store: Store) -> None:
     hold, team = compared_result(store, "one", "hold"), compared_result(store, "two")
     alone, many = paired_differences([hold, team]), paired_differences([hold, team, team, team])
