@@ -53,7 +53,7 @@ def bars_at(data: str | Path, runs: Path) -> tuple[Path, str]:
     if kept.is_dir():
         return kept, f"{path} was imported before, into {kept}"
     try:
-        import_into(path, kept, whole=True)  # of several venues whatever reads it says that one must be named
+        import_into(path, kept, whole=True)  # where it has several venues, the reader asks for one
     except DataError as error:
         raise DataError(f"{error}. `cryptosentinel data import {path} --out data` takes such options") from error
     return kept, f"{path} was imported into {kept}; `cryptosentinel data import` has options for other files"

@@ -21,7 +21,7 @@ GATE_RECORD = "gate"  # name of the record
 _LEVEL = 0.95
 OWN_BEGINNING = "warm_started"  # the team as its training began
 RIVALS = (OWN_BEGINNING, "flat")  # whom a team must beat: itself untrained, and doing nothing
-LEAST_WINDOWS = 12  # with fewer an interval of means says little: its own width is not known
+LEAST_WINDOWS = 12  # with fewer, the width of an interval of means is itself uncertain
 # What the guard does only when a loss limit is passed, or when it fails itself.
 _ENDS_TRADING = frozenset({"max_drawdown", "daily_loss", "guard_error"})
 

@@ -91,7 +91,7 @@ class JobQueue:
 
     def cancel(self, name: str) -> Job:
         """Cancel a job: one that waits does not begin, and one that runs is told to end, as by Ctrl-C. A second call
-        ends it at once. Raises `UserError` where there is no such job, or it has ended: then nothing is signaled."""
+        ends it at once. Raises `UserError` where there is no such job, or it has ended; no signal is sent then."""
         job = self.job(name)
         if not job.active:
             raise UserError(f"job {name} cannot be cancelled, it is {job.status}. {job.message}".rstrip(" ."))

@@ -161,7 +161,7 @@ class StreamingRecorder(Recorder):
                 return
             try:
                 answer = self._store(key, asked.result())  # it is paid, whether or not somebody still waits
-            except BaseException as error:  # noqa: BLE001  # it goes to whoever waits
+            except BaseException as error:  # noqa: BLE001  # the caller's future raises it
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)
             else:

@@ -39,7 +39,7 @@ _LOOK_SECONDS = 1.0
 
 def _page() -> None:
     st.title("Paper")
-    st.caption("Teams and strategies that trade on data that goes on, with the simulator's exchange. No real money.")
+    st.caption("Teams and strategies on live or recorded data, filled by the simulator. No real money.")
     names = session_folders(RUNS)
     with st.expander("Start a session", expanded=not names, icon=":material/play_arrow:"), mistakes_explained():
         _ask()

@@ -1,4 +1,4 @@
-"""`cryptosentinel paper`: sessions of a team or strategy on data that goes on."""
+"""`cryptosentinel paper`: sessions of a team or strategy on live or recorded data."""
 
 from __future__ import annotations
 
