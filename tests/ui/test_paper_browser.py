@@ -16,8 +16,6 @@ from backend.paper.switch import KILL_FILE, process_of
 from tests.ui.browsing import PATIENCE, ROOT, needs_chromium, served, watched
 
 SESSION = "paper-watched"
-
-SESSION = "paper-watched"
 pytestmark = [pytest.mark.slow, needs_chromium]
 
 
@@ -33,7 +31,7 @@ def test_a_session_is_watched_and_killed_from_the_page(browser: Browser, tmp_pat
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=tmp_path, env=environment)
     session, folder = SESSION, tmp_path / "runs" / SESSION
-    begun = time.monotonic() + PATIENCE / 100
+    begun = time.monotonic() + PATIENCE / 1000
     while process_of(folder) is None and time.monotonic() < begun:
         time.sleep(0.2)
     with served(tmp_path) as url:
