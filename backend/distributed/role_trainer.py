@@ -83,7 +83,7 @@ class RoleTrainerService:
         """Raise `RunFailed` for conversations with weights that this role did not publish for the step."""
         [record] = self._store.published(self._run, step, self.role)
         calls = [call for group in data.everyone for one in group for call in one.subs]
-        foreign = {version for call in calls for version in call.all_versions} - {record.version}
+        foreign = {call.policy_version for call in calls} - {record.version}
         if foreign:
             raise RunFailed(
                 f"step {step} holds conversations of {self.role} with weights {min(foreign)}, which its trainer did "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from cryptosentinel.llm.chat_format import ChatFormat
@@ -18,45 +18,38 @@ Span = tuple[int, int]  # first token and the one behind the last
 
 @dataclass(frozen=True)
 class Branch:
-    """A conversation as a model read and continued it: `ids`, `mask` and `logps` of equal length, as `Transcript` has
-    them.
+    """A conversation as a model read and continued it.
 
-    `thoughts` are the places of the thoughts in it that are not in an earlier branch, `forced` those of the tokens by
-    which the engine closed one. `versions` are as `Transcript` has them.
+    `ids`, `mask`, `logps` have equal length; `mask` is True where the model sampled the token and `logps` is 0
+    elsewhere. `forced` are the places of the tokens by which the engine closed a thought that is not in an earlier
+    branch.
     """
 
     ids: tuple[int, ...]
     mask: tuple[bool, ...]
     logps: tuple[float, ...]
-    thoughts: tuple[Span, ...] = ()
     forced: tuple[Span, ...] = ()
-    versions: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Transcript:
     """One finished conversation of one role.
 
-    `ids`, `mask`, `logps` have equal length; `mask` is True where the model sampled the token and `logps` is 0
-    elsewhere. `ordinal` counts the calls of this role within the decision. `brief` is what the caller asked with. A
-    conversation that is not `valid` has a `reason` and no `answer`. `dropped` counts the tool results that were taken
-    out to make room; what was sampled before that was sampled from a longer conversation, so its `mask` is False.
-    `usage` and `cost` (quote currency) are what its requests took. `tools` are the schemas that its system turn lists.
+    `ordinal` counts the calls of this role within the decision, and `policy_version` are the weights that sampled it.
+    `brief` is what the caller asked with. A conversation that is not `valid` has a `reason` and no `answer`. `dropped`
+    counts the tool results that were taken out to make room; what was sampled before that was sampled from a longer
+    conversation, so its `mask` is False. `usage` and `cost` (quote currency) are what its requests took. `tools` are
+    the schemas that its system turn lists.
 
-    Where the template drops thoughts from earlier turns, what a thought was part of is no beginning of what came next:
-    it is one of the `earlier` branches, and `ids` are the last one. Each sampled token is marked in exactly one branch,
-    the one that it was sampled in. `thoughts` are their words, one a turn of the assistant ("" for none; nothing where
-    there is no thought at all), and are untrusted text.
-
-    `policy_version` are the weights that sampled its first token. Where newer ones came in the middle, `versions` say
-    from which token of `ids` on each of them sampled; empty where it was one version throughout.
+    It has one branch, unless the template drops thoughts from earlier turns: then each thought ends a branch, and the
+    last one has none of the earlier thoughts. Each sampled token is marked in exactly one branch, the one that it was
+    sampled in. `thoughts` are their words, one a turn of the assistant ("" for none; nothing where there is no thought
+    at all), and are untrusted text.
     """
 
     role: str
     ordinal: int
-    ids: tuple[int, ...]
-    mask: tuple[bool, ...]
-    logps: tuple[float, ...]
+    branches: tuple[Branch, ...]
     policy_version: str
     brief: dict[str, Any]
     answer: dict[str, Any] | None
@@ -67,17 +60,22 @@ class Transcript:
     usage: Usage = field(default=NOTHING, compare=False)
     cost: float = 0.0
     tools: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
-    earlier: tuple[Branch, ...] = ()
     thoughts: tuple[str, ...] = ()
-    thought_spans: tuple[Span, ...] = ()
-    forced_spans: tuple[Span, ...] = ()
-    versions: tuple[tuple[int, str], ...] = ()
 
     @property
-    def branches(self) -> tuple[Branch, ...]:
-        """All branches in their order, the last one included."""
-        last = Branch(self.ids, self.mask, self.logps, self.thought_spans, self.forced_spans, self.versions)
-        return (*self.earlier, last)
+    def ids(self) -> tuple[int, ...]:
+        """The tokens of the last branch."""
+        return self.branches[-1].ids
+
+    @property
+    def mask(self) -> tuple[bool, ...]:
+        """Which of `ids` the model sampled."""
+        return self.branches[-1].mask
+
+    @property
+    def logps(self) -> tuple[float, ...]:
+        """The log-probs of `ids`."""
+        return self.branches[-1].logps
 
     @property
     def thoughts_cut(self) -> int:
@@ -106,7 +104,6 @@ class Conversation:
         self.role = role
         self.ordinal = ordinal
         self._version = version
-        self._versions: list[tuple[int, str]] = []  # of the ids, each with the first one that it sampled
         self._tools = tuple(tools)
         self.ids: list[int] = codec.start(system, user, tools=list(tools) or None)
         self._mask = [False] * len(self.ids)
@@ -114,8 +111,7 @@ class Conversation:
         self._cut_off = False
         self._earlier: list[Branch] = []
         self._thoughts: list[str] = []
-        self._thought_spans: list[Span] = []
-        self._forced_spans: list[Span] = []
+        self._forced: list[Span] = []
         self._last: Span = (0, 0)  # the last completion's begin, and where its thought ends
         self._results: list[tuple[int, int, str]] = []  # (start, stop) in `ids`, tool; of results that are whole
         self.retries = 0
@@ -131,18 +127,13 @@ class Conversation:
         begin = len(self.ids)
         thought = begin + (completion.thought or self._empty_thought(completion.ids))
         self._last = begin, thought
-        for first, version in completion.versions:
-            if first < len(completion.ids) and (not self._versions or self._versions[-1][1] != version):
-                self._versions.append((begin + first, version))
         self.ids += completion.ids
         self._mask += [True] * len(completion.ids)
         self._logps += completion.logps
-        if thought > begin:
-            self._thought_spans.append((begin, thought))
         if completion.forced:
             first = thought - completion.forced
             self._mask[first:thought] = [False] * completion.forced
-            self._forced_spans.append((first, thought))
+            self._forced.append((first, thought))
         self._thoughts.append(self._codec.thought_text(completion.ids[: thought - begin]))
         self._cut_off = not completion.finished
         spoken = completion.ids[:-1] if completion.finished else completion.ids
@@ -171,22 +162,11 @@ class Conversation:
             start, stop, tool = self._results[-1]
             self._results[-1] = start, min(stop, len(prompt)), tool
         self._mask, self._logps = [False] * len(self.ids), [0.0] * len(self.ids)
-        self._thought_spans, self._forced_spans, self._versions = [], [], self._versions_anew()
+        self._forced = []
         self._last = len(self.ids), len(self.ids)
 
     def _branch(self) -> Branch:
-        return Branch(
-            tuple(self.ids),
-            tuple(self._mask),
-            tuple(self._logps),
-            tuple(self._thought_spans),
-            tuple(self._forced_spans),
-            tuple(self._versions),
-        )
-
-    def _versions_anew(self) -> list[tuple[int, str]]:
-        """Those of ids that none of them has sampled yet: the newest one, which may go on."""
-        return [(0, version) for _, version in self._versions[-1:]]
+        return Branch(tuple(self.ids), tuple(self._mask), tuple(self._logps), tuple(self._forced))
 
     def add_tool_response(self, result: Mapping[str, Any], retry: bool = False, *, tool: str = "") -> None:
         """Append the result of the `tool` that was called, or with `retry` what was wrong with the turn. All of them
@@ -219,22 +199,15 @@ class Conversation:
             # The tokens so far were sampled from a longer context, so their log-probs are not those of the rest.
             self._mask = [False] * len(self.ids)
             self._logps = [0.0] * len(self.ids)
-            self._thought_spans, self._forced_spans, self._versions = [], [], self._versions_anew()
+            self._forced = []
         return len(self.ids) <= limit
 
     def finish(self, brief: dict[str, Any], answer: dict[str, Any] | None, reason: str | None) -> Transcript:
-        used = dict.fromkeys(
-            version for one in (*self._earlier, self._branch()) if any(one.mask) for _, version in one.versions
-        )
-        if len(used) < 2:  # one throughout, as nearly always
-            self._versions, self._earlier = [], [replace(one, versions=()) for one in self._earlier]
         return Transcript(
             role=self.role,
             ordinal=self.ordinal,
-            ids=tuple(self.ids),
-            mask=tuple(self._mask),
-            logps=tuple(self._logps),
-            policy_version=next(iter(used), self._version),
+            branches=(*self._earlier, self._branch()),
+            policy_version=self._version,
             brief=brief,
             answer=answer,
             reason=reason,
@@ -244,9 +217,5 @@ class Conversation:
             usage=self.usage,
             cost=self.cost,
             tools=self._tools,
-            earlier=tuple(self._earlier),
             thoughts=tuple(self._thoughts) if any(self._thoughts) else (),
-            thought_spans=tuple(self._thought_spans),
-            forced_spans=tuple(self._forced_spans),
-            versions=tuple(self._versions),
         )

@@ -91,8 +91,6 @@ class Completion:
     The first `thought` ids are a thought, with what opens and closes it. Where its budget was spent, the last `forced`
     of these were written by the engine to close it: they were not sampled, and their log-probs are 0.
 
-    `versions` say which weights sampled the ids, for an engine that may take newer ones in the middle of an answer:
-    from which id on, and which version. Empty where the engine does not say.
     """
 
     ids: tuple[int, ...]
@@ -102,7 +100,6 @@ class Completion:
     failure: str | None = None
     thought: int = 0
     forced: int = 0
-    versions: tuple[tuple[int, str], ...] = field(default=(), compare=False)
 
 
 def failed_completion(reason: str, usage: Usage = NOTHING) -> Completion:

@@ -117,7 +117,7 @@ class Recorder:
         with self._guard:
             if answer.failure is None and key not in self._calls:
                 call = asdict(answer) | {"key": key, "text": self._codec.decode_answer(answer.ids)}
-                self._append({name: value for name, value in call.items() if name not in ("failure", "versions")})
+                self._append({name: value for name, value in call.items() if name != "failure"})
                 self._calls[key] = answer
             return self._calls.get(key, answer)
 

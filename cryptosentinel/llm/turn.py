@@ -23,9 +23,8 @@ TurnPhase = Literal["opening", "thought", "closing", "answer"]
 @dataclass
 class TurnState:
     """What a request has been answered so far. `begin` gives the grammar of its answer, behind a thought's end with
-    True; None where it is not constrained. `is_blank` tells which tokens are white space alone. `versions`
-    are those of the weights, each with the first token that they sample. A thought with all that opens and closes it
-    stays within its budget."""
+    True; None where it is not constrained. `is_blank` tells which tokens are white space alone. A thought
+    with all that opens and closes it stays within its budget."""
 
     request: Request
     ends: Collection[int]
@@ -39,7 +38,6 @@ class TurnState:
     forced: int = 0
     finished: bool = False
     phase: TurnPhase = "answer"
-    versions: list[tuple[int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.thoughts is not None and not self._fits(self.thoughts):
@@ -124,14 +122,7 @@ class TurnState:
 
     def completion(self) -> Completion:
         """What was said."""
-        return Completion(
-            tuple(self.ids),
-            tuple(self.logps),
-            self.finished,
-            thought=self.thought,
-            forced=self.forced,
-            versions=tuple(self.versions),
-        )
+        return Completion(tuple(self.ids), tuple(self.logps), self.finished, thought=self.thought, forced=self.forced)
 
     def _fits(self, thoughts: ThoughtFormat) -> bool:
         """Whether the budget has room for what opens and what closes a thought; where it has not, none may open. Raises

@@ -28,8 +28,6 @@ class Trajectory:
     expert         the expert's score in [0, 1], None where there is none
     ordinal        0 for the role's first call in this rollout, 1 for the second, ...
     thought_tokens sampled tokens that were thoughts; `thoughts_cut` of these were closed as their budget was spent
-    versions       from which token on which version of the weights sampled, where it was more than one; the first of
-                   them is `policy_version`
     failure        kind of what ended it without a valid answer, as `bad_json`; None for a valid one
     """
 
@@ -49,12 +47,6 @@ class Trajectory:
     starts: tuple[int, ...] = (0,)
     thought_tokens: int = 0
     thoughts_cut: int = 0
-    versions: tuple[tuple[int, str], ...] = ()
-
-    @property
-    def all_versions(self) -> set[str]:
-        """The versions of the weights that sampled it."""
-        return {self.policy_version, *(version for _, version in self.versions)}
 
     def branches(self) -> list[Trajectory]:
         """Each branch with a sampled token as a trajectory of its own; this one itself where there is only one."""
@@ -68,7 +60,6 @@ class Trajectory:
                 mask=self.mask[start:stop],
                 sampled_logps=self.sampled_logps[start:stop],
                 starts=(0,),
-                versions=_versions_within(self.versions, start, stop),
             )
             for start, stop in zip(self.starts, stops, strict=True)
             if self.mask[start:stop].any()
@@ -95,13 +86,6 @@ class Trajectory:
             raise ValueError(f"{where}: format_score {self.format_score} is outside [0, 1]")
         if self.expert is not None and not 0.0 <= self.expert <= 1.0:
             raise ValueError(f"{where}: expert {self.expert} is outside [0, 1]")
-
-
-def _versions_within(versions: Sequence[tuple[int, str]], start: int, stop: int) -> tuple[tuple[int, str], ...]:
-    """The versions of the tokens from `start` to `stop`, counted from `start` on."""
-    before = [version for first, version in versions if first <= start][-1:]
-    later = [(first - start, version) for first, version in versions if start < first < stop]
-    return (*((0, version) for version in before), *later)
 
 
 def failure_kind(reason: str | None) -> str | None:

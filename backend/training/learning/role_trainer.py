@@ -194,7 +194,7 @@ class RoleTrainer:
         later = list(dict.fromkeys(row for rows, _ in batch.updates[1:] for row in rows))
         if not later:
             return
-        versions = {name for row in batch.rows for name in row.trajectory.all_versions}
+        versions = {row.trajectory.policy_version for row in batch.rows}
         seen = loss is not None and math.isfinite(loss)
         if seen and len(versions) == 1 and batch.stats.engine_gap <= _SAME_LOGPS:
             proximal = {

@@ -272,9 +272,4 @@ def _trajectory(
         starts=starts,
         thought_tokens=transcript.usage.reasoning,
         thoughts_cut=transcript.thoughts_cut,
-        versions=tuple(
-            (start + first, version)
-            for start, branch in zip(starts, branches, strict=True)
-            for first, version in branch.versions
-        ),
     )

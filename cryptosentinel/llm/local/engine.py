@@ -160,11 +160,9 @@ class LocalEngine:
             )
 
     def _generate_chunk(self, role: str, requests: Sequence[Request]) -> list[Completion]:
-        model, version = self._models[role], self._versions[role]
+        model = self._models[role]
         began = time.perf_counter()
         turns = [turn_of(request, self._codec, self._begin) for request in requests]
-        for turn in turns:
-            turn.versions.append((0, version))
         if isinstance(model, LibraryDecoder):
             answers = model.decode(turns)
             seconds = time.perf_counter() - began
