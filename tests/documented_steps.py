@@ -206,7 +206,6 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel jobs list", says="train"),
         Step("cryptosentinel jobs show JOB", {"JOB": "{job}"}),
         Step("cryptosentinel jobs cancel JOB", {"JOB": "{job}"}),
-        Step("cryptosentinel jobs resume JOB", {"JOB": "{job}"}),
         Step("cryptosentinel jobs run -- experiment run FILE", {"FILE": "experiments/mine.toml"}),
     ),
     "page": (

@@ -17,7 +17,7 @@ from backend.decisions.document import EXAMPLE_DECISION, DecisionDocument, Store
 from backend.decisions.recording import episode_decisions
 from backend.evaluation.answer import ANSWER, answer_of, answer_text
 from backend.reporting.comparison.decision_value import CONTROL_VALUE, HELD_OUT_VALUE
-from backend.store.records import EvaluationRecord, RolloutRecord, RunRecord
+from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import EpisodeResult, play
@@ -122,9 +122,9 @@ def add_demo_run(store: Store, run_id: str) -> str:
     store.add_run(RunRecord(run_id, "demo", 7, small_market().content_hash, _now(), config))
     for step in range(31):
         store.add_metrics(run_id, step, _metrics(step))
-    for number in range(40):
-        calls = {"market_analyst": 1 + number % 2, "risk_analyst": number % 3, "trader": number % 2}
-        store.add_rollouts([RolloutRecord(run_id, 0, number, 0, 1, True, 0.5, calls, {"net_return": 0.0})])
+    calls = {"market_analyst": {1: 20, 2: 20}, "risk_analyst": {0: 14, 1: 13, 2: 13}, "trader": {0: 20, 1: 20}}
+    counted = {f"{role}/calls/{made}": float(number) for role, one in calls.items() for made, number in one.items()}
+    store.add_metrics(run_id, 0, counted)
     store.add_evaluation(EvaluationRecord(run_id, "held_out", 30, comparison(0.02)))
     store.add_evaluation(EvaluationRecord(run_id, HELD_OUT_VALUE, 30, decision_values()))
     store.add_evaluation(EvaluationRecord(run_id, CONTROL_VALUE, 30, control_values()))

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("simulator", "cryptosentinel", "backend", "ui")  # lowest first
 CODE = (*LAYERS, "benchmarks", "scripts", "tests")
-TEXT_SUFFIXES = {".py", ".md", ".toml", ".surql", ".txt", ".html", ".yml", ".yaml", ".json"}
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".html", ".yml", ".yaml", ".json"}
 LONGEST = 600  # lines of a file
 SHORT = 40  # below it a file has to be used by two others, or it belongs into the one that uses it
 MOST_FILES, MOST_LEVELS = 20, 3  # Python files of a folder; folders below a layer's own

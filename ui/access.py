@@ -39,7 +39,7 @@ def store_name() -> str:
 
 def open_store() -> Store:
     """The store, for a block that reads. Tabs and other programs may have it open as well. Raises `StoreError`."""
-    return Store.open(store_name(), reads_only=True)
+    return Store.open(store_name())
 
 
 def job_queue() -> JobQueue:

@@ -176,7 +176,7 @@ def doctor(
     from backend.evaluation.doctor import examine_run
     from backend.store.store import Store
 
-    with Store.open(store, reads_only=True) as opened:
+    with Store.open(store) as opened:
         found = examine_run(opened, Path(run).name)  # a run's folder bears its id
     show(found)
     if json_ is not None:

@@ -55,7 +55,7 @@ def runs_command(
         return
     from backend.store.store import Store
 
-    with Store.open(store, reads_only=True) as opened:
+    with Store.open(store) as opened:
         console.print(_long_table(opened, store) if long else _results_table(opened, store))
 
 
@@ -117,7 +117,7 @@ def runs_show(
 
     if decision is None and (team or html):
         raise UserError("--team and --html are about a decision: name it with --decision N")
-    with Store.open(_where(context, store), reads_only=True) as opened:
+    with Store.open(_where(context, store)) as opened:
         if decision is None:
             _show(opened, run, settings)
             return
@@ -171,7 +171,7 @@ def runs_replay(
     from backend.store.store import Store
 
     edit = parse_edit(answer or (), observe or ())
-    with Store.open(_where(context, store), reads_only=True) as opened:
+    with Store.open(_where(context, store)) as opened:
         replay = replay_decision(
             opened, run, decision, edit, backtest=backtest or None, team=team, by="rules" if rules else "team"
         )
@@ -239,11 +239,11 @@ def runs_export(
     if parquet:
         from backend.decisions.parquet_export import export_parquet
 
-        with Store.open(_where(context, store), reads_only=True) as opened:
+        with Store.open(_where(context, store)) as opened:
             for name, rows in export_parquet(opened, run, file).items():
                 console.print(f"{file / name}.parquet: {rows:,} rows", soft_wrap=True)
         return
-    with Store.open(_where(context, store), reads_only=True) as opened:
+    with Store.open(_where(context, store)) as opened:
         count = export_run(opened, run, file)
     console.print(f"wrote {count} records of run {run} to {file}", soft_wrap=True)
 
@@ -284,7 +284,7 @@ def runs_compare(
     from backend.evaluation.paired_runs import compared_result, marks_within, paired_differences, results_within
     from backend.store.store import Store
 
-    with Store.open(_where(context, store), reads_only=True) as opened:
+    with Store.open(_where(context, store)) as opened:
         alone = len(names) == 1 and not team
         compared = (
             results_within(opened, names[0]) if alone else [compared_result(opened, name, team) for name in names]
@@ -332,7 +332,7 @@ def runs_trials(
     if import_ is not None:
         with Store.open(_where(context, store)) as opened:
             console.print(f"{import_trials(opened, import_)} new trials from {import_}", soft_wrap=True)
-    with Store.open(_where(context, store), reads_only=True) as opened:
+    with Store.open(_where(context, store)) as opened:
         trials = opened.trials()
         if export is not None:
             console.print(f"wrote {export_trials(opened, export)} trials to {export}", soft_wrap=True)

@@ -55,11 +55,11 @@ def store_backup(
     it."""
     from backend.store.maintenance import backup_store
 
-    with _opened(store) as opened:
-        copied = backup_store(opened, target)
+    with _opened(store) as opened, bars() as shown:
+        copied = backup_store(opened, target, shown.progress)
     console.print(
-        f"{target} holds {copied['run']} runs with {sum(copied.values()):,} records, read again and compared. Use it "
-        f"with --store {target}, or put it in the place of {store}",
+        f"{target} has {copied:,} records, read again and compared. Use it with --store {target}, or put it in the "
+        f"place of {store}",
         soft_wrap=True,
     )
 
@@ -87,7 +87,7 @@ def _opened(store: str) -> Store:
 
     if "://" not in store:
         existing(Path(store))
-    return Store.open(store, reads_only=True)
+    return Store.open(store)
 
 
 def _print_some(prefix: str, lines: Sequence[str]) -> None:

@@ -95,13 +95,13 @@ def _trajectories(conversations: list[TrajectoryRecord]) -> tuple[Trajectory, ..
             sampled_logps=np.array(one.sampled_logps, np.float32),
             policy_version=one.policy_version,
             valid=one.valid,
-            format_score=one.format_score or 0.0,
+            format_score=one.format_score,
             expert=one.expert,
             truncated=one.truncated,
             failure=failure_kind(one.reason),
-            starts=one.starts or (0,),
-            thought_tokens=one.thought_tokens or 0,
-            thoughts_cut=one.thoughts_cut or 0,
+            starts=one.starts,
+            thought_tokens=one.thought_tokens,
+            thoughts_cut=one.thoughts_cut,
         )
         for one in sorted(conversations, key=lambda one: one.ordinal)
     )

@@ -1,4 +1,4 @@
-"""Which commands a job may be, a request as a command line, and how a job resumes."""
+"""Which commands a job may be, and a request as a command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from backend.jobs.files import Job
 from backend.runs.requests import MarketRequest
 from simulator.errors import UserError
 
@@ -16,8 +15,6 @@ JOB_COMMANDS = (
     "backtest", "train", "sft", "evaluate", "demo", "experiment", "search", "check", "data", "models", "paper",
 )  # fmt: skip
 _PAPER_JOBS = (("run",), ("resume",), ("demo",))
-_RESUMABLE = ("train", "sft", "demo", "experiment")  # the same command continues where it stopped
-_KEPT = ("--store", "--runs", "--launch", "--workers", "--ray-address")  # of a training that is resumed
 _REPEATED = {"teams": "team", "variants": "variant", "overrides": "set"}  # fields whose option is given once a value
 
 
@@ -68,25 +65,3 @@ def download_command(
     """The command line of a download into the folder `out`, which continues where it stopped."""
     given = {"exchange": exchange, "market": market, "symbols": symbols, "timeframe": timeframes, "start": start}
     return ("data", "download", *(f"--{name}={value}" for name, value in given.items() if value), f"--out={out}")
-
-
-def resumed_command(job: Job) -> tuple[str, ...] | None:
-    """The command that continues a job that has stopped; None where nothing can continue."""
-    command = job.request.command
-    if job.active or job.status == "done":
-        return None
-    if command[0] == "train" and job.run:
-        return ("train", "--resume", job.run, *_kept(command))
-    if command[:2] in (("paper", "run"), ("paper", "resume")) and job.run:
-        return ("paper", "resume", job.run, *_kept(command)) if command[1] == "run" else command
-    recorded = any(one.partition("=")[0] == "--record" for one in command)
-    return command if recorded or command[0] in _RESUMABLE else None
-
-
-def _kept(command: Sequence[str]) -> list[str]:
-    """The options of a training that its resume needs again, as they were typed."""
-    kept: list[str] = []
-    for place, one in enumerate(command):
-        if one.partition("=")[0] in _KEPT:
-            kept += [one] if "=" in one else list(command[place : place + 2])
-    return kept

@@ -14,9 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,14 +22,12 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from simulator.errors import UserError
 from simulator.files import write_whole
 from simulator.folders import check_regular
 
 JobStatus = Literal["queued", "running", "done", "failed", "cancelled", "died"]
 JOB, STATE, ALIVE, CANCEL, JOB_LOG = "job.json", "state.json", "alive", "cancel", "log"
 _SIGNALED = (129, 130, 143)  # exit codes of a command that a signal has ended
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 _LOG_BYTES = 200_000  # of a log that are read at once
 _PART_BYTES = 1_000_000  # of any other file
 _SECONDS = 0.4  # between two writes of its progress
@@ -42,13 +38,12 @@ _Part = TypeVar("_Part")
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What was asked for: the arguments of `cryptosentinel`, the folder that they are meant in, when (ms), and the job
-    that this one resumes. `own_modules`: whether it may import the user's modules that the command names."""
+    """What was asked for: the arguments of `cryptosentinel`, the folder that they are meant in, and when (ms).
+    `own_modules`: whether it may import the user's modules that the command names."""
 
     command: tuple[str, ...]
     folder: str
     submitted_at: int
-    resumes: str = ""
     own_modules: bool = True
 
 
@@ -124,29 +119,6 @@ class Job:
         return text.partition("\n")[2] if len(text.encode()) > most else text
 
 
-def read_job(jobs: Path, name: str) -> Job:
-    """The job of that name. Raises `UserError` where there is none, or it cannot be read."""
-    path = jobs / name
-    if not _NAME.fullmatch(name) or not path.is_dir() or not os.path.lexists(path / JOB):
-        raise UserError(f"there is no job '{name[:100]}' in {jobs}: see them with `cryptosentinel jobs list`")
-    request, alive = _read_part(path / JOB, JobRequest), is_alive(path)  # first: one that ends now writes its state
-    if request is None:
-        raise UserError(f"{path / JOB} cannot be read: remove the folder {path}, and submit the job again")
-    state = _read_part(path / STATE, JobState) or JobState()
-    return Job(name, path, request, state, os.path.lexists(path / CANCEL), alive)
-
-
-def read_jobs(jobs: Path) -> list[Job]:
-    """All jobs of a folder that can be read, the newest first."""
-    found = []
-    for path in jobs.glob(f"*/{JOB}") if jobs.is_dir() else ():
-        try:
-            found.append(read_job(jobs, path.parent.name))
-        except UserError:
-            continue  # one damaged folder hides no other; `read_job` says what is wrong with it
-    return sorted(found, key=lambda job: (job.request.submitted_at, job.name), reverse=True)
-
-
 def is_alive(path: Path) -> bool:
     """Whether the process of the job in the folder `path` lives."""
     try:
@@ -170,7 +142,7 @@ def _end_of(path: Path, most: int) -> bytes:
         return b""
 
 
-def _read_part(path: Path, kind: type[_Part]) -> _Part | None:
+def read_part(path: Path, kind: type[_Part]) -> _Part | None:
     """A file of a job; None where there is none, or it is damaged."""
     try:
         return TypeAdapter(kind).validate_json(_end_of(path, _PART_BYTES))
@@ -183,46 +155,28 @@ def write_part(path: Path, document: Any) -> None:
     write_whole(path, json.dumps(asdict(document)))
 
 
-_own_job: list[JobReport] = []  # that of the job that this process runs, at most one
-
-
-def report_into(folder: Path) -> JobReport:
-    """From now on this process runs the job in `folder`."""
-    _own_job[:] = [JobReport(folder)]
-    return _own_job[0]
-
-
-def job_report() -> JobReport | None:
-    """Where this process reports, if it runs a job."""
-    return _own_job[0] if _own_job else None
-
-
 class JobReport:
-    """Writes at most every `seconds`, but a run's start and what is finished at once. A disk that is full costs the
-    report and not the run."""
+    """Writes the state of the job in `folder`. A disk that is full costs the report and not the run."""
 
-    def __init__(self, folder: Path, seconds: float = _SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._seconds, self._clock = folder, seconds, clock
-        self._last = -seconds
-        self._state = JobState()
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._state, self._last = folder, JobState(), float("-inf")
 
     def set(self, **changed: Any) -> None:
         """Change fields of the state and write it at once. Raises OSError."""
-        self._state = replace(self._state, **changed)
+        self._state, self._last = replace(self._state, **changed), time.monotonic()
         write_part(self._folder / STATE, self._state)
 
     def started(self, run: str) -> None:
         """The run begins."""
-        self._state = replace(self._state, run=run)
-        self._write()
+        with suppress(OSError):
+            self.set(run=run)
 
     def moved(self, what: str, done: int, total: int, note: str = "") -> None:
-        """`done` of `total` parts of `what` are finished."""
+        """`done` of `total` parts of `what` are finished. Not every part is written, but the last one is."""
         self._state = replace(self._state, what=what, done=done, total=total, note=note)
-        if done >= total or self._clock() - self._last >= self._seconds:
-            self._write()
+        if done >= total or time.monotonic() - self._last >= _SECONDS:
+            with suppress(OSError):
+                self.set()
 
-    def _write(self) -> None:
-        self._last = self._clock()
-        with suppress(OSError):
-            self.set()
+
+own_job: list[JobReport] = []  # that of the job that this process runs, at most one

@@ -13,7 +13,7 @@ from runpy import run_module
 
 from backend.config.plugins import refuse_own_modules
 from backend.errors import INTERRUPTED
-from backend.jobs.files import ALIVE, CANCEL, JobReport, report_into
+from backend.jobs.files import ALIVE, CANCEL, JobReport, own_job
 from backend.jobs.queue import JobQueue
 
 _PROGRAM = "backend.cli"  # above this package, so it is run by its name
@@ -24,7 +24,8 @@ def run_job(folder: Path, command: Sequence[str]) -> int:
     """Run the command of the job in `folder` in this process once it is its turn, and return its exit code."""
     with (folder / ALIVE).open("wb") as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)
-        report, code = report_into(folder), 1  # of a defect, which shows its traceback
+        report, code = JobReport(folder), 1  # of a defect, which shows its traceback
+        own_job.append(report)
         try:
             report.set(pid=os.getpid())
             _wait_for_turn(folder)

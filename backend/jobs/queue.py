@@ -1,4 +1,4 @@
-"""The jobs of a folder of runs: submit one, cancel one, resume one.
+"""The jobs of a folder of runs: submit one, see them, cancel one.
 
 There is no daemon. Each job is a process of its own from the moment it is submitted, and waits for its turn by itself
 (`process.py`): as many run at a time as the machine has room for, in the order in which they were submitted.
@@ -15,16 +15,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from backend.config.plugins import own_modules_refused
-from backend.jobs.commands import check_command, resumed_command
-from backend.jobs.files import CANCEL, JOB, JOB_LOG, Job, JobRequest, read_job, read_jobs, write_part
+from backend.jobs.commands import check_command
+from backend.jobs.files import CANCEL, JOB, JOB_LOG, STATE, Job, JobRequest, JobState, is_alive, read_part, write_part
 from simulator.errors import UserError
 
 FOLDER = "jobs"  # beside the folders of the runs
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 _CORES_A_JOB = 8
 _PLAIN = {"NO_COLOR": "1", "COLUMNS": "200"}  # for a log: no colors, no narrow tables
 
@@ -45,31 +47,38 @@ class JobQueue:
         self.folder = (runs / FOLDER).absolute()
 
     def jobs(self) -> list[Job]:
-        """All jobs, the newest first."""
-        return read_jobs(self.folder)
+        """All jobs that can be read, the newest first."""
+        found = []
+        for path in self.folder.glob(f"*/{JOB}"):
+            with suppress(UserError):  # one damaged folder hides no other; `job` tells what is wrong with it
+                found.append(self.job(path.parent.name))
+        return sorted(found, key=lambda job: (job.request.submitted_at, job.name), reverse=True)
 
     def active(self) -> list[Job]:
         """Those that wait or run, the newest first."""
         return [job for job in self.jobs() if job.active]
 
     def job(self, name: str) -> Job:
-        """One job. Raises `UserError` where there is none of that name."""
-        return read_job(self.folder, name)
+        """One job. Raises `UserError` where there is none of that name, or it cannot be read."""
+        path = self.folder / name
+        if not _NAME.fullmatch(name) or not path.is_dir() or not os.path.lexists(path / JOB):
+            raise UserError(f"there is no job '{name[:100]}' in {self.folder}: see `cryptosentinel jobs list`")
+        request, alive = read_part(path / JOB, JobRequest), is_alive(path)  # first: one that ends now writes its state
+        if request is None:
+            raise UserError(f"{path / JOB} cannot be read: remove the folder {path}, and submit the job again")
+        state = read_part(path / STATE, JobState) or JobState()
+        return Job(name, path, request, state, os.path.lexists(path / CANCEL), alive)
 
-    def submit(
-        self, command: Sequence[str], folder: Path | None = None, *, once: bool = False, resumes: str = "",
-        own_modules: bool = True,
-    ) -> Submission:  # fmt: skip
+    def submit(self, command: Sequence[str], folder: Path | None = None) -> Submission:
         """Let `cryptosentinel` do `command` in `folder` (default: the current one) as soon as it is its turn.
 
-        With `once`, a job of the same command in the same folder that waits or runs is taken instead of a new one.
-        It may import the user's modules that the command names only where this process may, and with `own_modules`.
-        Raises `UserError` for a command that cannot be a job, and where the folder of jobs cannot be written.
+        A job of the same command in the same folder that waits or runs is taken instead of a new one. It may import the
+        user's modules that the command names only where this process may. Raises `UserError` for a command that cannot
+        be a job, and where the folder of jobs cannot be written.
         """
         check_command(command)
-        where = str((folder or Path.cwd()).absolute())
-        own_modules = own_modules and not own_modules_refused()
-        for one in self.active() if once else ():
+        where, own_modules = str((folder or Path.cwd()).absolute()), not own_modules_refused()
+        for one in self.active():
             asked = (one.request.command, one.request.folder, one.request.own_modules)
             if asked == (tuple(command), where, own_modules) and not one.cancelled:
                 return Submission(one, False)
@@ -78,7 +87,7 @@ class JobQueue:
         path = self.folder / f"{kind}-{datetime.fromtimestamp(now, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
         try:
             path.mkdir(parents=True, mode=0o700)
-            write_part(path / JOB, JobRequest(tuple(command), where, int(now * 1000), resumes, own_modules))
+            write_part(path / JOB, JobRequest(tuple(command), where, int(now * 1000), own_modules))
             with (path / JOB_LOG).open("xb") as out:
                 start_detached("backend.jobs.process", [os.path.realpath(path), *command], out, where)
         except OSError as error:
@@ -103,20 +112,6 @@ class JobQueue:
         if now.alive and now.state.pid > 1:
             os.killpg(now.state.pid, signal.SIGKILL if job.cancelled else signal.SIGINT)
         return self.job(name)
-
-    def resume(self, name: str) -> Submission:
-        """Continue a job that stopped, as a new job; one that waits or runs is left as it is. Raises `UserError` where
-        there is no such job, or it cannot be continued."""
-        job = self.job(name)
-        if job.active:
-            return Submission(job, False)
-        command = resumed_command(job)
-        if command is None:
-            kept = "is done" if job.status == "done" else f"is a '{job.request.command[0]}', which keeps nothing"
-            raise UserError(f"job {name} {kept}: start it again with `cryptosentinel jobs run -- ...`")
-        return self.submit(
-            command, Path(job.request.folder), once=True, resumes=name, own_modules=job.request.own_modules
-        )
 
 
 def start_detached(

@@ -30,7 +30,7 @@ from backend.reporting.decision_views import decision_facts, decision_page
 from backend.reporting.labels import COLUMNS, duration_text, title_of
 from backend.reporting.market_reload import MOST_CANDLES, MarketReload, market_of, reload_market
 from backend.reporting.result_stats import traded_notional
-from backend.reporting.run_summary import RunSummary, WindowResult, how_it_was_run, summarise
+from backend.reporting.run_summary import RunSummary, WindowResult, calls_per_rollout, how_it_was_run, summarise
 from backend.reporting.trade_sections import candles_block
 from backend.reporting.training.curves import CurveMark, Curves, learning_curves, optimizer_curves, reward_curves
 from backend.store.records import RunRecord
@@ -59,7 +59,8 @@ class RunPage:
     def read_training(cls, store: Store, run_id: str) -> RunPage:
         """What a training has recorded so far, without its decisions. Raises `StoreError` where there is none."""
         run = store.run(run_id)
-        return cls(RunSummary(run, {}, store.metrics(run_id), [], [], store.calls_per_rollout(run_id)))
+        metrics = store.metrics(run_id)
+        return cls(RunSummary(run, {}, metrics, [], [], calls_per_rollout(metrics)))
 
     @property
     def run(self) -> RunRecord:

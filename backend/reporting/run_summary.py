@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -253,14 +254,26 @@ def summarise(store: Store, run_id: str) -> RunSummary:
     run, evaluations = store.run(run_id), store.evaluations(run_id)
     for record in (run, *evaluations):
         check_document(record)
+    metrics = store.metrics(run_id)
     return RunSummary(
         run=run,
         evaluations=_newest(evaluations),
-        metrics=store.metrics(run_id),
+        metrics=metrics,
         backtests=read_backtests(store, run_id),
         decisions=read_decisions(store, run_id),
-        calls=store.calls_per_rollout(run_id),
+        calls=calls_per_rollout(metrics),
     )
+
+
+def calls_per_rollout(metrics: Iterable[MetricRecord]) -> dict[str, dict[int, int]]:
+    """Per sub-agent how many rollouts called it how many times, over all steps of a training."""
+    histogram: dict[str, Counter[int]] = defaultdict(Counter)
+    for record in metrics:
+        for name, rollouts in record.values.items():
+            role, _, calls = name.partition("/calls/")
+            if calls.isdecimal() and len(calls) < 4 and 0 <= rollouts < 2**53:  # an import may hold anything
+                histogram[role][int(calls)] += int(rollouts)
+    return {role: dict(sorted(counts.items())) for role, counts in sorted(histogram.items())}
 
 
 def summarise_results(store: Store, run: RunRecord) -> RunSummary:

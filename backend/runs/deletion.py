@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from backend.store.maintenance import size_of
-from backend.store.records import OF_A_RUN, RunRecord
+from backend.store.records import KINDS, RunRecord
 from backend.store.store import Store
 from simulator.documents import read_document
 from simulator.errors import UserError
@@ -64,7 +65,7 @@ def plan_deletions(
     store: Store, runs: Path, names: Sequence[str], kind: str = "", older_than: str = "", now: int | None = None
 ) -> list[RunDeletion]:
     """What deleting the runs `names` would delete, or all those of a `kind` that ended or began before `older_than`
-    (such as `30d`; counted from `now`, ms, by default the store's clock). The newest come first: who needs another is
+    (such as `30d`; counted from `now`, ms, by default the present). The newest come first: who needs another is
     newer.
 
     Runs that are being written are left out, and with `names` refused. Nothing is deleted. Raises `UserError`.
@@ -77,7 +78,8 @@ def plan_deletions(
     else:
         if not kind and not older_than:
             raise UserError("name a run to delete, or choose by --older-than 30d or --kind backtest")
-        before = None if not older_than else (store.now() if now is None else now) - milliseconds(older_than)
+        present = int(1000 * time.time()) if now is None else now
+        before = None if not older_than else present - milliseconds(older_than)
         chosen = [
             run
             for run, record in known.items()
@@ -131,7 +133,7 @@ def milliseconds(age: str) -> int:
 
 
 def _plan(store: Store, runs: Path, run: str, known: dict[str, RunRecord], chosen: Collection[str]) -> RunDeletion:
-    counted = {kind.table: store.count(kind, run) for kind in OF_A_RUN}
+    counted = {kind.table: store.count(kind, run) for kind in KINDS}
     folder = folder_of(run, runs)
     files, kept = _files_of(folder) if folder is not None else ((), ())
     needed: list[str] = []

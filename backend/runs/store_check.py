@@ -15,12 +15,10 @@ from backend.runs.deletion import folder_of
 from backend.store.errors import StoreError
 from backend.store.records import (
     ALL_KINDS,
-    OF_A_RUN,
+    KINDS,
     AdapterRecord,
     BacktestRecord,
-    CallCountRecord,
     DecisionRecord,
-    Delegation,
     QueryRecord,
     Record,
     RewardRecord,
@@ -35,7 +33,7 @@ _Key = tuple[Any, ...]
 _Found = dict[type[Record], dict[_Key, Record]]  # the records that could be read, by key
 OnChecked = Callable[[str, int, int], None]  # what, done, total
 
-_OF_STEPS = tuple(kind for kind in OF_A_RUN if kind.identity[1:2] == ("step",))
+_OF_STEPS = tuple(kind for kind in KINDS if kind.identity[1:2] == ("step",))
 
 
 @dataclass
@@ -61,7 +59,7 @@ def check_store(store: Store, runs: Path, on_checked: OnChecked) -> StoreCheck:
     """
     check = StoreCheck()
     known = [str(run) for run in store.connection.query("SELECT VALUE run FROM run ORDER BY run")]
-    ids = (store.connection.query(f"SELECT run FROM {kind.table} GROUP BY run") for kind in OF_A_RUN)
+    ids = (store.connection.query(f"SELECT run FROM {kind.table} GROUP BY run") for kind in KINDS)
     strays = {str(row["run"]) for rows in ids for row in rows} - {*known}
     for run in sorted(strays):
         check.add(
@@ -119,7 +117,7 @@ def _readable(store: Store, kind: type[Record], run: str, step: int | None, chec
 def _check_references(run: RunRecord, found: _Found, check: StoreCheck) -> None:
     """Look for records that refer to what is not there. A run that did not finish may lack the end of a step."""
     queries, rollouts, talks = (found.get(kind, {}) for kind in (QueryRecord, RolloutRecord, TrajectoryRecord))
-    rewards, edges = found.get(RewardRecord, {}), found.get(Delegation, {})
+    rewards = found.get(RewardRecord, {})
     finished, dropped = run.status == "finished", not talks and bool(rewards or rollouts) and _keeps_some(run)
 
     def refer(kind: type[Record], key: _Key, there: bool, problem: str) -> None:
@@ -129,16 +127,11 @@ def _check_references(run: RunRecord, found: _Found, check: StoreCheck) -> None:
     for kind, records in ((RolloutRecord, rollouts), (TrajectoryRecord, talks)):
         for key in records:
             refer(kind, key, key[:3] in queries, "is of a query that is not there")
-    for key, edge in edges.items():
-        assert isinstance(edge, Delegation)
-        there = key in talks and (*key[:4], *edge.caller) in talks
-        refer(Delegation, key, there, "is an edge to a conversation that is not there")
     for key, talk in talks.items():
         assert isinstance(talk, TrajectoryRecord)
         if talk.caller is not None:
             there = (*key[:4], *talk.caller) in talks
             refer(TrajectoryRecord, key, there, "was delegated by a conversation that is not there")
-            refer(TrajectoryRecord, key, not finished or key in edges, "lacks its edge to its caller")
     for key in rewards if not dropped else ():
         refer(RewardRecord, key, key in talks, "is of a conversation that is not there")
     backtests = {key[1] for key in found.get(BacktestRecord, {})}
@@ -150,21 +143,6 @@ def _check_references(run: RunRecord, found: _Found, check: StoreCheck) -> None:
         written = sum(getattr(mark, what) for mark in marks)
         if written != held:
             check.add(run.run, f"step {marks[0].step} holds {held} {what}, and {written} were written")
-    _check_counts(run.run, found, check)
-
-
-def _check_counts(run: str, found: _Found, check: StoreCheck) -> None:
-    """Compare the calls counted for a step with those of its rollouts."""
-    made, counted = Counter[_Key](), Counter[_Key]()
-    for key, rollout in found.get(RolloutRecord, {}).items():
-        if isinstance(rollout, RolloutRecord):
-            made.update((key[1], role, calls) for role, calls in rollout.calls.items())
-    for key, count in found.get(CallCountRecord, {}).items():
-        if isinstance(count, CallCountRecord):
-            for role, calls, number in zip(count.roles, count.calls, count.rollouts, strict=True):
-                counted[(key[1], role, calls)] += number
-    for step in sorted({key[0] for key in made.keys() | counted.keys() if made[key] != counted[key]}):
-        check.add(run, f"the calls counted for step {step} are not those of its rollouts")
 
 
 def _keeps_some(run: RunRecord) -> bool:

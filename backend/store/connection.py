@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import shutil
 import threading
 import time
 import weakref
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import AuthenticationError
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from surrealdb import BlockingWsSurrealConnection
@@ -30,9 +29,10 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from backend.store import local_server
 from backend.store.engine import DATABASE, DISK_TROUBLE, NAMESPACE, DatabaseEngine
 from backend.store.errors import StoreDiskError, StoreError
-from backend.store.holding import COPY, QUERY, FolderHolding, hold, hold_copy
+from backend.store.holding import FolderHolding, hold
 from backend.store.local_server import HolderFailed, LocalClient
 from backend.store.lock import FolderHeld
+from backend.store.schema import PREPARE, identity_in, new_store
 from simulator.files import DISK_FULL
 
 USER_VARIABLE = "CRYPTOSENTINEL_STORE_USER"
@@ -41,7 +41,6 @@ PASSWORD_VARIABLE = "CRYPTOSENTINEL_STORE_PASSWORD"
 _PAUSES = (0.2, 1.0, 5.0)  # seconds before each of the three retries
 _CONFLICTS = 30  # retries of a transaction that met another one in a server
 _SERVING = 30.0  # seconds in which a process that has taken a folder must serve it
-_COPY_SECONDS = 3600.0  # in which the holder must have copied a database
 _LOOK = 0.02
 _TRY_AGAIN = "can be retried"  # so a server ends its message about transactions that met
 _LOCKED = "already locked"  # the engine's words for a process that has just begun or not quite ended
@@ -53,8 +52,6 @@ _UNREACHABLE = (
 _DISK_ADVICE = "is the disk full? Free some space and start again: what was stored until now is still there"
 
 _log = logging.getLogger(__name__)
-
-AnswerT = TypeVar("AnswerT")
 
 
 class StoreChannel(Protocol):
@@ -70,14 +67,14 @@ class StoreChannel(Protocol):
 class _Local:
     """The database of this machine: `ask` answers requests in CBOR, `leave` is called once."""
 
-    def __init__(self, ask: Callable[..., bytes], leave: Callable[[], None]) -> None:
-        self.ask = ask
+    def __init__(self, ask: Callable[[bytes], bytes], leave: Callable[[], None]) -> None:
+        self._ask = ask
         self._leave: Callable[[], None] | None = leave
 
     def query_raw(self, text: str, parameters: dict[str, Any], /) -> dict[str, Any]:
         """See `StoreChannel`."""
         request = cbor.encode({"id": "store", "method": "query", "params": [text, parameters]})
-        answer: dict[str, Any] = cbor.decode(self.ask(QUERY + request))
+        answer: dict[str, Any] = cbor.decode(self._ask(request))
         return answer
 
     def close(self) -> None:
@@ -90,17 +87,12 @@ class _Local:
 class Connection:
     """Raises `StoreError` from every method; `name` is how messages call the database.
 
-    `where` is a folder, `mem://` or the address of a server. `prepare` is called each time that this process has opened
-    the database itself, before others may use it. `reads_only` is for a program that writes no record: it also reads a
-    folder that it cannot write, by a copy. `exclusive` is for one that must have a folder alone.
+    `where` is a folder, `mem://` or the address of a server, and `identity` that of the store in it. `on_connected` is
+    called with each new way to the database. `exclusive` is for a program that must have a folder alone.
     """
 
     def __init__(
-        self,
-        where: str | Path,
-        prepare: Callable[[Connection], None],
-        reads_only: bool = False,
-        exclusive: bool = False,
+        self, where: str | Path, on_connected: Callable[[Connection], None] = lambda own: None, exclusive: bool = False
     ) -> None:
         self.name = url = str(where)
         self.remote = url.startswith(("ws://", "wss://"))
@@ -110,9 +102,9 @@ class Connection:
                 raise StoreError(f"store {url}: give a folder, 'mem://' or the 'ws://' address of a server")
             self.folder = Path(where).absolute()
         self.holds = False  # whether this process has the database open
-        self._prepare, self._reads_only, self._exclusive = prepare, reads_only, exclusive
-        self._identity: str | None = None
-        self._one_at_a_time = threading.RLock()  # `prepare` asks while it is held
+        self.identity = ""
+        self._on_connected, self._exclusive = on_connected, exclusive
+        self._one_at_a_time = threading.RLock()  # `_greet` asks while it is held
         self._closed = threading.Event()
         self._channel: StoreChannel | None = None
         if self.remote:
@@ -124,6 +116,7 @@ class Connection:
             raise self._unreachable(error) from error
         except (RuntimeError, SurrealError, *_UNREACHABLE) as error:
             raise self._cannot_open(error) from error
+        self._greet()
 
     def close(self) -> None:
         """Close the database, or leave it to the others; a second call does nothing."""
@@ -138,25 +131,8 @@ class Connection:
             _inherited.append(self._channel)
         self._channel, self.holds = None, False
 
-    def remember(self, identity: str) -> None:
-        """From now on refuse to continue with a store of another identity, should another one answer here."""
-        self._identity = identity
-
     def query(self, text: str, parameters: dict[str, Any] | None = None) -> Any:
         """Result of the last statement. A server that does not answer is tried again three times."""
-        return self._asked(lambda channel: self._result(channel.query_raw(text, parameters or {})))
-
-    def copy_database(self, target: Path) -> None:
-        """Have the database of a folder copied into the new folder `target` by its holder."""
-
-        def copy(channel: StoreChannel) -> None:
-            if not isinstance(channel, _Local) or self.folder is None:
-                raise StoreError(f"store {self.name} is no folder on this machine: copy it with `surreal export`")
-            channel.ask(COPY + os.fsencode(target.absolute()), _COPY_SECONDS)
-
-        self._asked(copy)
-
-    def _asked(self, ask: Callable[[StoreChannel], AnswerT]) -> AnswerT:
         with self._one_at_a_time:
             failures = conflicts = 0
             until = time.monotonic() + _SERVING
@@ -164,7 +140,7 @@ class Connection:
                 if self._closed.is_set():
                     raise StoreError(f"store {self.name} is closed")
                 try:
-                    return self._once(ask)
+                    return self._once(text, parameters or {})
                 except _Conflict as error:
                     conflicts += 1
                     if conflicts > _CONFLICTS:
@@ -177,12 +153,12 @@ class Connection:
                     self._closed.wait(_LOOK if self.folder is not None else _PAUSES[failures])
                     failures += 1
 
-    def _once(self, ask: Callable[[StoreChannel], AnswerT]) -> AnswerT:
+    def _once(self, text: str, parameters: dict[str, Any]) -> Any:
         try:
             if self._channel is None:
                 self._channel = self._dial()
-                self._recognize()
-            return ask(self._channel)
+                self._greet()
+            return self._result(self._channel.query_raw(text, parameters))
         except (StoreError, _Conflict, _Unreachable):
             raise
         except _UNREACHABLE as error:
@@ -215,18 +191,21 @@ class Connection:
             raise self._failed(reason)
         return response["result"][-1]["result"]
 
-    def _recognize(self) -> None:
-        """Whether it is still the same store: another one would take our records silently."""
-        if self._identity is None or self._channel is None:
-            return
-        tables = self._result(self._channel.query_raw("INFO FOR DB", {}))["tables"]
-        text = "SELECT VALUE identity FROM ONLY store:schema"
-        if "store" not in tables or self._result(self._channel.query_raw(text, {})) != self._identity:
+    def _greet(self) -> None:
+        """Make a database that was just reached ready for use. Raises `StoreError` where it is another store than
+        before, which would take our records silently, or one of another schema."""
+        try:
+            identity = identity_in(self.query(PREPARE, new_store()), self.name)
+            if self.identity not in ("", identity):
+                raise StoreError(
+                    f"store {self.name}: another store answers at this address than before; start the server with the "
+                    "folder that it had, or start this program again"
+                )
+            self.identity = identity
+            self._on_connected(self)
+        except BaseException:
             self._drop()
-            raise StoreError(
-                f"store {self.name}: another store answers at this address than before; start the server with the "
-                "folder that it had, or start this program again"
-            )
+            raise
 
     def _dial(self) -> StoreChannel:
         """A way to our database, signed in where it must be."""
@@ -234,7 +213,8 @@ class Connection:
             return self._dial_server()
         if self.folder is None:
             engine = DatabaseEngine(self.name)
-            return self._prepared(_Local(lambda request: engine.execute(request[1:]), engine.close))
+            self.holds = True
+            return _Local(engine.execute, engine.close)
         until = time.monotonic() + _SERVING
         while True:
             try:
@@ -250,10 +230,7 @@ class Connection:
         """Hold the folder or reach its holder. Raises `FolderHeld` for a holder that does not serve it yet, and
         `_Unreachable` for one that has gone meanwhile."""
         try:
-            if self._reads_only and folder.exists() and not os.access(folder, os.W_OK):
-                holding, copy = hold_copy(folder, self._prepare_holding)
-                return self._held(holding, lambda: shutil.rmtree(copy, ignore_errors=True))
-            return self._held(hold(folder, self._prepare_holding, self._exclusive))
+            return self._held(hold(folder, self._exclusive))
         except FolderHeld as held:
             if self._exclusive:
                 raise StoreError(f"store {folder} is in use by {held.holder}: end that one first") from held
@@ -269,30 +246,13 @@ class Connection:
             raise _Unreachable(str(error) or type(error).__name__) from error
         return _Local(client.ask, client.close)
 
-    def _held(self, holding: FolderHolding, then: Callable[[], None] = lambda: None) -> StoreChannel:
+    def _held(self, holding: FolderHolding) -> StoreChannel:
         def leave() -> None:
             self.holds = False
             holding.leave()
-            then()
 
         self.holds = True
-        return _Local(lambda request, seconds=0.0: holding.answer(request), leave)
-
-    def _prepare_holding(self, holding: FolderHolding) -> None:
-        self._prepared(_Local(holding.answer, lambda: None))
-
-    def _prepared(self, channel: StoreChannel) -> StoreChannel:
-        """The way to a database that this process has just opened, made ready for use."""
-        self._channel, self.holds = channel, True
-        try:
-            self._recognize()
-            self._prepare(self)
-        except BaseException:
-            channel.close()
-            raise
-        finally:
-            self._channel = None
-        return channel
+        return _Local(holding.engine.execute, leave)
 
     def _dial_server(self) -> StoreChannel:
         # Whole answers: one in frames is of use only for results larger than ours.

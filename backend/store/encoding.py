@@ -1,8 +1,8 @@
 """How the values of a record become what the database holds, and come back.
 
-Values are checked here, because the database is silent about some: it turns a null inside an object into an absent
-field. Free-form documents are kept as JSON text, arrays of numbers as little-endian bytes; both come back exactly as
-they went in. What cannot be stored is a `ValueError` whose text continues the name of the field.
+Values are checked here, because the database stores some of them wrongly. Free-form documents are kept as JSON text,
+arrays of numbers as little-endian bytes; both come back exactly as they went in. What cannot be stored is a
+`ValueError` whose text continues the name of the field.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Codec:
 
 
 def _encode_json(value: Any) -> str:
+    if not isinstance(value, dict):
+        raise ValueError(f" has type {type(value).__name__}, and a document is expected")
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_numpy_scalar)
     except (ValueError, TypeError) as error:

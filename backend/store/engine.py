@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,15 +41,6 @@ class DatabaseEngine:
         """The answer to one request, both in CBOR. Raises RuntimeError or ValueError with the engine's words."""
         with self._one_at_a_time:
             return bytes(self._database.execute(request))
-
-    def while_closed(self, act: Callable[[], None]) -> None:
-        """Do something with the database's files, closed in order, between two requests. Raises as `act` does."""
-        with self._one_at_a_time:
-            self._database.close()
-            try:
-                act()
-            finally:
-                self._database = self._opened()
 
     def close(self) -> None:
         """Close the database after the request under way; a second call does nothing.

@@ -9,16 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from backend.store.engine import DatabaseEngine
 from backend.store.errors import StoreDiskError, StoreError
 from backend.store.local_server import LocalServer, withdraw
 from backend.store.lock import FolderLock
-from backend.store.manifest import CLOSED_FILE, DATABASE_FOLDER, Known, needs_settling, take_manifest, write_digests
+from backend.store.manifest import DATABASE_FOLDER, Known, needs_settling, take_manifest, write_digests
 from backend.store.schema import check_version, make_database_folder
 
 # A compaction writes the new database into a store of its own, FOLDER/.compact, and marks it as ready when it is whole.
@@ -26,7 +24,6 @@ NEW, READY, _FORMER = ".compact", "ready", "former"
 RESERVE_FILE = "reserve"
 _RESERVE = 500_000  # bytes kept for the deletion that makes room on a full disk; files of the run go first
 _ROOM = 1_000_000  # bytes that the engine needs to make a new database: without them it never returns
-QUERY, COPY = b"q", b"c"  # first letter of a request: for the engine, or a copy of the database into a folder
 
 _log = logging.getLogger(__name__)
 
@@ -62,33 +59,6 @@ class FolderHolding:
         """One more uses it; each must `leave`."""
         self._users += 1
 
-    def answer(self, request: bytes) -> bytes:
-        """The answer to a request of this or another process. Raises `StoreError`, and RuntimeError or ValueError with
-        the engine's words."""
-        if request[:1] == QUERY:
-            return self.engine.execute(request[1:])
-        if request[:1] == COPY:
-            self.copy_database(Path(os.fsdecode(request[1:])))
-            return b""
-        raise ValueError("an unknown request: both programs must be of the same version")
-
-    def copy_database(self, target: Path) -> None:
-        """Copy the database into the new folder `target`, with its manifest, while all requests wait. Raises
-        `StoreError`."""
-        database = self._folder / DATABASE_FOLDER
-
-        def copy() -> None:
-            self._known = write_digests(database, self._known)
-            try:
-                shutil.copytree(database, target)
-            finally:
-                (database / CLOSED_FILE).unlink()
-
-        try:
-            self.engine.while_closed(copy)
-        except (OSError, shutil.Error) as error:
-            raise StoreDiskError(f"the copy {target} cannot be written ({error}): free some space") from error
-
     def leave(self) -> None:
         """One less uses it. With the last one it ends: no more clients, no open database, no lock on the folder."""
         with _changing:
@@ -115,12 +85,11 @@ class FolderHolding:
                          error)  # fmt: skip
 
 
-def hold(folder: Path, prepare: Callable[[FolderHolding], None], exclusive: bool = False) -> FolderHolding:
+def hold(folder: Path, exclusive: bool = False) -> FolderHolding:
     """Hold the folder and serve it, or join the holding of this process.
 
-    `prepare` brings a database that was just opened into the state in which others may use it. An `exclusive` holding
-    serves nobody and never joins. Raises `FolderHeld` if another process holds the folder, RuntimeError with the
-    engine's words if that cannot open it, `StoreError` for all else.
+    An `exclusive` holding serves nobody and never joins. Raises `FolderHeld` if another process holds the folder,
+    RuntimeError with the engine's words if that cannot open it, `StoreError` for all else.
     """
     with _changing:
         folder = folder.resolve()
@@ -130,19 +99,17 @@ def hold(folder: Path, prepare: Callable[[FolderHolding], None], exclusive: bool
         url = folder_url(folder)
         check_version(folder)
         lock = FolderLock(folder)
-        holding: FolderHolding | None = None
         try:
-            engine, known = _open(folder, url, lock)
-            holding = FolderHolding(folder, lock, engine, known)
-            prepare(holding)
-            if not exclusive:
-                holding.server = _serve(folder, holding)
+            holding = FolderHolding(folder, lock, *_open(folder, url, lock))
         except BaseException:
-            if holding is not None:
-                holding.leave()
             lock.release()
             raise
         if not exclusive:
+            try:
+                holding.server = _serve(folder, holding)
+            except BaseException:
+                holding.leave()
+                raise
             _holdings[folder] = holding
         return holding
 
@@ -180,7 +147,7 @@ def _finish_compaction(folder: Path) -> None:
 
 def _serve(folder: Path, holding: FolderHolding) -> LocalServer | None:
     try:
-        return LocalServer(folder, holding.answer)
+        return LocalServer(folder, holding.engine.execute)
     except OSError as error:
         _log.info("store %s is not served to other programs (%s)", folder, error)
         return None
@@ -192,29 +159,6 @@ def _make_reserve(folder: Path) -> None:
     if not path.exists() and shutil.disk_usage(folder).free > 20 * _RESERVE:
         with path.open("xb") as file:
             os.posix_fallocate(file.fileno(), 0, _RESERVE)
-
-
-def hold_copy(folder: Path, prepare: Callable[[FolderHolding], None]) -> tuple[FolderHolding, Path]:
-    """Hold a copy of a folder that this process cannot write, and return where it is: the caller removes it.
-
-    Raises as `hold` does, and `FolderHeld` if another process holds the folder.
-    """
-    lock = FolderLock(folder, writable=False)
-    copy = Path(tempfile.mkdtemp(prefix="cs-copy-"))
-    try:
-        shutil.copytree(folder / DATABASE_FOLDER, copy / DATABASE_FOLDER)
-        return hold(copy, prepare, exclusive=True), copy
-    except OSError as error:
-        shutil.rmtree(copy, ignore_errors=True)
-        raise StoreError(
-            f"store {folder} cannot be written here, and its copy in {copy.parent} could not be made ({error}): free "
-            "some space there, or set TMPDIR to a folder that has some"
-        ) from error
-    except BaseException:
-        shutil.rmtree(copy, ignore_errors=True)
-        raise
-    finally:
-        lock.release()
 
 
 def folder_url(folder: Path) -> str:

@@ -76,7 +76,9 @@ class Leases:
                 if former is None
                 else f"another program has just taken over run {record.run}: nothing was written"
             ) from error
-        if running and (folder is not None or self._connection.remote):
+        if not running:
+            self.drop(record.run)
+        elif folder is not None or self._connection.remote:
             self._runs.add(record.run)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._renew_all, name="leases of runs", daemon=True)
@@ -144,30 +146,22 @@ class Leases:
         )
 
 
-def abandoned(run: RunRecord) -> bool:
-    """Whether the run counts as interrupted only because its lease ran out; its owner, if alive, takes that back."""
-    return run.status == "interrupted" and run.message == _ABANDONED
-
-
-def mark_abandoned(connection: Connection, whole_folder: bool) -> None:
-    """Mark runs that are 'running' and nobody's as interrupted: those whose owner uses the same folder and has died,
-    those of other owners whose lease has run out, and, where the caller has just opened the whole folder, those
-    without a lease."""
+def mark_abandoned(connection: Connection) -> None:
+    """Mark runs that are 'running' and nobody's as interrupted: those whose owner used the same folder and has died,
+    and those of other owners whose lease has run out."""
     folder, living, dead = connection.folder, [], []
-    if folder is not None:
-        owners = connection.query(
-            "LET $running = SELECT VALUE run FROM run WHERE status = 'running';"
-            "SELECT VALUE owner FROM lease WHERE run IN $running"
-        )
-        here = {str(owner) for owner in owners if str(owner).startswith(_HERE)}
-        living = [owner for owner in here if user_alive(folder, owner)]
-        dead = [owner for owner in here if owner not in living]
-    connection.query(
+    owners = connection.query(
         "LET $running = SELECT VALUE run FROM run WHERE status = 'running';"
-        "LET $leased = SELECT VALUE run FROM lease WHERE run IN $running;"
-        "LET $expired = SELECT VALUE run FROM lease WHERE run IN $running AND owner NOT IN $living "
-        "AND (owner IN $dead OR expires_at < time::millis(time::now()));"
-        "UPDATE run SET status = 'interrupted', message = $abandoned WHERE status = 'running' "
-        "AND (run IN $expired OR ($whole AND run NOT IN $leased)) RETURN NONE",
-        {"whole": whole_folder, "abandoned": _ABANDONED, "living": living, "dead": dead},
+        "SELECT VALUE owner FROM lease WHERE run IN $running"
+    )
+    if not owners:
+        return
+    for owner in {str(owner) for owner in owners if folder is not None and str(owner).startswith(_HERE)}:
+        (living if folder is not None and user_alive(folder, owner) else dead).append(owner)
+    connection.query(
+        "LET $over = SELECT VALUE run FROM lease WHERE owner IN $dead "
+        "OR (owner NOT IN $living AND expires_at < time::millis(time::now()));"
+        "UPDATE run SET status = 'interrupted', message = $abandoned "
+        "WHERE status = 'running' AND run IN $over RETURN NONE",
+        {"abandoned": _ABANDONED, "living": living, "dead": dead},
     )

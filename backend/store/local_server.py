@@ -1,9 +1,9 @@
 """The store of a folder, served by its holder to the other programs of this user on this machine.
 
-A Unix socket in a private folder (mode 0700) carries requests and answers as bytes: CBOR of the database behind one
-letter. Both sides prove that they know a key of 32 random bytes, which only this user can read in
-`FOLDER/socket/address.json`. Messages are never objects of Python: `send` and `recv` of `multiprocessing.connection`
-would unpickle, and so run, whatever arrives.
+A Unix socket in a private folder (mode 0700) carries requests and answers as bytes, in the database's CBOR. Both sides
+prove that they know a key of 32 random bytes, which only this user can read in `FOLDER/socket/address.json`. Messages
+are never objects of Python: `send` and `recv` of `multiprocessing.connection` would unpickle, and so run, whatever
+arrives.
 
 The socket lies in a temporary folder because its path may have no more than some hundred bytes.
 """
@@ -147,12 +147,12 @@ class LocalClient:
             self.close()
             raise
 
-    def ask(self, request: bytes, seconds: float = ANSWER_SECONDS) -> bytes:
+    def ask(self, request: bytes) -> bytes:
         """The answer to a request. Raises `HolderFailed`, and `StoreError` for a request that is too large."""
         if len(request) > MOST_BYTES:
             raise StoreError(f"a request of {len(request):,} bytes is more than the {MOST_BYTES:,} that a store takes")
         self._connection.send_bytes(request)
-        self._wait(seconds)
+        self._wait(ANSWER_SECONDS)
         answer = self._connection.recv_bytes()
         if answer[:1] != _DONE:
             raise HolderFailed(answer[1:].decode(errors="replace"))

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import pwd
-import time
+import re
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,25 +22,10 @@ LOCK_FILE = "lock"
 _USERS = "users"  # folder of the lock files of those who have the store open
 
 
-@dataclass(frozen=True)
-class Holder:
-    """The holder of a folder according to the lock file: process and time (s). `process` is 0 where the note could not
-    be read: the holder is just starting."""
-
-    process: int = 0
-    since: float = 0.0
-
-    def __str__(self) -> str:
-        if not self.process:
-            return "another process"
-        who = "this very process" if self.process == os.getpid() else f"process {self.process}"
-        return f"{who}, which opened it at {datetime.fromtimestamp(self.since, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
 class FolderHeld(StoreError):
-    """Another process, `holder`, holds the folder."""
+    """Another process, `holder` in words, holds the folder."""
 
-    def __init__(self, folder: Path, holder: Holder) -> None:
+    def __init__(self, folder: Path, holder: str) -> None:
         super().__init__(
             f"store {folder} is in use by {holder}, and that one does not answer other programs: wait if it is still "
             "opening the store, else end it"
@@ -53,12 +36,12 @@ class FolderHeld(StoreError):
 class _FileLock:
     """An open file and the `flock` on it."""
 
-    def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> None:
+    def __init__(self, path: Path) -> None:
         """Raises BlockingIOError where another process has the lock, any other OSError where there can be none."""
         self.descriptor: int | None = None
         try:
             # A link is not followed: it could lead to a file that is not ours to write.
-            self.descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o644)
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _LOCKS.add(self)
         except BaseException:  # also an interrupt: nobody else could give it back
@@ -91,15 +74,14 @@ class FolderLock:
     """Holds `folder/lock` from construction until `release`.
 
     Raises `FolderHeld` if another user of the folder holds it, in this process too, and `StoreError` if the folder
-    cannot be used. With `writable=False` the folder is one that this process cannot write.
+    cannot be used.
     """
 
-    def __init__(self, folder: Path, *, writable: bool = True) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder, path = folder, folder / LOCK_FILE
         try:
-            if writable:
-                folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _FileLock(path) if writable else _FileLock(path, os.O_RDONLY)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _FileLock(path)
         except BlockingIOError:
             raise FolderHeld(folder, _holder(path)) from None
         except OSError as error:
@@ -111,7 +93,7 @@ class FolderLock:
 
     def sign(self) -> None:
         """Write into the file who holds the folder. Raises `StoreError`."""
-        note = json.dumps({"pid": os.getpid(), "since": int(time.time())}).encode()
+        note = f"{os.getpid()} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}".encode()
         assert self._lock.descriptor is not None
         try:
             os.ftruncate(self._lock.descriptor, 0)
@@ -159,13 +141,13 @@ def user_alive(folder: Path, name: str) -> bool:
     return False
 
 
-def _holder(path: Path) -> Holder:
+def _holder(path: Path) -> str:
     """Who wrote the lock file. The note may be absent when the holder is just starting."""
-    try:
-        note = json.loads(path.read_bytes()[:500])
-        return Holder(int(note["pid"]), float(note["since"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return Holder()
+    with suppress(OSError):
+        if found := re.fullmatch(rb"(\d{1,9}) ([\d :-]{19})", path.read_bytes()[:99]):
+            who = "this very process" if int(found[1]) == os.getpid() else f"process {int(found[1])}"
+            return f"{who}, which opened it at {found[2].decode()} UTC"
+    return "another process"
 
 
 def _cannot_lock(folder: Path, path: Path, error: OSError) -> StoreError:
@@ -180,7 +162,9 @@ def _cannot_lock(folder: Path, path: Path, error: OSError) -> StoreError:
         return StoreError(
             f"store {folder}: its file system cannot lock files ({error.strerror}); choose a folder on a local disk"
         )
-    return StoreError(f"store {folder}: cannot use this folder ({error.strerror}); choose a folder that can be written")
+    return StoreError(
+        f"store {folder}: cannot use this folder ({error.strerror}); choose one that can be written, or copy it there"
+    )
 
 
 def _owner(path: Path) -> str:

@@ -5,27 +5,27 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from surrealdb import RecordID
 from surrealdb.data import cbor
-from surrealdb.data.types.range import BoundExcluded, Range
+from surrealdb.data.types.range import BoundExcluded, BoundIncluded, Range
 
-from backend.store.connection import Connection
 from backend.store.errors import StoreError
 from backend.store.holding import NEW, READY
 from backend.store.lock import FolderLock
 from backend.store.manifest import DATABASE_FOLDER
-from backend.store.records import ALL_KINDS, Delegation
+from backend.store.records import ALL_KINDS
 from backend.store.store import Store
 from simulator.files import DISK_FULL
 
 OnDone = Callable[[str, int, int], None]  # what, done, total
-
-_ROWS = 500  # of one request
+# The keys of all records, by table: every list comes before every object. What refers to others comes before them, so
+# that a copy that is made while a program writes has all that its records refer to.
+_EVERY = [RecordID(kind.table, Range(BoundIncluded([]), BoundExcluded({}))) for kind in reversed(ALL_KINDS)]
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ def existing(folder: Path) -> Path:
     return folder
 
 
-def backup_store(source: Store, target: Path) -> dict[str, int]:
-    """Copy a store into the folder `target`, which is then a store itself, also while programs write to the source:
-    their requests wait. Returns how many records of each table the copy holds.
+def backup_store(source: Store, target: Path, on_done: OnDone = lambda what, done, total: None) -> int:
+    """Copy a store into the folder `target`, which is then a store itself, and return how many records the copy has.
+    What programs add to the source meanwhile may be in the copy or not.
 
-    The files are copied with their manifest, which is compared when the copy is opened. Raises `StoreError` for a
-    server's store, if there is something at `target`, or if the copy cannot be written; then nothing is there.
+    The copy is read again and compared. Raises `StoreError` if there is something at `target`, or if the copy cannot be
+    written; then nothing is there.
     """
     if target.exists():
         raise StoreError(f"{target} exists already: give another folder for the backup")
@@ -57,10 +57,8 @@ def backup_store(source: Store, target: Path) -> dict[str, int]:
     lock = FolderLock(work)  # refused where another backup writes there
     try:
         shutil.rmtree(work / "store", ignore_errors=True)  # of a backup that was killed
-        source.connection.copy_database(work / "store" / DATABASE_FOLDER)
+        copied = _copy_records(source, work / "store", on_done)
         os.sync()
-        with Store.open(work / "store", exclusive=True) as copy:
-            counts = {kind.table: _count(copy.connection, kind.table) for kind in ALL_KINDS}
         os.rename(work / "store", target)
     except OSError as error:
         advice = "; free some space" if error.errno in DISK_FULL else ""
@@ -68,7 +66,7 @@ def backup_store(source: Store, target: Path) -> dict[str, int]:
     finally:
         shutil.rmtree(work, ignore_errors=True)
         lock.release()
-    return counts
+    return copied
 
 
 def compact_store(folder: Path, on_done: OnDone = lambda what, done, total: None) -> Compaction:
@@ -86,7 +84,7 @@ def compact_store(folder: Path, on_done: OnDone = lambda what, done, total: None
             raise StoreError(f"run {running[0]} of the store is being written: compact it afterwards")
         before = size_of(folder / DATABASE_FOLDER)
         try:
-            records = _copy_records(store.connection, work, on_done)
+            records = _copy_records(store, work, on_done)
             os.sync()
             (work / READY).touch()
         except BaseException as error:
@@ -98,38 +96,33 @@ def compact_store(folder: Path, on_done: OnDone = lambda what, done, total: None
     return Compaction(before, size_of(folder / DATABASE_FOLDER), records)
 
 
-def _copy_records(source: Connection, work: Path, on_done: OnDone) -> int:
-    total, written, digests = sum(_count(source, kind.table) for kind in ALL_KINDS), 0, []
+def _copy_records(source: Store, work: Path, on_done: OnDone) -> int:
+    total, written, copied = sum(source.count_keys(keys) for keys in _EVERY), 0, hashlib.sha256()
     with Store.open(work, exclusive=True) as new:
-        for kind in ALL_KINDS:
-            what = f"RELATION INTO {kind.table}" if kind is Delegation else f"INTO {kind.table}"
-            for rows in _pages(source, kind.table):
-                new.connection.query(f"INSERT {what} $rows RETURN NONE", {"rows": rows})
-                digests.append(hashlib.sha256(cbor.encode(rows)).digest())
+        for keys in _EVERY:
+            for page in source.pages(keys):
+                rows = [_without_writer(row) for row in page]
+                new.connection.query(f"INSERT INTO {keys.table_name} $rows RETURN NONE", {"rows": rows})
+                for row in rows:
+                    copied.update(cbor.encode(row))
                 written += len(rows)
                 on_done("copied", written, total)
-        (own,) = source.query("SELECT * FROM store:schema")
-        new.connection.query("UPSERT store:schema CONTENT $own RETURN NONE", {"own": own})
-        new.connection.remember(own["identity"])
+        new.connection.query("UPDATE store:schema SET identity = $own RETURN NONE", {"own": source.identity})
+        new.connection.identity = source.identity
+    found = hashlib.sha256()
     with Store.open(work, exclusive=True) as new:
-        pages = (rows for kind in ALL_KINDS for rows in _pages(new.connection, kind.table))
-        if [hashlib.sha256(cbor.encode(rows)).digest() for rows in pages] != digests:
-            raise StoreError(f"the copy in {work} does not hold what was written to it: is the disk damaged?")
+        for row in (row for keys in _EVERY for rows in new.pages(keys) for row in rows):
+            found.update(cbor.encode(row))
+    if found.digest() != copied.digest():
+        raise StoreError(f"the copy in {work} does not hold what was written to it: is the disk damaged?")
     return written
 
 
-def _pages(connection: Connection, table: str) -> Iterator[list[dict[str, Any]]]:
-    """The rows of a table in the order of their keys."""
-    rows = connection.query(f"SELECT * FROM {table} LIMIT {_ROWS}")
-    while rows:
-        yield rows
-        beyond = RecordID(table, Range(BoundExcluded(rows[-1]["id"].id), None))
-        rows = connection.query(f"SELECT * FROM $beyond LIMIT {_ROWS}", {"beyond": beyond})
-
-
-def _count(connection: Connection, table: str) -> int:
-    rows = connection.query(f"SELECT count() FROM {table} GROUP ALL")
-    return int(rows[0]["count"]) if rows else 0
+def _without_writer(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a copy, in which nobody works on a run; its fields are in order, as the database gives them."""
+    if row.get("status") == "running":
+        row = row | {"status": "interrupted", "message": "it was running when the copy was made"}
+    return dict(sorted(row.items()))
 
 
 def size_of(path: Path) -> int:

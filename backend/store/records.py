@@ -1,8 +1,8 @@
 """What the store holds: one frozen dataclass per table.
 
-A record's `key` is made of its identifying fields, so writing a record twice leaves one record. Times are milliseconds
-since the epoch, UTC. Values are checked when a record is turned into a row (`encoding.py`), because the database would
-not. It also drops fields that it does not know, so every field must be in schema.surql.
+A record's key is made of its identifying fields, so writing a record twice leaves one record. Times are milliseconds
+since the epoch, UTC. The database knows no fields: a value is checked by its type here, when it is written and when it
+is read.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -23,8 +24,6 @@ PAPER = "paper"  # the kind of run that a paper session is
 _STRICT = ConfigDict(strict=True)
 _ARRAYS = tuple(one["codec"] for one in (INT32, FLOAT32, MASK))
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
-_CHECKS: dict[str, dict[str, TypeAdapter[Any]]] = {}  # by table
-_CODECS: dict[str, tuple[tuple[str, Codec | None], ...]] = {}  # by table
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -49,10 +48,14 @@ class Record:
         """The record as the database takes it. Raises `StoreError`, naming the field, for a value it cannot hold."""
         valid_run_id(self.run)
         row: dict[str, Any] = {}
-        for name, codec in _codecs(type(self)):
+        for name, codec, check in _columns(type(self)):
             value = getattr(self, name)
             try:
                 row[name] = database_value(value, self.allow_nan) if codec is None else codec.encode(value)
+                if codec is None:
+                    check.validate_python(_tuple(row[name]))
+            except ValidationError as error:
+                raise StoreError(f"{self}: {name} is {value!r:.60}: {_reason(error)}") from error
             except ValueError as error:
                 raise StoreError(f"{self}: {name}{error}") from error
         return row
@@ -69,41 +72,33 @@ class Record:
         an export may have been written by anybody.
         """
         values: dict[str, Any] = {}
-        checks = _checks(cls)
-        for item in fields(cls):
-            value = row.get(item.name)
-            codec = item.metadata.get("codec")
+        for name, codec, check in _columns(cls):
             try:
-                if codec:
-                    value = codec.decode(value)
-                elif isinstance(value, list):
-                    value = tuple(value)
-                values[item.name] = checks[item.name].validate_python(value)
+                value = row.get(name)
+                values[name] = check.validate_python(codec.decode(value) if codec else _tuple(value))
             except (ValueError, TypeError, OverflowError) as error:
                 raise StoreError(
-                    f"a record of the table {cls.table} cannot be read, its {item.name} is damaged ({_reason(error)}): "
-                    "import the run again from its export, or make the run anew"
+                    f"a record of the table {cls.table} cannot be read, its {name} is damaged ({_reason(error)}): "
+                    "import the run again from its export, or make the run again"
                 ) from error
         valid_run_id(values["run"])
         return cls(**values)
 
 
-def _codecs(kind: type[Record]) -> tuple[tuple[str, Codec | None], ...]:
-    """The fields of a record, and how those are written that are no plain values."""
-    if kind.table not in _CODECS:
-        _CODECS[kind.table] = tuple((item.name, item.metadata.get("codec")) for item in fields(kind))
-    return _CODECS[kind.table]
+@cache
+def _columns(kind: type[Record]) -> tuple[tuple[str, Codec | None, TypeAdapter[Any]], ...]:
+    """The fields of a record, how those are written that are not plain values, and the check of a value's type. Arrays
+    are checked when they are decoded."""
+    hints, codecs = get_type_hints(kind), {item.name: item.metadata.get("codec") for item in fields(kind)}
+    return tuple(
+        (name, codec, _ANY if codec in _ARRAYS else TypeAdapter(hints[name], config=_STRICT))
+        for name, codec in codecs.items()
+    )
 
 
-def _checks(kind: type[Record]) -> dict[str, TypeAdapter[Any]]:
-    """What tells whether the value of a field has its type. Arrays were checked when they were decoded."""
-    if kind.table not in _CHECKS:
-        hints = get_type_hints(kind)
-        _CHECKS[kind.table] = {
-            item.name: _ANY if item.metadata.get("codec") in _ARRAYS else TypeAdapter(hints[item.name], config=_STRICT)
-            for item in fields(kind)
-        }
-    return _CHECKS[kind.table]
+def _tuple(value: Any) -> Any:
+    """A list of the database as a tuple."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _reason(error: Exception) -> str:
@@ -166,26 +161,6 @@ class RolloutRecord(Record):
 
 
 @dataclass(frozen=True)
-class CallCountRecord(Record):
-    """Calls per rollout of a step: of its rollouts `rollouts[i]` called `roles[i]` `calls[i]` times.
-
-    The store counts them itself with each write of rollouts, in the same transaction.
-    """
-
-    table = "call_count"
-    identity = ("run", "step")
-
-    step: int
-    roles: tuple[str, ...]
-    calls: tuple[int, ...]
-    rollouts: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not len(self.roles) == len(self.calls) == len(self.rollouts):
-            raise StoreError(f"{self}: its roles, calls and rollouts have different lengths")
-
-
-@dataclass(frozen=True)
 class TrajectoryRecord(Record):
     """One conversation of one role. `ids`, `mask`, `sampled_logps` have equal length.
 
@@ -193,11 +168,10 @@ class TrajectoryRecord(Record):
     counts the calls of the role within the rollout. `caller` is the (role, ordinal) that delegated this conversation,
     None for the one that nobody called.
 
-    With the last three fields a trainer in another process has what credit is made of: `format_score` in [0, 1], None
-    where it was not recorded; `expert`, the expert's score in [0, 1], None where there is none; `shared`, the part of
-    the team's outcome that this call is credited with, None for the manager, whose outcome is the rollout's. `starts`
-    are those of its branches, as `algorithm.trajectory.Trajectory` has them; None for a single one.
-    `thought_tokens` were thoughts, of which `thoughts_cut` were closed because their budget was spent; None for none.
+    A trainer in another process makes credit of `format_score` in [0, 1]; of `expert`, the expert's score in [0, 1],
+    None where there is none; and of `shared`, the part of the team's outcome that this call is credited with, None for
+    the manager, whose outcome is the rollout's. `starts`, `thought_tokens` and `thoughts_cut` are as
+    `algorithm.trajectory.Trajectory` has them.
     """
 
     table = "trajectory"
@@ -216,12 +190,12 @@ class TrajectoryRecord(Record):
     truncated: bool = False
     reason: str | None = field(default=None, metadata=TEXT)  # why it is not valid
     caller: tuple[str, int] | None = None
-    format_score: float | None = None
+    format_score: float = 0.0
     expert: float | None = None
     shared: float | None = None
-    starts: tuple[int, ...] | None = None
-    thought_tokens: int | None = None
-    thoughts_cut: int | None = None
+    starts: tuple[int, ...] = (0,)
+    thought_tokens: int = 0
+    thoughts_cut: int = 0
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.mask) == len(self.sampled_logps):
@@ -233,22 +207,6 @@ class TrajectoryRecord(Record):
             score = getattr(self, name)
             if score is not None and not 0.0 <= score <= 1.0:
                 raise StoreError(f"{self}: {name} is {score}, which is outside [0, 1]")
-
-
-@dataclass(frozen=True)
-class Delegation(Record):
-    """Edge of the graph: within a rollout `caller` called (role, ordinal) as its call number `position`."""
-
-    table = "delegated"
-    identity = ("run", "step", "query", "rollout", "role", "ordinal")
-
-    step: int
-    query: int
-    rollout: int
-    caller: tuple[str, int]
-    role: str
-    ordinal: int
-    position: int  # 0, 1, ... among the calls that this caller made
 
 
 @dataclass(frozen=True)
@@ -363,7 +321,7 @@ class PublishedRecord(Record):
     """The weights that a role's trainer made for a step, for those who roll out that step. Step 0 begins the run."""
 
     table = "published"
-    identity = ("run", "role", "step")
+    identity = ("run", "step", "role")
 
     role: str
     step: int
@@ -391,15 +349,12 @@ class TrialRecord(Record):
     tested_at: int
 
 
-# Every kind of record that belongs to a run, in an order in which they can be written: an edge after both its ends, and
-# last the run, which makes all else visible. They are deleted in the opposite order but for the run, which goes last.
+# Every kind of record that belongs to a run; last the run itself, whose record makes all else visible.
 KINDS: tuple[type[Record], ...] = (
-    QueryRecord, RolloutRecord, TrajectoryRecord, Delegation, RewardRecord, ShardRecord, PublishedRecord, AdapterRecord,
+    QueryRecord, RolloutRecord, TrajectoryRecord, RewardRecord, ShardRecord, PublishedRecord, AdapterRecord,
     EvaluationRecord, BacktestRecord, DecisionRecord, JournalRecord, MetricRecord, RunRecord,
 )  # fmt: skip
-# What goes when a run is deleted; and every kind there is, each after those that it refers to.
-OF_A_RUN: tuple[type[Record], ...] = (*KINDS, CallCountRecord)
-ALL_KINDS: tuple[type[Record], ...] = (*OF_A_RUN, TrialRecord)
+ALL_KINDS: tuple[type[Record], ...] = (*KINDS, TrialRecord)
 
 
 class StoredDocument(BaseModel):

@@ -9,25 +9,25 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import uuid
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from backend.store.errors import StoreError
 from backend.store.manifest import DATABASE_FOLDER, SCHEMA_FILE
+from backend.store.records import ALL_KINDS
 
 SCHEMA_VERSION = 1
 
-_SCHEMA = Path(__file__).parent / "schema.surql"
-_STORE = "UPSERT store:schema SET version = $version, identity = <string>rand::uuid::v4() RETURN NONE"
-
-
-class _Database(Protocol):
-    """A `Connection`, which imports this module."""
-
-    name: str
-
-    def query(self, text: str, parameters: dict[str, Any] | None = None) -> Any:
-        """Result of the last statement."""
+_TABLES = ("store", "lease", *(kind.table for kind in ALL_KINDS))
+# One request, so that a store opens with few of them: it defines the tables of a new database, which has none, and
+# returns the version and the identity. The fields of records are checked by `records.py` and are not known here.
+PREPARE = (
+    "IF !record::exists(store:schema) AND object::is_empty((INFO FOR DB).tables) {"
+    + "".join(f"DEFINE TABLE IF NOT EXISTS {table} TYPE NORMAL SCHEMALESS;" for table in _TABLES)
+    + "INSERT IGNORE INTO store { id: store:schema, version: $version, identity: $identity } };"
+    "RETURN IF record::exists(store:schema) { SELECT version, identity FROM ONLY store:schema }"
+)
 
 
 def check_version(folder: Path) -> None:
@@ -54,21 +54,16 @@ def make_database_folder(folder: Path) -> None:
         raise StoreError(f"store {folder} cannot be made ({error.strerror}): free some space") from error
 
 
-def prepare_schema(connection: _Database) -> str:
-    """Define the schema in an empty database, and return the identity of the store. Raises `StoreError` for a database
-    of another schema, or of something else."""
-    if not connection.query("INFO FOR DB")["tables"]:
-        statements = _SCHEMA.read_text(encoding="utf-8")
-        try:
-            connection.query(f"BEGIN;\n{statements}\n{_STORE};\nCOMMIT", {"version": SCHEMA_VERSION})
-        except StoreError:
-            if not connection.query("INFO FOR DB")["tables"]:  # else another program did it first
-                raise
-    found: Any = None
-    if "store" in connection.query("INFO FOR DB")["tables"]:
-        found = next(iter(connection.query("SELECT version, identity FROM store:schema")), None)
-    if found is None or found["version"] != SCHEMA_VERSION:
-        raise _other_schema(connection.name, "unknown" if found is None else str(found["version"]))
+def new_store() -> dict[str, Any]:
+    """The parameters of `PREPARE`: a new store has this version and this identity, which tells it from any other."""
+    return {"version": SCHEMA_VERSION, "identity": str(uuid.uuid4())}
+
+
+def identity_in(found: Any, store: str) -> str:
+    """The identity in the answer to `PREPARE`. Raises `StoreError` for a database of another schema, or of something
+    else; `store` is how the message calls it."""
+    if not found or found["version"] != SCHEMA_VERSION:
+        raise _other_schema(store, str(found["version"]) if found else "unknown")
     return str(found["identity"])
 
 

@@ -7,14 +7,13 @@ as parameters, never inside the query text.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from surrealdb import RecordID
-from surrealdb.data.types.range import BoundExcluded, BoundIncluded, Range
 
 from backend.store import lease
 from backend.store.connection import Connection
@@ -23,9 +22,7 @@ from backend.store.records import (
     KINDS,
     AdapterRecord,
     BacktestRecord,
-    CallCountRecord,
     DecisionRecord,
-    Delegation,
     EvaluationRecord,
     JournalRecord,
     MetricRecord,
@@ -41,22 +38,27 @@ from backend.store.records import (
     TrialRecord,
 )
 from backend.store.rows import (
-    ADD_FIRST,
-    ADD_SHARD,
-    COUNT_CALLS,
     ROWS_PER_REQUEST,
     SHARD_BYTES,
-    WRITE_EDGES,
-    call_histogram,
-    counted_steps,
+    beyond,
     database_row,
-    equal_condition,
     key_range,
-    numbered_edges,
     portions,
+    range_and_rest,
     row_bytes,
 )
-from backend.store.schema import prepare_schema
+
+_ROWS_READ = 500  # of one request that reads a table page by page
+# A shard with all its records, in one statement and so in one transaction, unless it is there.
+_ADD_SHARD = (
+    "IF !record::exists($mark) { FOR $row IN $rows { UPSERT $row.id CONTENT $row RETURN NONE };"
+    "CREATE $mark CONTENT $shard RETURN NONE };"
+)
+# A record that is not replaced where it is there; whether it is the one that is there now.
+_ADD_FIRST = (
+    "IF record::exists($id) { RETURN (SELECT * FROM ONLY $id) = $row } "
+    "ELSE { CREATE $id CONTENT $row RETURN NONE; RETURN true }"
+)
 
 R = TypeVar("R", bound=Record)
 
@@ -70,35 +72,19 @@ class Store:
         self._leases = leases
 
     @classmethod
-    def open(cls, where: str | Path, reads_only: bool = False, exclusive: bool = False) -> Self:
+    def open(cls, where: str | Path, exclusive: bool = False) -> Self:
         """Open the store at `where`: a folder (made if absent), `mem://`, or `ws://` / `wss://` of a SurrealDB server.
 
         A folder that no process holds is held, and served to all of this user's programs that open it meanwhile. One
         that another process holds is reached through that one; when it ends, one of those that use the folder takes
-        over. `reads_only` is for a program that writes no record: it also opens a folder that it cannot write.
-        `exclusive` is for one that must have the folder alone: it is refused where another program uses the folder.
+        over. An `exclusive` user has the folder alone: it is refused where another program uses the folder.
 
         A server is signed in to with CRYPTOSENTINEL_STORE_USER and CRYPTOSENTINEL_STORE_PASSWORD of the environment,
         where they are set. Raises `StoreError` if the folder cannot be used, is damaged, belongs to another user or
         holds a store of another schema, and if its holder or the server does not answer.
         """
-        identity = ""
-
-        def prepare(connection: Connection) -> None:
-            nonlocal identity
-            identity = prepare_schema(connection)
-            lease.mark_abandoned(connection, whole_folder=True)
-
-        connection = Connection(where, prepare, reads_only, exclusive)
-        store = cls(connection, lease.Leases(connection))
-        try:
-            connection.remember(identity or prepare_schema(connection))
-            if not connection.holds and not reads_only:
-                lease.mark_abandoned(connection, whole_folder=False)
-        except StoreError:
-            store.close()
-            raise
-        return store
+        connection = Connection(where, lease.mark_abandoned, exclusive)
+        return cls(connection, lease.Leases(connection))
 
     @property
     def connection(self) -> Connection:
@@ -108,7 +94,7 @@ class Store:
     @property
     def identity(self) -> str:
         """What tells this store from any other."""
-        return str(self._connection.query("SELECT VALUE identity FROM ONLY store:schema"))
+        return self._connection.identity
 
     def close(self) -> None:
         """Close the database and give the folder back; a second call does nothing."""
@@ -147,8 +133,8 @@ class Store:
     def set_document(self, record: RunRecord) -> None:
         """Replace the document of a run, and nothing else of it."""
         row = database_row(record)
-        self._change(
-            "UPDATE $id SET config = $config RETURN NONE;", parameters={"id": row["id"], "config": row["config"]}
+        self._connection.query(
+            "UPDATE $id SET config = $config RETURN NONE", {"id": row["id"], "config": row["config"]}
         )
 
     def claim(self, run_id: str) -> None:
@@ -179,13 +165,8 @@ class Store:
         self._write(records)
 
     def add_trajectories(self, records: Sequence[TrajectoryRecord]) -> None:
-        """Add conversations, and an edge `caller -> delegated -> callee` for each that has a caller.
-
-        Give all conversations of a rollout in one call and in the order in which they began: that order numbers the
-        calls that each caller made. Raises `StoreError` if a caller is neither among them nor stored.
-        """
+        """Add conversations of a step."""
         self._write(records)
-        self._write(numbered_edges(records))
 
     def add_rewards(self, records: Sequence[RewardRecord]) -> None:
         """Add the rewards of a step, one per trajectory."""
@@ -231,26 +212,23 @@ class Store:
         Two processes that both write a shard, as when one was thought dead, so leave that of one of them, whole.
         Raises `StoreError` for one that is larger than a server takes in a message.
         """
-        edges = numbered_edges(trajectories)
-        rows = [[database_row(one) for one in kind] for kind in (queries, rollouts, trajectories, edges)]
-        if (size := sum(row_bytes(row) for row in rows[2])) > SHARD_BYTES:
+        rows = [database_row(one) for one in (*queries, *rollouts, *trajectories)]
+        if (size := sum(row_bytes(row) for row in rows)) > SHARD_BYTES:
             raise StoreError(
                 f"shard {mark.shard} of step {mark.step} holds {size / 1e6:.0f} MB, and {SHARD_BYTES / 1e6:.0f} MB go "
                 "in one transaction: give training.shards a higher number"
             )
         row = database_row(mark)
-        names = ("queries", "rollouts", "trajectories", "edges")
-        parameters = {"mark": row["id"], "shard": row, "steps": counted_steps([(mark.run, mark.step)])}
-        self._change(ADD_SHARD, parameters=parameters | dict(zip(names, rows, strict=True)))
+        self._connection.query(_ADD_SHARD, {"mark": row["id"], "shard": row, "rows": rows})
 
     def add_published(self, record: PublishedRecord) -> bool:
         """Add the weights that a role's trainer made for a step. False, and nothing changes, where the step has some:
         the first stay."""
         row = database_row(record)
-        return bool(self._connection.query(ADD_FIRST, {"id": row["id"], "row": row}))
+        return bool(self._connection.query(_ADD_FIRST, {"id": row["id"], "row": row}))
 
     def put(self, records: Sequence[Record]) -> None:
-        """Add records of any one kind as they are, edges too."""
+        """Add records of any one kind."""
         self._write(records)
 
     # -- deleting ---------------------------------------------------------------------------------------------------
@@ -258,8 +236,8 @@ class Store:
     def mark_deleting(self, run_id: str) -> None:
         """Begin to delete a run: from now on nobody reads it or goes on with it. A second call does no harm, and
         neither does one for records whose run is not there. Raises `StoreError` if the run is being written."""
-        if self._status(run_id) == "interrupted" and lease.abandoned(self.run(run_id)):
-            self.claim(run_id)
+        if self._status(run_id) == "interrupted":
+            self.claim(run_id)  # it may only look abandoned
         status = self._connection.query(
             "UPDATE $id SET status = 'deleting' WHERE status != 'running' RETURN NONE;"
             "RETURN SELECT VALUE status FROM ONLY $id",
@@ -277,25 +255,14 @@ class Store:
         whole, and a second call finishes it. Raises `StoreError` as `mark_deleting` does.
         """
         self.mark_deleting(run_id)
-        deleted = 0
-        kinds: tuple[type[Record], ...] = (CallCountRecord, *reversed(KINDS[:-1]))
-        for kind in kinds:
-            for step in self.steps(kind, run_id) if "step" in kind.identity else (None,):
-                portion = self._delete(kind, run_id, step)
-                deleted += portion
-                if on_deleted is not None and portion:
-                    on_deleted(portion)
+        deleted = sum(self._delete(key_range(kind, [run_id]), on_deleted) for kind in reversed(KINDS[:-1]))
         self._leases.drop(run_id)
-        return deleted + self._delete(RunRecord, run_id, None)
+        return deleted + self._delete(key_range(RunRecord, [run_id]))
 
-    def drop_trajectories(self, run_id: str, steps: Iterable[int]) -> int:
-        """Delete the conversations of steps, with the edges between them, and return how many conversations they were.
-        Queries, rollouts, rewards and metrics stay."""
-        dropped = 0
-        for step in steps:
-            self._delete(Delegation, run_id, step)
-            dropped += self._delete(TrajectoryRecord, run_id, step)
-        return dropped
+    def drop_trajectories(self, run_id: str, first: int, stop: int) -> int:
+        """Delete the conversations of the steps ``first .. stop - 1``, and return how many they were. Queries,
+        rollouts, rewards and metrics stay."""
+        return self._delete(key_range(TrajectoryRecord, [run_id, first], [run_id, stop]))
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -325,10 +292,6 @@ class Store:
     def trajectories(self, run_id: str, step: int, role: str | None = None) -> list[TrajectoryRecord]:
         """Conversations of a step, of one role or of all, in order of query, rollout, role and ordinal."""
         return self._read(TrajectoryRecord, run=run_id, step=step, role=role)
-
-    def delegations(self, run_id: str, step: int) -> list[Delegation]:
-        """Edges of the graph: who called whom in a step."""
-        return self._read(Delegation, run=run_id, step=step)
 
     def rewards(self, run_id: str, step: int | None = None, role: str | None = None) -> list[RewardRecord]:
         """Rewards in order of step, query, rollout, role and ordinal."""
@@ -366,8 +329,8 @@ class Store:
 
     def journal_between(self, run_id: str, first: int, stop: int) -> list[JournalRecord]:
         """Its entries of the ordinals ``first .. stop - 1``, in order, without a look at the others."""
-        bounds = Range(BoundIncluded([run_id, first]), BoundExcluded([run_id, stop]))
-        rows = self._connection.query("SELECT * FROM $keys ORDER BY id", {"keys": RecordID("journal", bounds)})
+        keys = key_range(JournalRecord, [run_id, first], [run_id, stop])
+        rows = self._connection.query("SELECT * FROM $keys ORDER BY id", {"keys": keys})
         return [JournalRecord.from_row(row) for row in rows]
 
     def shards(self, run_id: str, step: int | None = None) -> list[ShardRecord]:
@@ -375,78 +338,56 @@ class Store:
         return self._read(ShardRecord, run=run_id, step=step)
 
     def published(self, run_id: str, step: int | None = None, role: str | None = None) -> list[PublishedRecord]:
-        """Published weights in order of role and step."""
+        """Published weights in order of step and role."""
         return self._read(PublishedRecord, run=run_id, step=step, role=role)
 
-    def now(self) -> int:
-        """The time by the database's clock, in milliseconds since the epoch."""
-        return int(self._connection.query("RETURN time::millis(time::now())"))
-
     def count(self, kind: type[Record], run_id: str, step: int | None = None) -> int:
-        """How many records of a kind a run has, or one step of it."""
-        if (keys := key_range(kind, run_id, step)) is not None:
-            rows = self._connection.query("SELECT count() FROM $keys GROUP ALL", {"keys": keys})
-            return int(rows[0]["count"]) if rows else 0
-        condition = "run = $run" if step is None else "run = $run AND step = $step"
-        rows = self._connection.query(
-            f"SELECT count() FROM {kind.table} WHERE {condition} GROUP ALL", {"run": run_id, "step": step}
-        )
+        """How many records of a kind a run has, or one step of it, for kinds whose second identifying field is the
+        step: they are counted by their keys, without a look at the records."""
+        return self.count_keys(key_range(kind, [run_id] if step is None else [run_id, step]))
+
+    def count_keys(self, keys: RecordID) -> int:
+        """How many records have one of the keys."""
+        rows = self._connection.query("SELECT count() FROM $keys GROUP ALL", {"keys": keys})
         return int(rows[0]["count"]) if rows else 0
 
     def each(self, kind: type[R], run_id: str) -> Iterator[R]:
-        """All records of a kind that a run has, in order of key; those of steps are read one step at a time."""
-        for step in self.steps(kind, run_id) if "step" in kind.identity else (None,):
-            yield from self._read(kind, run=run_id, step=step)
+        """All records of a kind that a run has, in order of key, read page by page."""
+        for rows in self.pages(key_range(kind, [run_id])):
+            yield from (kind.from_row(row) for row in rows)
 
-    def steps(self, kind: type[Record], run_id: str, before: int | None = None) -> list[int]:
-        """The steps of which a run has records of a kind, in order; only those before step `before`, if given."""
-        condition = "run = $run" if before is None else "run = $run AND step < $before"
+    def pages(self, keys: RecordID) -> Iterator[list[dict[str, Any]]]:
+        """The rows of a range of keys in order, page by page, until one is not full: nobody runs after a writer."""
+        text, full = f"SELECT * FROM $keys ORDER BY id LIMIT {_ROWS_READ}", True
+        while full and (rows := self._connection.query(text, {"keys": keys})):
+            yield rows
+            full, keys = len(rows) == _ROWS_READ, beyond(rows[-1], keys)
+
+    def steps(self, kind: type[Record], run_id: str) -> list[int]:
+        """The steps of which a run has records of a kind, in order."""
         rows = self._connection.query(
-            f"SELECT step FROM {kind.table} WHERE {condition} GROUP BY step ORDER BY step",
-            {"run": run_id, "before": before},
+            "SELECT step FROM $keys GROUP BY step ORDER BY step", {"keys": key_range(kind, [run_id])}
         )
         return [row["step"] for row in rows]
-
-    def calls_per_rollout(self, run_id: str) -> dict[str, dict[int, int]]:
-        """Per sub-agent a histogram: how many rollouts of the run called it how many times."""
-        return call_histogram(self._read(CallCountRecord, run=run_id))
 
     # -- the database -----------------------------------------------------------------------------------------------
 
     def _write(self, records: Sequence[Record], verb: str = "CONTENT") -> None:
-        """Put records of one table in place, in transactions of bounded size."""
-        if records:
-            self._write_rows(type(records[0]), [database_row(record) for record in records], verb)
+        """Put records in place, in transactions of bounded size."""
+        for rows in portions([database_row(record) for record in records]):
+            self._connection.query(f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }}", {"rows": rows})
 
-    def _write_rows(self, kind: type[Record], every: Sequence[dict[str, Any]], verb: str = "CONTENT") -> None:
-        plain = f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }};"
-        for rows in portions(every):
-            if kind is RolloutRecord:
-                steps = counted_steps({(row["run"], row["step"]) for row in rows})
-                self._change(plain + COUNT_CALLS, parameters={"rows": rows, "steps": steps})
-            else:
-                self._change(*(WRITE_EDGES if kind is Delegation else (plain,)), parameters={"rows": rows})
-
-    def _change(self, *transactions: str, parameters: dict[str, Any]) -> None:
-        """Carry out transactions one after the other."""
-        self._connection.query("".join(f"BEGIN; {text} COMMIT;" for text in transactions), parameters)
-
-    def _delete(self, kind: type[Record], run_id: str, step: int | None) -> int:
-        """Delete the records of a kind that a run has, or one step of it, in transactions of bounded size; returns how
-        many they were."""
-        keys = None if step is None else key_range(kind, run_id, step)
-        if keys is not None and (count := self.count(kind, run_id, step)) <= ROWS_PER_REQUEST:
-            # Takes two thirds of the time: no index is asked, and no key is passed on.
-            self._connection.query("DELETE $keys RETURN NONE", {"keys": keys})
-            return count
-        condition = "run = $run" if step is None else "run = $run AND step = $step"
+    def _delete(self, keys: RecordID, on_deleted: Callable[[int], None] | None = None) -> int:
+        """Delete the records of a range of keys, in transactions of bounded size; returns how many they were."""
         text = (
-            f"LET $keys = SELECT VALUE id FROM {kind.table} WHERE {condition} LIMIT {ROWS_PER_REQUEST};"
-            "DELETE $keys RETURN NONE; RETURN array::len($keys)"
+            f"LET $found = SELECT VALUE id FROM $keys LIMIT {ROWS_PER_REQUEST};"
+            "DELETE $found RETURN NONE; RETURN array::len($found)"
         )
         deleted = 0
-        while portion := int(self._connection.query(text, {"run": run_id, "step": step})):
+        while portion := int(self._connection.query(text, {"keys": keys})):
             deleted += portion
+            if on_deleted is not None:
+                on_deleted(portion)
         return deleted
 
     def _status(self, run_id: str) -> str | None:
@@ -456,6 +397,7 @@ class Store:
 
     def _read(self, kind: type[R], **equal: str | int | None) -> list[R]:
         """Records whose fields equal those given (None: any), in order of their keys."""
-        condition, wanted = equal_condition(equal)
-        rows = self._connection.query(f"SELECT * FROM {kind.table} WHERE {condition} ORDER BY id", wanted)
+        keys, rest = range_and_rest(kind, {name: value for name, value in equal.items() if value is not None})
+        condition = "".join(f" {'AND' if place else 'WHERE'} {name} = ${name}" for place, name in enumerate(rest))
+        rows = self._connection.query(f"SELECT * FROM $keys{condition} ORDER BY id", {"keys": keys, **rest})
         return [kind.from_row(row) for row in rows]

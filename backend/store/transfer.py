@@ -1,22 +1,21 @@
 """One run as one file, to move it between stores or to keep it.
 
-The file is gzip over lines of JSON: a header, one line for each record, and a last line with the SHA-256 of all lines
-before it. Nothing of a file is used before all of it has been checked. The run's files (checkpoints, adapters, reports)
-lie in its folder and stay behind.
+The file is gzip over lines of JSON: a header and one line for each record, the run's own last. Nothing of a file is
+used before all of it has been checked. The run's files (checkpoints, adapters, reports) lie in its folder and stay
+behind.
 """
 
 from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
 import os
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import groupby, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ def export_run(store: Store, run_id: str, path: Path) -> int:
     finally:
         if path.parent.is_dir():
             partial.unlink(missing_ok=True)
-    return count - 2
+    return count - 1
 
 
 def import_run(store: Store, path: Path, check: Check = lambda record: None, *, own: bool = False) -> tuple[str, int]:
@@ -76,13 +75,15 @@ def import_run(store: Store, path: Path, check: Check = lambda record: None, *, 
     this id. `check` looks at each record before any is written, and raises `StoreError` for one that cannot be used.
     """
     run_id = _run_of(path, next(_read_lines(path), b""))
-    digest = _digest(_checked(path, run_id, check))
+    for record in _records(path, run_id):
+        check(record)
     if any(record.run == run_id for record in store.runs()):
-        if _digest(_stored(store, run_id)) == digest:
+        pairs = zip_longest(_records(path, run_id), _stored(store, run_id))
+        if all(one and other and _listed(one) == _listed(other) for one, other in pairs):
             return run_id, 0
         raise StoreError(f"{path} holds run {run_id}, and the store has another run of this id: nothing was changed")
     written = 0
-    for _, records in groupby(_checked(path, run_id, check), key=lambda record: record.table):
+    for _, records in groupby(_records(path, run_id), key=lambda record: record.table):
         while portion := list(islice(records, _RECORDS_AT_ONCE)):
             if isinstance(run := portion[0], RunRecord):
                 store.add_run(replace(run, imported=not own))  # refused if another program has just added this run
@@ -100,50 +101,31 @@ def _stored(store: Store, run_id: str) -> Iterator[Record]:
 
 
 def _lines(store: Store, run_id: str) -> Iterator[bytes]:
-    digest = hashlib.sha256()
-    yield _line({"format": _FORMAT, "schema": SCHEMA_VERSION, "run": run_id}, digest)
-    for record in _stored(store, run_id):
-        yield _line(_listed(record), digest)
-    yield _line({"sha256": digest.hexdigest()}, digest)
+    yield _line({"format": _FORMAT, "schema": SCHEMA_VERSION, "run": run_id})
+    yield from map(_listed, _stored(store, run_id))
 
 
-def _line(document: Any, digest: hashlib._Hash) -> bytes:
-    line = json.dumps(document, separators=(",", ":"), sort_keys=True).encode() + b"\n"
-    digest.update(line)
-    return line
+def _line(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode() + b"\n"
 
 
-def _listed(record: Record) -> list[Any]:
+def _listed(record: Record) -> bytes:
+    """The line of a record."""
     row = record.row().items()
     plain = {name: {_BYTES: base64.b64encode(one).decode()} if isinstance(one, bytes) else one for name, one in row}
-    return [record.table, plain]
+    return _line([record.table, plain])
 
 
-def _digest(records: Iterable[Record]) -> str:
-    digest = hashlib.sha256()
-    for record in records:
-        _line(_listed(record), digest)
-    return digest.hexdigest()
-
-
-def _checked(path: Path, run_id: str, check: Check) -> Iterator[Record]:
-    """The records of a file. Raises `StoreError`, at the latest after the last one, for one that is not whole."""
-    digest, runs, held = hashlib.sha256(), 0, b""
-    for number, line in enumerate(_read_lines(path)):
-        if number > 1:  # `held` is neither the header nor the last line
-            record = _record(path, held, run_id)
-            check(record)
-            runs += isinstance(record, RunRecord)
-            yield record
-        digest.update(held)
-        held = line
-    try:
-        whole = parse_json(held)["sha256"] == digest.hexdigest()
-    except (ValueError, TypeError, KeyError):
-        whole = False
-    if not whole:
-        raise _damaged(path)
-    if runs != 1:
+def _records(path: Path, run_id: str) -> Iterator[Record]:
+    """The records of a file, the run last. Raises `StoreError`, at the latest after the last one, for a file that is
+    not whole: gzip has a checksum."""
+    record: Record | None = None
+    for line in islice(_read_lines(path), 1, None):
+        if isinstance(record, RunRecord):
+            raise _foreign(path)
+        record = _record(path, line, run_id)
+        yield record
+    if not isinstance(record, RunRecord):
         raise _foreign(path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -49,7 +49,7 @@ class TrainingRecorder:
     ) -> None:
         self.store = store
         self._keep = keep
-        self._dropped_before: int | None = None  # no conversation of an earlier step is in the store
+        self._dropped_before = 0  # no conversation of an earlier step is in the store
         self._wandb_project = wandb_project
         self._horizon = horizon
         self.run = run
@@ -96,10 +96,10 @@ class TrainingRecorder:
             self._tensorboard.add_scalar(name, value, step)
 
     def rollouts(self, step: int, stage: int, rolled: Shard, role_outcomes: RoleOutcomes) -> list[RolloutRecord]:
-        """Write queries, rollouts, conversations and delegations of a step; returns the rollouts' records.
+        """Write queries, rollouts and conversations of a step; returns the rollouts' records.
 
         `role_outcomes` are those of the team's rollouts (`rollout.role_outcomes`). Practice has conversations, but no
-        team, so no rollout and no delegation.
+        team, so no rollout and no caller.
         """
         queries, records, trajectories = self._records(step, stage, rolled, role_outcomes)
         self.store.add_queries(queries)
@@ -155,14 +155,9 @@ class TrainingRecorder:
         Nothing reads them again: a resumed run begins with step `done`. What an interrupt leaves is deleted later.
         """
         before = done - self._keep
-        if not self._keep or before <= (self._dropped_before or 0):
-            return
-        if self._dropped_before is None:  # a former life of the run may have left some
-            steps: Iterable[int] = self.store.steps(TrajectoryRecord, self.run, before)
-        else:
-            steps = range(self._dropped_before, before)
-        self.store.drop_trajectories(self.run, steps)
-        self._dropped_before = before
+        if self._keep and before > self._dropped_before:
+            self.store.drop_trajectories(self.run, self._dropped_before, before)
+            self._dropped_before = before
 
     def _rollout(self, step: int, rollout: Rollout, move: float) -> RolloutRecord:
         roles = [role.key for role in SUB_AGENTS.values()]
@@ -205,9 +200,9 @@ class TrainingRecorder:
             format_score=call.format_score,
             expert=call.expert,
             shared=shared,
-            starts=call.starts if len(call.starts) > 1 else None,
-            thought_tokens=call.thought_tokens or None,
-            thoughts_cut=call.thoughts_cut or None,
+            starts=call.starts,
+            thought_tokens=call.thought_tokens,
+            thoughts_cut=call.thoughts_cut,
         )
 
     def _reward(self, step: int, item: TrajectoryCredit) -> RewardRecord:

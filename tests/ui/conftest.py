@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from backend.jobs import files as job_files
 from backend.jobs import queue as jobs_queue
 from backend.jobs.files import STATE
 from backend.jobs.queue import JobQueue
@@ -50,7 +49,7 @@ def queue(here: Path, monkeypatch: pytest.MonkeyPatch) -> JobQueue:
     """The jobs of the page; no process is started for them."""
     monkeypatch.setattr(jobs_queue, "start_detached", lambda *given: None)
     monkeypatch.setattr(
-        job_files,
+        jobs_queue,
         "is_alive",
         lambda path: (path / STATE).exists() and json.loads((path / STATE).read_text())["pid"] == LIVES,
     )

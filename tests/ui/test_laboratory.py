@@ -178,7 +178,7 @@ def test_an_empty_store_offers_the_run_that_comes_with_the_program(
     assert not app.exception and not app.error
     assert app.multiselect(key="open").value == [SAMPLE_RUN]
     assert "Scripted team made" in words(app)
-    with Store.open(tmp_path / "empty", reads_only=True) as store:
+    with Store.open(tmp_path / "empty") as store:
         run = store.run(SAMPLE_RUN)
         assert run.status == "finished" and not run.imported
         assert stored_setup(store, SAMPLE_RUN).teams == ("scripted", "ema_cross")

@@ -108,7 +108,7 @@ def test_a_session_whose_process_is_gone_can_be_resumed(here: Path, monkeypatch:
 
 
 def test_entry_price_profit_and_trades_are_shown(here: Path) -> None:
-    with Store.open(here / "store", reads_only=True) as store:
+    with Store.open(here / "store") as store:
         found = backend.paper.overview.overview(store, SESSION, here / "runs", 0.0)
         entries = store.journal_between(SESSION, 0, 10_000)
     ledger = [one for entry in entries if entry.kind == "bar" for one in entry.document["happened"]["ledger"]]
@@ -139,7 +139,7 @@ def test_a_session_is_shown_as_it_stands(here: Path) -> None:
     app = page()
     assert not app.exception and not app.error
     assert [tile.label for tile in app.metric] == ["Equity", "Bars", "Decisions", "Held", "Guard"]
-    with Store.open(here / "store", reads_only=True) as store:
+    with Store.open(here / "store") as store:
         found = backend.paper.overview.overview(store, SESSION, here / "runs", 0.0)
     assert app.metric[0].value == f"{found.outcome.equity:,.2f}" and app.metric[4].value == "open"
     assert len(found.log.equity) == found.outcome.bars and found.log.equity[-1] == pytest.approx(found.outcome.equity)
@@ -155,7 +155,7 @@ def test_a_report_is_kept_for_the_page(here: Path, capsys: pytest.CaptureFixture
         program(command)
     assert ended.value.code == 0
     printed = " ".join(capsys.readouterr().out.split())
-    with Store.open(here / "store", reads_only=True) as store:
+    with Store.open(here / "store") as store:
         kept = last_report(store, SESSION)
     assert kept is not None and kept.differences == 0
     assert all(" ".join(sentence.split()) in printed for sentence in (*kept.parity, kept.comparison))

@@ -71,7 +71,7 @@ def test_the_terminal_and_the_page_keep_the_same_labels(here: Path, capsys: pyte
         add_backtest_run(store, "one")
 
     def labels() -> RunLabels:
-        with Store.open(here / "store", reads_only=True) as opened:
+        with Store.open(here / "store") as opened:
             return read_labels(opened)["one"]
 
     def typed(*words: str) -> str:

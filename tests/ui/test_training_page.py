@@ -131,7 +131,7 @@ def test_one_is_stopped_and_gone_on_with(here: Path, queue: JobQueue) -> None:
     assert not app.exception and "was cancelled" in words(app) and "This run is interrupted" in words(app)
     field(app.button, "Go on").click().run()
     [again, _] = queue.jobs()
-    assert again.request.command[:3] == ("train", "--resume", "train-1") and again.request.resumes == job.name
+    assert again.request.command[:2] == ("train", "--resume=train-1")
 
 
 def test_a_training_of_the_terminal_is_shown_and_gone_on_with(here: Path, queue: JobQueue) -> None:

@@ -71,7 +71,7 @@ def test_a_variant_is_played_from_the_page(browser: Browser, played: Path) -> No
         drawn(page)
         [job] = JobQueue(played / "runs").jobs()
         assert job.status == "done" and not faults
-    with Store.open(played / "store", reads_only=True) as store:
+    with Store.open(played / "store") as store:
         tested = store.run(job.run).config["teams"]
     assert tested == ["scripted", "scripted, without Trader", "scripted, another future"]
 

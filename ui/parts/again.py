@@ -74,9 +74,7 @@ def offer_again(run: RunRecord, team: str) -> None:
                 request = BacktestRequest(like=run.run, teams=(source.team,), variants=(variant,))
                 request.check()
                 queue = job_queue()
-                submission = queue.submit(
-                    request_command(("backtest",), request, store=store_name(), runs=str(RUNS)), once=True
-                )
+                submission = queue.submit(request_command(("backtest",), request, store=store_name(), runs=str(RUNS)))
                 note_job(submission)
                 st.switch_page("views/laboratory.py", query_params={"run": run.run, "job": submission.job.name})
         st.page_link(
@@ -116,7 +114,7 @@ def known_teams() -> Sequence[str]:
 def hand_over(request: BacktestRequest) -> None:
     """Let the queue play it, and show its job. Raises `UserError` for what can be refused at once."""
     request.check()
-    open_job(job_queue().submit(request_command(("backtest",), request, store=store_name(), runs=str(RUNS)), once=True))
+    open_job(job_queue().submit(request_command(("backtest",), request, store=store_name(), runs=str(RUNS))))
 
 
 def show_again(key: str, part: str) -> bool:

@@ -1,4 +1,4 @@
-"""A job on the page: what it is doing now, its log, and how to end it or go on with it."""
+"""A job on the page: what it is doing now, its log, and how to end it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import streamlit as st
 
-from backend.jobs.commands import command_words, resumed_command
+from backend.jobs.commands import command_words
 from backend.jobs.files import Job
 from backend.jobs.queue import Submission
 from cryptosentinel.protocol.untrusted import visible
@@ -88,14 +88,9 @@ def _draw(job: Job) -> None:
     words.markdown(f"**{escape_markdown(job.run or job.name)}** {_SAID[job.status]}{_since(job)}")
     if job.message:
         (st.error if job.status in ("failed", "died") else st.info)(escape_markdown(job.message))
-    if job.active and not job.cancelled:
-        if button.button("Cancel", key=f"cancel {job.name}", icon=":material/stop_circle:"):
-            _cancel(job)
-    elif resumed_command(job) is not None and button.button(
-        "Go on", key=f"resume {job.name}", icon=":material/resume:"
-    ):
-        with mistakes_explained():
-            open_job(job_queue().resume(job.name))
+    may_end = job.active and not job.cancelled
+    if may_end and button.button("Cancel", key=f"cancel {job.name}", icon=":material/stop_circle:"):
+        _cancel(job)
     if job.active:
         state = job.state
         counted = f"{state.what} {state.done} of {state.total} {state.note}" if state.total else ""

@@ -73,9 +73,7 @@ def _offer_to_resume(session: str) -> None:
     else:
         words.caption("It can be resumed with the same account.")
     if place.button("Resume", key=f"resume {session}", icon=":material/resume:", disabled=killed and not release):
-        open_job(
-            job_queue().submit(session_resume_command(session, store_name(), str(RUNS), release=release), once=True)
-        )
+        open_job(job_queue().submit(session_resume_command(session, store_name(), str(RUNS), release=release)))
 
 
 def draw_session(found: SessionOverview) -> None:

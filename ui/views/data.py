@@ -217,7 +217,7 @@ def _download() -> None:
     if st.button("Download", type="primary", icon=":material/download:"):
         if not symbols or not frames:
             raise UserError("name at least one symbol and one timeframe")
-        open_job(job_queue().submit(command, once=True))
+        open_job(job_queue().submit(command))
 
 
 _page()

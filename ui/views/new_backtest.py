@@ -142,7 +142,7 @@ def _form(choices: BacktestChoices, timeframe: str, resample: str) -> None:
         raise UserError("no team is chosen: choose at least one, such as the scripted team")
     engine.check(teams)
     request.check()
-    open_job(job_queue().submit(request_command(("backtest",), request, store=store_name(), runs=str(RUNS)), once=True))
+    open_job(job_queue().submit(request_command(("backtest",), request, store=store_name(), runs=str(RUNS))))
 
 
 def _settings(choices: BacktestChoices, traded: str, preset: Config) -> list[str]:

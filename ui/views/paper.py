@@ -103,11 +103,11 @@ def _ask() -> None:
         )  # fmt: skip
         request.check()
         command = request_command(("paper", "run"), request, team=str(team), store=store_name(), runs=str(RUNS))
-        open_job(job_queue().submit(command, once=True))
+        open_job(job_queue().submit(command))
     st.caption("Or a week of the sample in about a minute, killed three times and resumed:")
     if st.button("Play the demonstration", icon=":material/play_arrow:"):
         command = ("paper", "demo", f"--store={store_name()}", f"--runs={RUNS}")
-        open_job(job_queue().submit(command, once=True))
+        open_job(job_queue().submit(command))
 
 
 @st.fragment(run_every=_LOOK_SECONDS)

@@ -112,12 +112,12 @@ def _let_address_follow() -> None:
 
 
 def _go_on(run: RunRecord, job: Job | None) -> None:
-    """Offer to go on with a training that stopped. One whose job stopped has a button there already."""
-    if run.kind != "train" or run.status not in ("interrupted", "failed") or (job is not None and not job.active):
+    """Offer to go on with a training that stopped."""
+    if run.kind != "train" or run.status not in ("interrupted", "failed") or (job is not None and job.active):
         return
     command = _command(TrainRequest(resume=run.run))
     if st.button("Go on where it stopped", key=f"go on {run.run}", icon=":material/resume:"):
-        open_job(job_queue().submit(command, once=True))
+        open_job(job_queue().submit(command))
 
 
 def _command(request: TrainRequest) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ def _ask() -> None:
     st.code(visible(command_words(command)), language=None, wrap_lines=True)
     if st.button("Start", type="primary", icon=":material/play_arrow:", key="start training"):
         request.check()
-        open_job(job_queue().submit(command, once=True))
+        open_job(job_queue().submit(command))
 
 
 def _value_of(config: Config, key: str) -> float:

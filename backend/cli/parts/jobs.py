@@ -1,4 +1,4 @@
-"""The commands of `cryptosentinel jobs`: hand work to the queue, see it, cancel it, go on with it."""
+"""The commands of `cryptosentinel jobs`: hand work to the queue, see it, cancel it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ _WHOLE_LOG = 1 << 30
 JobArgument = Annotated[str, typer.Argument(help="A job, as `cryptosentinel jobs list` names it.")]
 
 jobs_app = typer.Typer(
-    help="Work that goes on without this terminal: hand a command to the queue, list jobs, see one, cancel it, resume "
-    "it.",
+    help="Work that continues without this terminal: hand a command to the queue, list jobs, see one, cancel it.",
     no_args_is_help=True,
 )
 
 
 @jobs_app.callback()
 def jobs_command() -> None:
-    """Work that goes on without this terminal: hand a command to the queue, list jobs, see one, cancel it, resume
-    it."""
+    """Work that continues without this terminal: hand a command to the queue, list jobs, see one, cancel it."""
 
 
 @jobs_app.command("run", context_settings={"ignore_unknown_options": True})
@@ -86,25 +84,10 @@ def jobs_cancel(job: JobArgument, runs: RunsOption = RUNS) -> None:
     console.print(f"job {job} is being stopped" if state.active else f"job {job} is cancelled")
 
 
-@jobs_app.command("resume")
-def jobs_resume(job: JobArgument, runs: RunsOption = RUNS) -> None:
-    """Go on with a job that stopped: a training, a fine-tuning, a demo, or a backtest with --record."""
-    submission = JobQueue(runs).resume(job)
-    goes_on = submission.job
-    if submission.new:
-        console.print(
-            f"job {goes_on.name} goes on with {job}: {command_words(goes_on.request.command)}", soft_wrap=True
-        )
-    else:
-        console.print(f"job {goes_on.name} is {goes_on.status} already", soft_wrap=True)
-
-
 def _facts(job: Job) -> list[tuple[str, str]]:
     """Label and value of what a job's files say."""
     facts = [("job", job.name), ("command", command_words(job.request.command)), ("folder", job.request.folder)]
     facts.append(("state", f"{job.status}: {job.message}" if job.message else job.status))
-    if job.request.resumes:
-        facts.append(("goes on with", job.request.resumes))
     moments = {"asked for": job.request.submitted_at, "began": job.state.started_at, "ended": job.state.finished_at}
     facts += [(label, f"{format_time(moment)} UTC") for label, moment in moments.items() if moment]
     if job.state.total:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from backend.cli.console import console
-from backend.jobs.files import JobReport, job_report
+from backend.jobs.files import JobReport, own_job
 from backend.runs.requests import Observer, RunStart
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
@@ -131,9 +131,8 @@ def _nothing(start: RunStart) -> None:
 @contextmanager
 def bars(on_start: Callable[[RunStart], None] = _nothing) -> Iterator[ShownProgress]:
     """The progress of a run, for the time of a block; it observes the run."""
-    report = job_report()
-    if report is not None:
-        yield JobLines(on_start, report)
+    if own_job:
+        yield JobLines(on_start, own_job[-1])
         return
     if not console.is_terminal:
         yield ProgressLines(on_start)

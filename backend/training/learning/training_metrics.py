@@ -24,6 +24,7 @@ ROLLOUT_PARTS = (
 def team_metrics(rollouts: Sequence[RolloutRecord]) -> dict[str, float]:
     """The team's behaviour over all rollouts of a step, from their records alone. Empty where there is none.
 
+    `{role}/calls/{n}` is the number of rollouts that called a sub-agent n times (`calls_per_rollout` sums it up).
     `team/timing` is the correlation of the net exposure that was decided with the coins' move over the horizon on the
     recorded path, absent where one of them does not vary: whether the team reads its states, or copies the drift.
     """
@@ -43,7 +44,8 @@ def team_metrics(rollouts: Sequence[RolloutRecord]) -> dict[str, float]:
     }
     if parts["exposure"].std() > 0.0 and parts["move"].std() > 0.0:
         metrics["team/timing"] = float(np.corrcoef(parts["exposure"], parts["move"])[0, 1])
-    return metrics
+    made = Counter((role, calls) for one in rollouts for role, calls in one.calls.items())
+    return metrics | {f"{role}/calls/{calls}": float(number) for (role, calls), number in sorted(made.items())}
 
 
 def spoken_metrics(role: str, spoken: Sequence[Trajectory], rollouts: int) -> dict[str, float]:

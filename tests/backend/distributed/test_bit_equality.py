@@ -59,9 +59,8 @@ def records(store: Store, steps: int = STEPS) -> list[Any]:
         found += store.queries(RUN, step)
         found += store.rollouts(RUN, step)
         found += store.trajectories(RUN, step)
-        found += store.delegations(RUN, step)
         found += store.rewards(RUN, step)
-    return [*found, store.calls_per_rollout(RUN)]
+    return found
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import itertools
 import json
 import os
 import signal
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 
 from backend.cli.main import app
 from backend.jobs import process, queue
-from backend.jobs.commands import check_command, request_command, resumed_command
+from backend.jobs.commands import check_command, request_command
 from backend.jobs.files import (
     ALIVE,
     CANCEL,
@@ -37,7 +36,7 @@ from backend.jobs.queue import JobQueue
 from backend.runs.requests import BacktestRequest
 from simulator.errors import UserError
 
-COMMAND = ("data", "list", "nowhere")
+COMMAND, OTHER = ("data", "list", "nowhere"), ("data", "list", "elsewhere")
 
 
 @pytest.fixture
@@ -70,8 +69,8 @@ def test_a_state_follows_from_the_files_whoever_was_killed_in_between(jobs: JobQ
         *((replace(works, exit_code=2), lives, True, "cancelled") for lives in (False, True)),
         *((replace(works, exit_code=code), False, False, "cancelled") for code in (129, 130, 143)),
     ]  # fmt: skip
-    for state, lives, cancelled, status in expected:
-        job = jobs.submit(COMMAND).job
+    for number, (state, lives, cancelled, status) in enumerate(expected):
+        job = jobs.submit((*COMMAND, str(number))).job
         if state is not None:
             write_part(job.path / STATE, state)
         if cancelled:
@@ -80,7 +79,7 @@ def test_a_state_follows_from_the_files_whoever_was_killed_in_between(jobs: JobQ
             assert jobs.job(job.name).status == status, (state, lives, cancelled)
         (job.path / STATE).write_text('{"run": 5')  # half written, or by another program
         assert jobs.job(job.name).state == JobState()
-    old = jobs.submit(COMMAND).job
+    old = jobs.submit(OTHER).job
     write_part(old.path / JOB, JobRequest(COMMAND, "", 1))
     assert jobs.job(old.name).status == "died", "its process has never come"
 
@@ -100,7 +99,7 @@ def test_only_a_process_that_holds_the_jobs_lock_is_signaled(jobs: JobQueue, mon
         jobs.cancel(job.name)
     assert sent == [(os.getpid(), signal.SIGINT), (os.getpid(), signal.SIGKILL)]
     for number in (0, 1, -1):
-        other = jobs.submit(COMMAND).job
+        other = jobs.submit((*COMMAND, str(number))).job
         write_part(other.path / STATE, JobState(number, 1))
         with living(other):
             jobs.cancel(other.name)
@@ -126,7 +125,7 @@ def test_a_hostile_file_of_a_job_is_neither_followed_nor_waited_for(
 ) -> None:
     """Each file of a job by each thing that it should not be: everything is answered at once, in words."""
     monkeypatch.setattr(os, "killpg", lambda pid, number: pytest.fail("a process was signaled"))
-    job, other = jobs.submit(COMMAND).job, jobs.submit(COMMAND).job
+    job, other = jobs.submit(COMMAND).job, jobs.submit(OTHER).job
     (job.path / part).unlink(missing_ok=True)
     monkeypatch.chdir(job.path)  # the name of a socket is short
     HOSTILE[kind](job.path / part)
@@ -138,8 +137,6 @@ def test_a_hostile_file_of_a_job_is_neither_followed_nor_waited_for(
     assert other.name in [one.name for one in jobs.jobs()], "it hides another one"
     with suppress(UserError):
         jobs.cancel(job.name)
-    with suppress(UserError):
-        jobs.resume(job.name)
     assert time.monotonic() - began < 5.0
 
 
@@ -167,8 +164,8 @@ def test_two_jobs_run_one_after_the_other_and_write_how_they_ended(
 
 def test_a_job_waits_for_those_that_were_submitted_before_it(jobs: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobQueue, "limit", 1)
-    first, second = jobs.submit(COMMAND).job, jobs.submit(COMMAND).job
-    write_part(second.path / JOB, JobRequest(COMMAND, "", first.request.submitted_at + 1))
+    first, second = jobs.submit(COMMAND).job, jobs.submit(OTHER).job
+    write_part(second.path / JOB, JobRequest(OTHER, "", first.request.submitted_at + 1))
     looks: list[float] = []
 
     def look(seconds: float) -> None:
@@ -184,13 +181,12 @@ def test_a_job_waits_for_those_that_were_submitted_before_it(jobs: JobQueue, mon
 
 
 def test_the_same_work_is_one_job(jobs: JobQueue, tmp_path: Path) -> None:
-    one, other = jobs.submit(COMMAND, once=True), jobs.submit(COMMAND, once=True)
+    one, other = jobs.submit(COMMAND), jobs.submit(COMMAND)
     assert one.new and not other.new and one.job.name == other.job.name
-    assert jobs.submit(COMMAND).new, "who wants it twice gets it twice"
-    assert jobs.submit(COMMAND, tmp_path / "elsewhere", once=True).new
+    assert jobs.submit(COMMAND, tmp_path / "elsewhere").new
     for job in jobs.jobs():
         jobs.cancel(job.name)
-    assert jobs.submit(COMMAND, once=True).new, "one that is cancelled is not taken for it"
+    assert jobs.submit(COMMAND).new, "one that is cancelled is not taken for it"
 
 
 def test_a_job_that_is_cancelled_before_it_begins_does_nothing(jobs: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +206,7 @@ def test_a_name_leads_nowhere_else(jobs: JobQueue, name: str) -> None:
 
 
 def test_a_damaged_folder_hides_no_other(jobs: JobQueue) -> None:
-    kept, damaged = jobs.submit(COMMAND).job, jobs.submit(COMMAND).job
+    kept, damaged = jobs.submit(COMMAND).job, jobs.submit(OTHER).job
     (damaged.path / "job.json").write_text('{"command": 7}')
     assert [job.name for job in jobs.jobs()] == [kept.name]
     with pytest.raises(UserError, match="cannot be read: remove the folder"):
@@ -237,8 +233,8 @@ def test_what_is_no_job_is_refused(jobs: JobQueue) -> None:
 
 
 def test_progress_is_seen_while_it_is_made(jobs: JobQueue) -> None:
-    job, clock = jobs.submit(COMMAND).job, itertools.count(0.0, 0.1)
-    report = JobReport(job.path, seconds=1.0, clock=lambda: next(clock))
+    job = jobs.submit(COMMAND).job
+    report = JobReport(job.path)
     report.started("backtest-7")
     report.moved("backtest", 1, 3)
     assert jobs.job(job.name).state.done == 0, "not at every step"
@@ -294,35 +290,6 @@ def test_a_backtest_as_a_command_is_the_same_backtest(request: BacktestRequest) 
                 standalone_mode=False,
             )
     assert read == [request]
-
-
-@pytest.mark.parametrize(
-    ("command", "run", "goes_on"),
-    [
-        (("train", "--config", "quick", "--store=s", "--workers", "2"), "train-1",
-         ("train", "--resume", "train-1", "--store=s", "--workers", "2")),
-        (("train", "--config", "quick"), "", ("train", "--config", "quick")),
-        (("sft", "--out", "x"), "", ("sft", "--out", "x")),
-        (("backtest", "--record=c"), "b", ("backtest", "--record=c")),
-        (("backtest", "--team=hold"), "b", None),
-        (("evaluate", "x"), "e", None),
-    ],
-)  # fmt: skip
-def test_how_a_job_goes_on(jobs: JobQueue, command: tuple[str, ...], run: str, goes_on: tuple[str, ...] | None) -> None:
-    job = jobs.submit(command).job
-    write_part(job.path / STATE, JobState(run=run))
-    assert jobs.resume(job.name).job.name == job.name, "it waits: it goes on by itself"
-    write_part(job.path / STATE, JobState(run=run, exit_code=130, finished_at=1))
-    if goes_on is None:
-        with pytest.raises(UserError, match="keeps nothing"):
-            jobs.resume(job.name)
-        return
-    assert resumed_command(jobs.job(job.name)) == goes_on
-    new = jobs.resume(job.name)
-    assert new.new and new.job.request.command == goes_on and new.job.request.resumes == job.name
-    write_part(job.path / STATE, JobState(run=run, exit_code=0, finished_at=1))
-    with pytest.raises(UserError, match="is done"):
-        jobs.resume(job.name)
 
 
 def test_files_of_a_job_are_whole_and_only_its_users(jobs: JobQueue) -> None:

@@ -18,7 +18,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return program(tmp_path, monkeypatch, capsys)
 
 
-def test_a_job_from_its_order_to_its_resume(command: Run, tmp_path: Path) -> None:
+def test_a_job_from_its_order_to_its_end(command: Run, tmp_path: Path) -> None:
     assert "there are no jobs" in command("jobs", "list").out
     said = command("jobs", "run", "--", "train", "--config", "quick", "--set", "a.b='x y'")
     assert said.code == 0 and "train --config quick --set" in said.out
@@ -33,8 +33,6 @@ def test_a_job_from_its_order_to_its_resume(command: Run, tmp_path: Path) -> Non
     write_part(job.path / STATE, JobState(run="train-7", what="M-GRPO", done=2, total=5))
     listed = command("jobs", "list").out
     assert "cancelled" in listed and "40%" in listed and "train-7" in listed
-    assert "train --resume train-7" in command("jobs", "resume", job.name).out
-    assert "goes on with: " + job.name in command("jobs", "show", JobQueue(tmp_path / "runs").jobs()[0].name).out
 
 
 def test_what_a_log_says_is_shown_as_text(command: Run, tmp_path: Path) -> None:
@@ -53,7 +51,6 @@ def test_mistakes_are_explained(command: Run) -> None:
         (("run", "--", "--team", "hold"), "cannot be a job"),
         (("show", "nothing"), "there is no job"),
         (("cancel", "../.."), "there is no job"),
-        (("resume", "nothing"), "jobs list"),
     ):
         result = command("jobs", *arguments)
         assert result.code == 2 and words in result.err, arguments

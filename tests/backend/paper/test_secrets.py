@@ -51,7 +51,7 @@ class Looker:
         """Look at page, commands, store, alerts, logs, output and files; nothing of them may hold a secret."""
         for part in (["status"], ["status", session, "--check"], ["report", session]):
             self.command(*part)
-        with Store.open(self.store, reads_only=True) as store:
+        with Store.open(self.store) as store:
             for record in store.runs():
                 self.seen.append(repr(record))
                 if record.kind == PAPER:

@@ -55,7 +55,7 @@ def test_what_an_interrupt_or_retention_left_is_no_damage(store: Store, tmp_path
     sound(store, "a")
     record = RunRecord("a", "train", 1, "h", 1, {"config": {"store": {"keep": 1}}}, "finished", 2)
     store.resume_run(record)
-    store.drop_trajectories("a", [0, 1])
+    store.drop_trajectories("a", 0, 2)
     assert problems(store, tmp_path) == ""
     sound(store, "b")
     store._connection.query("DELETE reward WHERE run = 'b' AND step = 2; DELETE shard WHERE run = 'b'")
@@ -65,10 +65,9 @@ def test_what_an_interrupt_or_retention_left_is_no_damage(store: Store, tmp_path
 
 DAMAGE: dict[str, tuple[str, str]] = {
     "an answer that lost its caller": (
-        "DELETE delegated WHERE step = 1; DELETE trajectory WHERE step = 1 AND role = 'manager' AND rollout = 0",
+        "DELETE trajectory WHERE step = 1 AND role = 'manager' AND rollout = 0",
         "was delegated by a conversation that is not there",
     ),
-    "an edge": ("DELETE delegated WHERE step = 1 AND rollout = 0", "lacks its edge"),
     "a query": ("DELETE query WHERE step = 2", "is of a query that is not there"),
     "a conversation": (
         "DELETE trajectory WHERE step = 0 AND role = 'trader' AND rollout = 1",
@@ -76,10 +75,7 @@ DAMAGE: dict[str, tuple[str, str]] = {
     ),
     "all conversations of a step": ("DELETE trajectory WHERE step = 0", "is of a conversation that is not there"),
     "a rollout": ("DELETE rollout WHERE step = 1 AND rollout = 2", "step 1 holds 2 rollouts, and 3 were written"),
-    "a call": (
-        "UPDATE rollout SET calls = {} WHERE step = 1 AND rollout = 2",
-        "calls counted for step 1 are not those",
-    ),
+    "a call": ("UPDATE rollout SET calls = {trader: 0.5} WHERE step = 1 AND rollout = 2", "rollout .* cannot be read"),
     "tokens": (
         "UPDATE trajectory SET mask = <bytes>'' WHERE step = 1 AND role = 'trader'",
         "the lengths must be equal",
@@ -138,7 +134,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     whole = run("store", "check")
     assert whole.code == 0 and "18 trajectory" in whole.out and "no problem" in whole.out
     made = run("store", "backup", "backup")
-    assert made.code == 0 and "backup holds 1 runs with" in made.out
+    assert made.code == 0 and "backup has " in made.out
     assert run("store", "backup", "backup").code == 2
     assert run("store", "check", "--store", "backup").code == 0
     assert "before" in run("store", "compact").out

@@ -18,7 +18,7 @@ import pytest
 
 import backend.store
 from backend.store import RunRecord, Store, StoreError, connection, local_server
-from backend.store.lock import FolderLock
+from backend.store.lock import FolderHeld, FolderLock
 from tests.backend.store.servers import environment
 
 ADDRESS = Path("socket", "address.json")
@@ -42,7 +42,7 @@ READ = """
 import sys
 from backend.store import Store
 seen = 0
-with Store.open(sys.argv[1], reads_only=True) as store:
+with Store.open(sys.argv[1]) as store:
     print("open", store._connection.holds, flush=True)
     while True:
         found = len(store.metrics(sys.argv[2]))
@@ -250,14 +250,28 @@ def test_a_holder_that_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         kill(holder)
 
 
-def test_an_exclusive_user_is_told_who_holds_it(tmp_path: Path) -> None:
+def test_who_must_have_it_alone_is_told_who_holds_it(tmp_path: Path) -> None:
     holder = start(HOLD, tmp_path)
     try:
         assert line(holder) == "open True"
+        with pytest.raises(FolderHeld, match=rf"in use by process {holder.pid}, which opened it at 20.* UTC"):
+            FolderLock(tmp_path)
         with pytest.raises(StoreError, match=rf"in use by process {holder.pid}, .* UTC: end that one first"):
             Store.open(tmp_path, exclusive=True)
     finally:
         kill(holder)
+
+
+@pytest.mark.parametrize("note", [b"", b"{", b"[1]", b'{"pid": "x", "since": 0}'])
+def test_a_note_that_cannot_be_read_does_not_matter(tmp_path: Path, note: bytes) -> None:
+    (tmp_path / "lock").write_bytes(note)
+    lock = FolderLock(tmp_path)
+    (tmp_path / "lock").write_bytes(note)
+    with pytest.raises(StoreError, match="in use by another process"):
+        FolderLock(tmp_path)
+    lock.release()
+    lock.release()
+    FolderLock(tmp_path).release()
 
 
 def test_a_path_that_is_too_long_for_a_socket_works(tmp_path: Path) -> None:

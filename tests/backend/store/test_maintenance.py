@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
+from surrealdb import RecordID
 
-from backend.store import MetricRecord, RunRecord, Store, StoreError, maintenance
-from backend.store.connection import Connection
+from backend.store import RunRecord, Store, StoreError
 from backend.store.maintenance import backup_store, compact_store, size_of
 from backend.store.records import ALL_KINDS
 from tests.backend.store.servers import environment, server_thread
 from tests.backend.store.synthetic import add_step, add_training
 
-COMPACT = """
-import sys
-from pathlib import Path
-from backend.store.connection import Connection
-from backend.store.maintenance import compact_store
-print("begun", flush=True)
-compact_store(Path(sys.argv[1]))
-print("done", flush=True)
-"""
 WRITE = """
 import sys
 from backend.store import Store
@@ -64,7 +52,7 @@ def test_a_backup_is_the_same_store(folder: Path, tmp_path: Path) -> None:
         assert [one.step for one in store.metrics("b")] == [0, 1, 2, 77]
         with pytest.raises(StoreError, match="exists already: give another folder"):
             backup_store(store, tmp_path / "copies" / "copy")
-    assert copied["run"] == 4 and copied["trajectory"] == 54 and sum(copied.values()) == sum(map(len, before.values()))
+    assert copied == sum(map(len, before.values())) > 100
     assert [path.name for path in (tmp_path / "copies").iterdir()] == ["copy"]
     with Store.open(tmp_path / "copies" / "copy") as copy:
         assert copy.identity == identity
@@ -83,7 +71,7 @@ def test_a_backup_is_made_while_another_program_writes(tmp_path: Path) -> None:
     )
     try:
         assert writer.stdout is not None and writer.stdout.readline() == "open\n"
-        with Store.open(tmp_path / "store", reads_only=True) as store:
+        with Store.open(tmp_path / "store") as store:
             for number in range(3):
                 acknowledged = int(writer.stdout.readline())
                 backup_store(store, tmp_path / str(number))
@@ -100,14 +88,19 @@ def test_what_cannot_be_copied_is_told_and_leaves_nothing(folder: Path, tmp_path
     (tmp_path / "file").write_text("mine")
     with Store.open(folder) as store, pytest.raises(StoreError, match=r"cannot use this folder \(.*\)"):
         backup_store(store, tmp_path / "file" / "copy")
-    told = pytest.raises(StoreError, match="no folder on this machine: copy it with `surreal export`")
-    with server_thread() as server, Store.open(server.url) as store, told:
-        backup_store(store, tmp_path / "copy")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "store"]
 
 
+def test_a_backup_of_a_server_is_a_folder(tmp_path: Path) -> None:
+    with server_thread() as server, Store.open(server.url) as store:
+        add_training(store, "a")
+        backup_store(store, tmp_path / "copy")
+        with Store.open(tmp_path / "copy") as copy:
+            assert everything(copy) == everything(store)
+
+
 def test_a_compaction_gives_the_space_of_deleted_records_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "_ROWS", 7)  # so that a table has several pages
+    monkeypatch.setattr("backend.store.store._ROWS_READ", 7)  # so that a table has several pages
     with Store.open(folder) as store:
         for step in range(3, 40):
             add_step(store, "a", step, rollouts=8)
@@ -135,14 +128,14 @@ def test_a_store_in_use_is_not_compacted(folder: Path, tmp_path: Path) -> None:
 def test_a_copy_that_differs_is_not_put_in_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(folder) as store:
         before = everything(store)
-    pages, opened = maintenance._pages, []
+    pages, opened = Store.pages, []
 
-    def wrong(connection: Connection, table: str) -> object:
-        opened.append(table)
-        rows = list(pages(connection, table))
+    def wrong(store: Store, keys: RecordID) -> object:
+        opened.append(keys)
+        rows = list(pages(store, keys))
         return rows if len(opened) < len(ALL_KINDS) + 2 else rows[:-1]
 
-    monkeypatch.setattr(maintenance, "_pages", wrong)
+    monkeypatch.setattr(Store, "pages", wrong)
     with pytest.raises(StoreError, match="does not hold what was written to it"):
         compact_store(folder)
     with Store.open(folder) as store:
@@ -150,37 +143,20 @@ def test_a_copy_that_differs_is_not_put_in_place(folder: Path, monkeypatch: pyte
     assert not (folder / ".compact").exists()
 
 
-def test_a_compaction_that_is_killed_leaves_the_one_store_or_the_other(folder: Path, tmp_path: Path) -> None:
-    with Store.open(folder) as store:
-        before = everything(store)
-    rng = random.Random(2)
-    for number in range(4):
-        process = subprocess.Popen(
-            [sys.executable, "-c", COMPACT, str(folder)], stdout=subprocess.PIPE, text=True, env=environment()
-        )
-        assert process.stdout is not None and process.stdout.readline() == "begun\n"
-        timer = threading.Timer(rng.uniform(0.0, 0.3), lambda one=process: one.send_signal(signal.SIGKILL))
-        timer.start()
-        process.communicate()
-        timer.join()
-        with Store.open(folder) as store:
-            assert everything(store) == before, number
-        assert not (folder / ".compact").exists()
-
-
-@pytest.mark.parametrize("moment", ["ready", "between", "moved"])
-def test_a_compaction_is_finished_by_whoever_opens_the_store_next(moment: str, folder: Path) -> None:
-    """After a kill at each of the moments between the mark and the end."""
+@pytest.mark.parametrize("moment", ["copied", "ready", "between", "moved"])
+def test_after_a_kill_there_is_the_one_store_or_the_other(moment: str, folder: Path) -> None:
+    """Whoever opens it next finishes a compaction that had put its mark, and removes one that had not."""
     new = folder / ".compact"
     with Store.open(folder) as store:
         backup_store(store, new)
         store.add_metrics("b", 0, {"only in the former": 1.0})
-    (new / "ready").touch()
-    if moment != "ready":
+    if moment != "copied":
+        (new / "ready").touch()
+    if moment in ("between", "moved"):
         os.rename(folder / "db", new / "former")
     if moment == "moved":
         os.rename(new / "db", folder / "db")
     with Store.open(folder) as store:
-        assert set(store.metrics("b")[0].values) == {"team/outcome"}
-        assert MetricRecord("b", 0, {"team/outcome": 0.5}) in store.metrics("b")
+        assert ("only in the former" in store.metrics("b")[0].values) == (moment == "copied")
+        assert len(store.trajectories("a", 0)) == 6
     assert not new.exists()

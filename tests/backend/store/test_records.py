@@ -1,6 +1,10 @@
-"""Records: what goes in comes out, and what the database would store wrongly is refused."""
+"""Records: what goes in comes out, what the database would store wrongly is refused, and a run is added once."""
+
+from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +21,11 @@ from backend.store import (
     Store,
     StoreError,
     TrajectoryRecord,
+    run_record,
 )
-from backend.store.records import Record
+from backend.store.records import Record, valid_run_id
+from backend.store.run_record import new_run_id
+from tests.backend.store.servers import server_thread
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -124,6 +131,14 @@ def test_numpy_scalars_become_plain_numbers() -> None:
         (TRAJECTORY, {"ids": (2**31,)}, "ids holds a value that does not fit int32"),
         (TRAJECTORY, {"ids": ("x",)}, "ids: invalid literal"),
         (TRAJECTORY, {"mask": (2,)}, "mask holds a value that does not fit bool"),
+        # The database knows no types.
+        (RUN, {"status": "sleeping"}, "status is 'sleeping': Input should be 'running'"),
+        (RUN, {"started_at": 1.5}, "started_at is 1.5: Input should be a valid integer"),
+        (RUN, {"config": ["a"]}, "config has type list, and a document is expected"),
+        (ROLLOUT, {"valid": 1}, "valid is 1: Input should be a valid boolean"),
+        (ROLLOUT, {"calls": {"trader": 0.5}}, "calls is .*: Input should be a valid integer"),
+        (REWARD, {"total": None}, "total is None: Input should be a valid number"),
+        (TRAJECTORY, {"caller": ("manager",)}, "caller is .*: Field required"),
     ],
 )
 def test_what_would_be_stored_wrongly_is_refused(record: Record, wrong: dict[str, Any], complaint: str) -> None:
@@ -145,9 +160,52 @@ def test_lengths_are_checked_at_once() -> None:
         replace(TRAJECTORY, ids=(1, 2))
 
 
-SLEEPING: dict[str, Any] = {"status": "sleeping"}
+# -- ids and ownership of runs -----------------------------------------------------------------------------------------
 
 
-def test_a_status_out_of_the_list_is_refused_by_the_schema() -> None:
-    with Store.open("mem://") as store, pytest.raises(StoreError, match="status"):
-        store.add_run(replace(RUN, **SLEEPING))
+@given(kind=st.sampled_from(("train", "backtest", "evaluate", "paper", "sft", "demo", "search", "experiment")))
+def test_an_id_has_its_kind_and_a_time_that_people_can_read(kind: str) -> None:
+    run = new_run_id(kind)
+    made, day, time, chance = run.split("-")
+    assert made == kind and len(chance) == 10 and valid_run_id(run) == run
+    assert abs((datetime.now(UTC) - datetime.strptime(day + time + "+0000", "%Y%m%d%H%M%S%z")).total_seconds()) < 60
+
+
+def test_a_clock_that_stands_still_makes_no_id_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Frozen(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Frozen:
+            return cls(2026, 11, 27, 12, 0, 0, tzinfo=UTC)
+
+    monkeypatch.setattr(run_record, "datetime", Frozen)
+    assert len({new_run_id("train") for _ in range(20_000)}) == 20_000
+
+
+@pytest.mark.parametrize("status", ["running", "finished"])
+def test_a_run_is_added_once(status: Any, tmp_path: Path) -> None:
+    first = RunRecord("r", "backtest", 1, "h", 1, {"of": "first"}, status)
+    other = RunRecord("r", "train", 2, "x", 2, {"of": "other"}, status)
+    with server_thread() as server:
+        for where in ("mem://", str(tmp_path / "store"), server.url):
+            with Store.open(where) as store:
+                store.add_run(first)
+                for again in (first, other):
+                    with pytest.raises(StoreError, match=r"run r is in store .* already: nothing was written"):
+                        store.add_run(again)
+                assert store.runs() == [first]
+
+
+def test_an_answer_that_was_lost_is_no_second_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request is sent again, and is then known by its token."""
+    with Store.open(tmp_path / "store") as store:
+        channel = store.connection._channel
+        assert channel is not None
+        query, lost = channel.query_raw, [True]
+
+        def losing(text: str, parameters: dict[str, Any]) -> Any:
+            answer = query(text, parameters)
+            return query(text, parameters) if "THROW" in text and lost.pop() else answer
+
+        monkeypatch.setattr(channel, "query_raw", losing)
+        store.add_run(RunRecord("r", "backtest", 1, "h", 1, {}))
+        assert not lost and store.run("r").status == "running"

@@ -33,7 +33,7 @@ READ = """
 import sys, time
 from backend.store import Store, StoreError
 seen = {}
-with Store.open(sys.argv[1], reads_only=True) as store:
+with Store.open(sys.argv[1]) as store:
     print("open", flush=True)
     while True:
         for run in store.runs():
@@ -117,7 +117,7 @@ def test_a_training_is_killed_while_two_others_read(tmp_path: Path, kills: int) 
                 killed += ended.code == -signal.SIGKILL
                 assert ended.code in (0, -signal.SIGKILL), ended.said
                 assert all(reader.process.poll() is None for reader in readers), [one.errors for one in readers]
-                with Store.open(where / "runs" / "store", reads_only=True) as store:
+                with Store.open(where / "runs" / "store") as store:
                     present = [one.run for one in store.runs() if one.run not in done]
                     assert len(present) <= 1, present  # it is resumed until it is finished
                     for name in present:

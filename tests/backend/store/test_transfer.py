@@ -51,7 +51,7 @@ def fill(store: Store, run: str = "r", steps: int = 3) -> int:
         store.put([ShardRecord(run, step, 0, 1, 1, 3)])
         store.add_published(PublishedRecord(run, "trader", step, "v", "p", "c", {"loss": 0.1}))
         store.add_metrics(run, step, {"loss": float("nan"), "grad": float("inf"), "x": 0.1})
-        count += 1 + 1 + 3 + 2 + 1 + 1 + 1 + 1
+        count += 1 + 1 + 3 + 1 + 1 + 1 + 1
     store.add_adapter(AdapterRecord(run, "trader", "v", 1, "p", "c"))
     store.add_evaluation(EvaluationRecord(run, "held_out", 1, {"ci95": [0.1, None]}))
     store.add_backtest(BacktestRecord(run, "team", {"equity": [1.0, 2.5]}))
@@ -74,7 +74,6 @@ def test_a_run_moves_from_a_folder_to_a_server_and_back(tmp_path: Path) -> None:
         assert [record.run for record in served.runs()] == ["r"]
         assert served.run("r") == replace(RUN, imported=True)
         assert served.trajectories("r", 2) == folder.trajectories("r", 2)
-        assert served.delegations("r", 2) == folder.delegations("r", 2)
         assert served.shards("r") == folder.shards("r")
         export_run(served, "r", back)
         assert back.read_bytes() == there.read_bytes()
@@ -181,12 +180,10 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut": (lambda data: data[: len(data) // 2], DAMAGED),
     "without its end": (lambda data: data[:-4], DAMAGED),
     "one bit": (lambda data: data[:-6] + bytes([data[-6] ^ 1]) + data[-5:], DAMAGED),
-    "only the header": (_relined(lambda lines: lines[:1]), DAMAGED),
-    "no last line": (_relined(lambda lines: lines[:-1]), DAMAGED),
-    "a line less": (_relined(lambda lines: [*lines[:4], *lines[5:]]), DAMAGED),
-    "a line twice": (_relined(lambda lines: [*lines[:4], lines[3], *lines[4:]]), DAMAGED),
-    "lines exchanged": (_relined(lambda lines: [lines[0], lines[2], lines[1], *lines[3:]]), DAMAGED),
-    "a number changed": (_relined(lambda lines: [lines[0], lines[1].replace(b"7", b"8"), *lines[2:]]), DAMAGED),
+    "only the header": (_relined(lambda lines: lines[:1]), FOREIGN),
+    "no last line": (_relined(lambda lines: lines[:-1]), FOREIGN),
+    "a line behind the run": (_relined(lambda lines: [*lines, lines[3]]), FOREIGN),
+    "a text for a number": (_relined(lambda lines: [lines[0], lines[1].replace(b"7", b'"7"'), *lines[2:]]), DAMAGED),
     "no record": (_relined(lambda lines: [lines[0], b"{}\n", *lines[2:]]), DAMAGED),
     "bytes that are none": (
         _relined(lambda lines: [line.replace(b'"base64":"', b'"base64":"!') for line in lines]), DAMAGED

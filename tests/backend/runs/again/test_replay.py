@@ -25,7 +25,7 @@ DOWN = {"up": 0.02, "flat": 0.03, "down": 0.95}
 
 
 def replayed(played: Path, number: int, edit: DecisionEdit, backtest: str = "scripted") -> DecisionReplay:
-    with Store.open(played / "store", reads_only=True) as store:
+    with Store.open(played / "store") as store:
         run = store.runs()[-1].run
         return replay_decision(store, run, number, edit, backtest=backtest)
 
@@ -101,7 +101,7 @@ def test_data_that_changed_and_a_team_that_is_gone_are_said(tmp_path: Path, monk
     again = BacktestRequest(data="bars", start=START, end=END, baselines=(), teams=("runs/tape.jsonl",))
     taped = backtest_teams(again, "store", Path("runs")).run
     new = parse_edit((), ["manager.brief=equity 0.50, drawdown 50\nC1: held 0.9, day 7, volatility 9"])
-    with Store.open("store", reads_only=True) as store:
+    with Store.open("store") as store:
         assert replay_decision(store, taped, 1, AS_IT_WAS).same
         with pytest.raises(UserError, match="recording"):
             replay_decision(store, taped, 5, new)

@@ -34,7 +34,7 @@ BASE = "scripted"
 
 @pytest.fixture
 def store(played: Path) -> Store:
-    return Store.open(played / "store", reads_only=True)
+    return Store.open(played / "store")
 
 
 def only_run(store: Store) -> str:
@@ -42,7 +42,7 @@ def only_run(store: Store) -> str:
 
 
 def test_variants_are_played_beside_their_team_and_compared(played: Path) -> None:
-    with Store.open(played / "store", reads_only=True) as store:
+    with Store.open(played / "store") as store:
         run = only_run(store)
         summary = summarise(store, run)
         [window] = summary.windows()
@@ -86,7 +86,7 @@ def test_a_run_with_another_future_shows_only_the_past_as_it_was() -> None:
 
 
 def test_a_backtest_like_a_stored_one_has_its_market_window_and_seed(played: Path) -> None:
-    with Store.open(played / "store", reads_only=True) as store:
+    with Store.open(played / "store") as store:
         run = only_run(store)
         setup = stored_setup(store, run)
         again = plan_backtest(like_stored(store, BacktestRequest(like=run, teams=())))
