@@ -49,7 +49,7 @@ import json, re, sys, time
 from pathlib import Path
 from backend.store import Store
 times = [time.perf_counter()]
-with Store.open(sys.argv[1], reads_only=True) as store:
+with Store.open(sys.argv[1]) as store:
     times.append(time.perf_counter())
     # Of this program alone; what `resource` gives begins with the memory of the process that started it.
     memory = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
