@@ -11,6 +11,8 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Client, answer_challenge
 from pathlib import Path
 
@@ -82,6 +84,17 @@ def kill(*processes: subprocess.Popen[str]) -> None:
         process.communicate()
 
 
+@contextmanager
+def holding(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the folder for a block, and is killed then."""
+    holder = start(script, *arguments)
+    try:
+        assert line(holder) == "open True"
+        yield holder
+    finally:
+        kill(holder)
+
+
 def test_others_read_and_write_while_one_holds_it(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         store.add_run(RUN)
@@ -101,51 +114,39 @@ def test_others_read_and_write_while_one_holds_it(tmp_path: Path) -> None:
 
 
 def test_when_the_holder_is_killed_another_goes_on_with_what_was_acknowledged(tmp_path: Path) -> None:
-    holder = start(WRITE, tmp_path, "holder", 100_000)
-    try:
-        assert line(holder) == "open True"
-        with Store.open(tmp_path) as store:
-            store.add_run(RUN)
-            while int(line(holder)) < 20:
-                pass
-            assert not holds(store) and store.run("holder").status == "running"
-            holder.kill()
-            # Read as the lines before were: what `communicate` reads leaves out what Python has in its buffer.
-            assert holder.stdout is not None
-            acknowledged = max([20, *(int(step) for step in holder.stdout.read().split() if step.isdigit())])
-            store.add_metrics("r", 0, {"loss": 0.5})
-            assert holds(store)
-            steps = [one.step for one in store.metrics("holder")]
-            assert steps[: acknowledged + 1] == list(range(acknowledged + 1)) and len(steps) <= acknowledged + 2
-            # Nobody waits for a lease: the dead one held a lock on a file, which is gone.
-            assert store.run("holder").status == "interrupted"
-            assert store.run("r").status == "running"
-            store.claim("holder")
-    finally:
-        kill(holder)
+    with holding(WRITE, tmp_path, "holder", 100_000) as holder, Store.open(tmp_path) as store:
+        store.add_run(RUN)
+        while int(line(holder)) < 20:
+            pass
+        assert not holds(store) and store.run("holder").status == "running"
+        holder.kill()
+        # Read as the lines before were: what `communicate` reads leaves out what Python has in its buffer.
+        assert holder.stdout is not None
+        acknowledged = max([20, *(int(step) for step in holder.stdout.read().split() if step.isdigit())])
+        store.add_metrics("r", 0, {"loss": 0.5})
+        assert holds(store)
+        steps = [one.step for one in store.metrics("holder")]
+        assert steps[: acknowledged + 1] == list(range(acknowledged + 1)) and len(steps) <= acknowledged + 2
+        # Nobody waits for a lease: the dead one held a lock on a file, which is gone.
+        assert store.run("holder").status == "interrupted"
+        assert store.run("r").status == "running"
+        store.claim("holder")
 
 
 def test_a_holder_that_dies_in_the_middle_of_a_request_costs_nothing(tmp_path: Path) -> None:
     """The client does not know whether its request was carried out, and sends it again to the next holder: itself."""
-    holder = start(HOLD, tmp_path)
-    try:
-        assert line(holder) == "open True"
-        with Store.open(tmp_path) as store:
-            store.add_run(RUN)
-            holder.send_signal(signal.SIGSTOP)  # so that the request is on its way when it dies
-            threading.Timer(0.3, holder.kill).start()
-            store.add_metrics("r", 0, {"loss": 0.5})
-            assert holds(store) and [one.step for one in store.metrics("r")] == [0]
-    finally:
-        kill(holder)
+    with holding(HOLD, tmp_path) as holder, Store.open(tmp_path) as store:
+        store.add_run(RUN)
+        holder.send_signal(signal.SIGSTOP)  # so that the request is on its way when it dies
+        threading.Timer(0.3, holder.kill).start()
+        store.add_metrics("r", 0, {"loss": 0.5})
+        assert holds(store) and [one.step for one in store.metrics("r")] == [0]
 
 
 def test_when_the_holder_ends_in_order_nobody_is_told_of_any_trouble(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    holder = start(WRITE, tmp_path, "holder", 200)
-    try:
-        assert line(holder) == "open True"
+    with holding(WRITE, tmp_path, "holder", 200):
         with Store.open(tmp_path) as store:
             store.add_run(RUN)
             step = 0
@@ -155,8 +156,6 @@ def test_when_the_holder_ends_in_order_nobody_is_told_of_any_trouble(
             assert [one.step for one in store.metrics("r")] == list(range(step))
             assert store.run("holder").status == "finished" and len(store.metrics("holder")) == 200
         assert not caplog.records
-    finally:
-        kill(holder)
 
 
 def test_one_process_opens_it_as_often_as_it_likes(tmp_path: Path) -> None:
@@ -229,9 +228,7 @@ def test_what_a_killed_holder_left_behind_is_in_nobodys_way(tmp_path: Path) -> N
 
 
 def test_a_holder_that_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = start(HOLD, tmp_path)
-    try:
-        assert line(holder) == "open True"
+    with holding(HOLD, tmp_path) as holder:
         store = Store.open(tmp_path)
         holder.send_signal(signal.SIGSTOP)
         monkeypatch.setattr(local_server, "OPENING_SECONDS", 0.3)
@@ -239,27 +236,21 @@ def test_a_holder_that_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(StoreError, match=hangs):
             Store.open(tmp_path)
         with monkeypatch.context() as patched:
-            patched.setattr(local_server.LocalClient.ask, "__defaults__", (0.3,))
+            patched.setattr(local_server, "ANSWER_SECONDS", 0.3)
             with pytest.raises(StoreError, match=hangs):
                 store.runs()
         holder.send_signal(signal.SIGCONT)
         monkeypatch.setattr(local_server, "OPENING_SECONDS", 30.0)
         assert store.runs() == []
         store.close()
-    finally:
-        kill(holder)
 
 
 def test_who_must_have_it_alone_is_told_who_holds_it(tmp_path: Path) -> None:
-    holder = start(HOLD, tmp_path)
-    try:
-        assert line(holder) == "open True"
+    with holding(HOLD, tmp_path) as holder:
         with pytest.raises(FolderHeld, match=rf"in use by process {holder.pid}, which opened it at 20.* UTC"):
             FolderLock(tmp_path)
         with pytest.raises(StoreError, match=rf"in use by process {holder.pid}, .* UTC: end that one first"):
             Store.open(tmp_path, exclusive=True)
-    finally:
-        kill(holder)
 
 
 @pytest.mark.parametrize("note", [b"", b"{", b"[1]", b'{"pid": "x", "since": 0}'])
@@ -276,13 +267,8 @@ def test_a_note_that_cannot_be_read_does_not_matter(tmp_path: Path, note: bytes)
 
 def test_a_path_that_is_too_long_for_a_socket_works(tmp_path: Path) -> None:
     folder = tmp_path / ("long-" * 20) / ("path-" * 20)
-    holder = start(HOLD, folder)
-    try:
-        assert line(holder) == "open True"
-        with Store.open(folder) as store:
-            assert not holds(store) and store.runs() == []
-    finally:
-        kill(holder)
+    with holding(HOLD, folder), Store.open(folder) as store:
+        assert not holds(store) and store.runs() == []
 
 
 @pytest.mark.parametrize("variable", ["XDG_RUNTIME_DIR", "TMPDIR"])
@@ -355,16 +341,11 @@ def test_an_address_that_others_may_have_written_or_read_is_refused(
 def test_a_request_beyond_the_limit_is_refused_where_it_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder = start(HOLD, tmp_path)
-    try:
-        assert line(holder) == "open True"
-        with Store.open(tmp_path) as store:
-            monkeypatch.setattr(local_server, "MOST_BYTES", 10_000)
-            with pytest.raises(StoreError, match="is more than the 10,000 that a store takes"):
-                store.connection.query("RETURN $text", {"text": "x" * 20_000})
-            assert store.runs() == []
-    finally:
-        kill(holder)
+    with holding(HOLD, tmp_path), Store.open(tmp_path) as store:
+        monkeypatch.setattr(local_server, "MOST_BYTES", 10_000)
+        with pytest.raises(StoreError, match="is more than the 10,000 that a store takes"):
+            store.connection.query("RETURN $text", {"text": "x" * 20_000})
+        assert store.runs() == []
 
 
 def test_nothing_is_ever_unpickled() -> None:
