@@ -49,8 +49,7 @@ COMMANDS = (
     Command(
         "jobs",
         "backend.cli.parts.jobs:jobs_app",
-        "Work that goes on without this terminal: hand a command to the queue, list jobs, see one, cancel it, resume "
-        "it.",
+        "Work that continues without this terminal: hand a command to the queue, list jobs, see one, cancel it.",
         _BEGIN,
     ),
     Command("data", "backend.cli.data:data_app", "Make, list, check and import market data.", _BEGIN),
