@@ -101,25 +101,22 @@ MASK = {"codec": _array_codec("?", bool)}
 def database_value(value: Any, allow_nan: bool = False) -> Any:
     """`value` as the database takes it, numpy scalars made plain; `ValueError` for what would be stored wrongly."""
     value = _plain(value)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        if "\0" in value or not (value.isascii() or _is_utf8(value)):
-            raise ValueError(f" holds a NUL character or half a surrogate pair: {value[:60]!r}")
-        return value
-    if isinstance(value, int):
-        if value not in _INT64:
-            raise ValueError(f" is {value}, which does not fit 64 bits")
-        return value
-    if isinstance(value, float):
-        if not (allow_nan or math.isfinite(value)):
-            raise ValueError(f" is {value}; only finite numbers are stored here")
-        return value
     if isinstance(value, dict):
         return {database_value(str(key)): _item(key, item, allow_nan) for key, item in value.items()}
     if isinstance(value, tuple):
         return [database_value(item, allow_nan) for item in value]
-    raise ValueError(f" has type {type(value).__name__}, which the store does not take")
+    if isinstance(value, str):
+        if value != _clean(value):
+            raise ValueError(f" holds a NUL character or half a surrogate pair: {value[:60]!r}")
+    elif isinstance(value, int):
+        if value not in _INT64:
+            raise ValueError(f" is {value}, which does not fit 64 bits")
+    elif isinstance(value, float):
+        if not (allow_nan or math.isfinite(value)):
+            raise ValueError(f" is {value}; only finite numbers are stored here")
+    elif value is not None:
+        raise ValueError(f" has type {type(value).__name__}, which the store does not take")
+    return value
 
 
 def _item(key: Any, value: Any, allow_nan: bool) -> Any:
@@ -127,11 +124,3 @@ def _item(key: Any, value: Any, allow_nan: bool) -> Any:
         return database_value(value, allow_nan)
     except ValueError as error:
         raise ValueError(f"[{key!r}]{error}") from error
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -7,13 +7,15 @@ as parameters, never inside the query text.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from surrealdb import RecordID
+from surrealdb.data.types.range import BoundExcluded, BoundIncluded, Range
 
 from backend.store import lease
 from backend.store.connection import Connection
@@ -37,17 +39,11 @@ from backend.store.records import (
     TrajectoryRecord,
     TrialRecord,
 )
-from backend.store.rows import (
-    ROWS_PER_REQUEST,
-    SHARD_BYTES,
-    beyond,
-    database_row,
-    key_range,
-    portions,
-    range_and_rest,
-    row_bytes,
-)
 
+# Bounds of one request: a server takes messages of limited size.
+_ROWS_PER_REQUEST = 1_000
+_SHARD_BYTES = 12_000_000  # of conversations in a shard, one transaction: a server takes 16 MiB in a message
+_BYTES_PER_REQUEST = 4_000_000
 _ROWS_READ = 500  # of one request that reads a table page by page
 # A shard with all its records, in one statement and so in one transaction, unless it is there.
 _ADD_SHARD = (
@@ -113,7 +109,7 @@ class Store:
 
     def add_run(self, record: RunRecord) -> None:
         """Add a new run, which is ours while it runs. Raises `StoreError` where the store has a run of this id."""
-        self._leases.begin(record, database_row(record), former=None)
+        self._leases.begin(record, _database_row(record), former=None)
 
     def resume_run(self, record: RunRecord) -> None:
         """Take over the run of this id with a new record, or add it where there is none.
@@ -128,11 +124,11 @@ class Store:
             raise StoreError(
                 f"run {record.run} was imported, so it is only read: give the new run another id or folder"
             )
-        self._leases.begin(record, database_row(record), former=self._free_owner(record.run))
+        self._leases.begin(record, _database_row(record), former=self._free_owner(record.run))
 
     def set_document(self, record: RunRecord) -> None:
         """Replace the document of a run, and nothing else of it."""
-        row = database_row(record)
+        row = _database_row(record)
         self._connection.query(
             "UPDATE $id SET config = $config RETURN NONE", {"id": row["id"], "config": row["config"]}
         )
@@ -212,19 +208,19 @@ class Store:
         Two processes that both write a shard, as when one was thought dead, so leave that of one of them, whole.
         Raises `StoreError` for one that is larger than a server takes in a message.
         """
-        rows = [database_row(one) for one in (*queries, *rollouts, *trajectories)]
-        if (size := sum(row_bytes(row) for row in rows)) > SHARD_BYTES:
+        rows = [_database_row(one) for one in (*queries, *rollouts, *trajectories)]
+        if (size := sum(_row_bytes(row) for row in rows)) > _SHARD_BYTES:
             raise StoreError(
-                f"shard {mark.shard} of step {mark.step} holds {size / 1e6:.0f} MB, and {SHARD_BYTES / 1e6:.0f} MB go "
+                f"shard {mark.shard} of step {mark.step} holds {size / 1e6:.0f} MB, and {_SHARD_BYTES / 1e6:.0f} MB go "
                 "in one transaction: give training.shards a higher number"
             )
-        row = database_row(mark)
+        row = _database_row(mark)
         self._connection.query(_ADD_SHARD, {"mark": row["id"], "shard": row, "rows": rows})
 
     def add_published(self, record: PublishedRecord) -> bool:
         """Add the weights that a role's trainer made for a step. False, and nothing changes, where the step has some:
         the first stay."""
-        row = database_row(record)
+        row = _database_row(record)
         return bool(self._connection.query(_ADD_FIRST, {"id": row["id"], "row": row}))
 
     def put(self, records: Sequence[Record]) -> None:
@@ -361,7 +357,8 @@ class Store:
         text, full = f"SELECT * FROM $keys ORDER BY id LIMIT {_ROWS_READ}", True
         while full and (rows := self._connection.query(text, {"keys": keys})):
             yield rows
-            full, keys = len(rows) == _ROWS_READ, beyond(rows[-1], keys)
+            full = len(rows) == _ROWS_READ
+            keys = RecordID(keys.table_name, Range(BoundExcluded(rows[-1]["id"].id), keys.id.end))
 
     def steps(self, kind: type[Record], run_id: str) -> list[int]:
         """The steps of which a run has records of a kind, in order."""
@@ -374,13 +371,13 @@ class Store:
 
     def _write(self, records: Sequence[Record], verb: str = "CONTENT") -> None:
         """Put records in place, in transactions of bounded size."""
-        for rows in portions([database_row(record) for record in records]):
+        for rows in _portions([_database_row(record) for record in records]):
             self._connection.query(f"FOR $row IN $rows {{ UPSERT $row.id {verb} $row RETURN NONE }}", {"rows": rows})
 
     def _delete(self, keys: RecordID, on_deleted: Callable[[int], None] | None = None) -> int:
         """Delete the records of a range of keys, in transactions of bounded size; returns how many they were."""
         text = (
-            f"LET $found = SELECT VALUE id FROM $keys LIMIT {ROWS_PER_REQUEST};"
+            f"LET $found = SELECT VALUE id FROM $keys LIMIT {_ROWS_PER_REQUEST};"
             "DELETE $found RETURN NONE; RETURN array::len($found)"
         )
         deleted = 0
@@ -396,8 +393,44 @@ class Store:
         return str(rows[0]) if rows else None
 
     def _read(self, kind: type[R], **equal: str | int | None) -> list[R]:
-        """Records whose fields equal those given (None: any), in order of their keys."""
-        keys, rest = range_and_rest(kind, {name: value for name, value in equal.items() if value is not None})
+        """Records whose fields equal those given (None: any), the run among them, in order of their keys."""
+        rest = {name: value for name, value in equal.items() if value is not None}
+        keys = key_range(kind, [rest.pop(name) for name in takewhile(rest.__contains__, kind.identity)])
         condition = "".join(f" {'AND' if place else 'WHERE'} {name} = ${name}" for place, name in enumerate(rest))
         rows = self._connection.query(f"SELECT * FROM $keys{condition} ORDER BY id", {"keys": keys, **rest})
         return [kind.from_row(row) for row in rows]
+
+
+# -- keys, rows and requests -------------------------------------------------------------------------------------------
+
+
+def key_range(kind: type[Record], begin: Sequence[str | int], stop: Sequence[str | int] | None = None) -> RecordID:
+    """The keys that begin with the values `begin`, or lie from there up to `stop`."""
+    behind = [*begin, {}] if stop is None else [*stop]  # every text and number comes before an object
+    return RecordID(kind.table, Range(BoundIncluded([*begin]), BoundExcluded(behind)))
+
+
+def _database_row(record: Record) -> dict[str, Any]:
+    """The record as the database takes it, with its key. Raises `StoreError`."""
+    row = record.row()
+    return {"id": RecordID(record.table, [row[name] for name in record.identity]), **row}
+
+
+def _row_bytes(row: Mapping[str, Any]) -> int:
+    """Bytes of the texts and arrays in a row, which are nearly all of it."""
+    return sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+
+
+def _portions(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The rows in requests within the bounds; a row that is larger than a request goes alone."""
+    portion: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        own = _row_bytes(row)
+        if portion and (len(portion) == _ROWS_PER_REQUEST or size + own > _BYTES_PER_REQUEST):
+            yield portion
+            portion, size = [], 0
+        portion.append(row)
+        size += own
+    if portion:
+        yield portion

@@ -71,8 +71,7 @@ def test_a_full_or_missing_place_is_one_message(full: bool, tmp_path: Path, monk
 
 def test_every_command_makes_its_temporary_files_here() -> None:
     """So a full place is the same message for all. A backup and an import are written beside their places, a new
-    database in its store's folder. The socket of a store needs a short name, and so does Ray. A store that cannot be
-    written is read by a copy."""
+    database in its store's folder. The socket of a store needs a short name, and so does Ray."""
     used = {
         str(path.relative_to(ROOT)): sorted(set(re.findall(r"\b(?:mk[ds]temp|mktemp|\w*Temporary\w*\()[^)]*", text)))
         for package in ("backend", "cryptosentinel", "simulator", "ui")
@@ -82,7 +81,6 @@ def test_every_command_makes_its_temporary_files_here() -> None:
     assert used.pop("backend/policies/temporary.py")[0].startswith("mkdtemp(prefix=")
     assert used == {
         "backend/store/local_server.py": ["mkdtemp(prefix=_PREFIX, dir=place"],
-        "backend/store/holding.py": ['mkdtemp(prefix="cs-copy-"'],
         "backend/store/schema.py": ['mkdtemp(prefix=".new-", dir=folder'],
         "backend/distributed/cluster.py": [],
         "backend/builders/sources.py": ['TemporaryDirectory(prefix=".import-", dir=target.parent'],
