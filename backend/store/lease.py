@@ -149,7 +149,9 @@ class Leases:
 def mark_abandoned(connection: Connection) -> None:
     """Mark runs that are 'running' and nobody's as interrupted: those whose owner used the same folder and has died,
     and those of other owners whose lease has run out."""
-    folder, living, dead = connection.folder, [], []
+    folder = connection.folder
+    living: list[str] = []
+    dead: list[str] = []
     owners = connection.query(
         "LET $running = SELECT VALUE run FROM run WHERE status = 'running';"
         "SELECT VALUE owner FROM lease WHERE run IN $running"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -24,6 +23,9 @@ PAPER = "paper"  # the kind of run that a paper session is
 _STRICT = ConfigDict(strict=True)
 _ARRAYS = tuple(one["codec"] for one in (INT32, FLOAT32, MASK))
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
+# A field: how it is written where it is not a plain value, and the check of its type.
+_Column = tuple[str, Codec | None, TypeAdapter[Any]]
+_COLUMNS: dict[str, tuple[_Column, ...]] = {}  # by table
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -85,15 +87,15 @@ class Record:
         return cls(**values)
 
 
-@cache
-def _columns(kind: type[Record]) -> tuple[tuple[str, Codec | None, TypeAdapter[Any]], ...]:
-    """The fields of a record, how those are written that are not plain values, and the check of a value's type. Arrays
-    are checked when they are decoded."""
-    hints, codecs = get_type_hints(kind), {item.name: item.metadata.get("codec") for item in fields(kind)}
-    return tuple(
-        (name, codec, _ANY if codec in _ARRAYS else TypeAdapter(hints[name], config=_STRICT))
-        for name, codec in codecs.items()
-    )
+def _columns(kind: type[Record]) -> tuple[_Column, ...]:
+    """The fields of a record. Arrays are checked when they are decoded."""
+    if kind.table not in _COLUMNS:
+        hints, codecs = get_type_hints(kind), {item.name: item.metadata.get("codec") for item in fields(kind)}
+        _COLUMNS[kind.table] = tuple(
+            (name, codec, _ANY if codec in _ARRAYS else TypeAdapter(hints[name], config=_STRICT))
+            for name, codec in codecs.items()
+        )
+    return _COLUMNS[kind.table]
 
 
 def _tuple(value: Any) -> Any:

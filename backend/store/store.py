@@ -354,11 +354,12 @@ class Store:
 
     def pages(self, keys: RecordID) -> Iterator[list[dict[str, Any]]]:
         """The rows of a range of keys in order, page by page, until one is not full: nobody runs after a writer."""
-        text, full = f"SELECT * FROM $keys ORDER BY id LIMIT {_ROWS_READ}", True
+        text, full, bounds = f"SELECT * FROM $keys ORDER BY id LIMIT {_ROWS_READ}", True, keys.id
+        assert isinstance(bounds, Range)
         while full and (rows := self._connection.query(text, {"keys": keys})):
             yield rows
             full = len(rows) == _ROWS_READ
-            keys = RecordID(keys.table_name, Range(BoundExcluded(rows[-1]["id"].id), keys.id.end))
+            keys = RecordID(keys.table_name, Range(BoundExcluded(rows[-1]["id"].id), bounds.end))
 
     def steps(self, kind: type[Record], run_id: str) -> list[int]:
         """The steps of which a run has records of a kind, in order."""
@@ -406,7 +407,7 @@ class Store:
 
 def key_range(kind: type[Record], begin: Sequence[str | int], stop: Sequence[str | int] | None = None) -> RecordID:
     """The keys that begin with the values `begin`, or lie from there up to `stop`."""
-    behind = [*begin, {}] if stop is None else [*stop]  # every text and number comes before an object
+    behind: list[Any] = [*begin, {}] if stop is None else [*stop]  # every text and number comes before an object
     return RecordID(kind.table, Range(BoundIncluded([*begin]), BoundExcluded(behind)))
 
 
