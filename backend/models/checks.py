@@ -304,19 +304,12 @@ def _tokenizer(folder: Path, config: PreTrainedConfig | None) -> tuple[PreTraine
 def _chat_format(tokenizer: PreTrainedTokenizerFast, folder: Path) -> tuple[ChatFormat, str]:
     codec, report = described_format(tokenizer, folder)
     safe = f"no text can be taken for one of its {len(codec.special_ids)} special tokens"
-    return codec, f"{report.sentence()}{_thoughts(tokenizer, folder)}; {safe}"
-
-
-def _thoughts(tokenizer: PreTrainedTokenizerFast, folder: Path) -> str:
-    """What to know of a model's thoughts, where its format has any."""
     try:
-        codec, report = described_format(tokenizer, folder, think=True)
+        described_format(tokenizer, folder, think=True)
+        thinks = "; with team.thinking_tokens it may think"
     except UserError:
-        return ""
-    kept = codec.thoughts is not None and codec.thoughts.kept
-    stay = "stay while tools answer" if kept else "are dropped from earlier turns"
-    differs = f", {report.verdict}" if report.verdict != "exact" else ""
-    return f"; with team.thinking_tokens it may think, and thoughts {stay}{differs}"
+        thinks = ""
+    return codec, f"{report.sentence()}{thinks}; {safe}"
 
 
 def _room(codec: ChatFormat, context: int, folder: Path) -> tuple[int, str]:

@@ -64,7 +64,7 @@ def export_adapter(
     it was pulled from there. Raises `UserError` where roles are whole models, `RunFailed` or `OSError` when
     the disk is full.
     """
-    shape = policies.shape(role)
+    shape = policies.shape
     if shape is None:
         raise UserError(
             f"{role} was trained with training.weights = 'full', so it is a whole model and no adapter: train with "

@@ -116,7 +116,6 @@ class Conversation:
         self._thoughts: list[str] = []
         self._thought_spans: list[Span] = []
         self._forced_spans: list[Span] = []
-        self._last: Span = (0, 0)  # the last completion's begin, and where its thought ends
         self._results: list[tuple[int, int, str]] = []  # (start, stop) in `ids`, tool; of results that are whole
         self.retries = 0
         self.dropped = 0
@@ -130,7 +129,6 @@ class Conversation:
         self.cost += cost
         begin = len(self.ids)
         thought = begin + (completion.thought or self._empty_thought(completion.ids))
-        self._last = begin, thought
         for first, version in completion.versions:
             if first < len(completion.ids) and (not self._versions or self._versions[-1][1] != version):
                 self._versions.append((begin + first, version))
@@ -155,25 +153,6 @@ class Conversation:
         begun = thoughts is not None and thoughts.begun and thoughts.closing in ids
         return ids.index(thoughts.closing) + 1 if begun and thoughts is not None else 0
 
-    def _drop_thought(self) -> None:
-        """Go on without the last thought, where the template writes none in the past: what was sampled with it is a
-        branch of its own."""
-        begin, behind = self._last
-        thoughts = self._codec.thoughts
-        if thoughts is None or thoughts.kept or (begin == behind and not thoughts.begun):
-            return
-        self._earlier.append(self._branch())
-        prompt = self._codec.past_prompt(self.ids[:begin])
-        # A turn that ended inside its thought has said nothing else.
-        answer = self.ids[behind:] or ([] if self._cut_off else self.ids[-1:])
-        self.ids = prompt + self._codec.past_answer(answer)
-        if self._results:  # the newest one ended with the beginning of the answer
-            start, stop, tool = self._results[-1]
-            self._results[-1] = start, min(stop, len(prompt)), tool
-        self._mask, self._logps = [False] * len(self.ids), [0.0] * len(self.ids)
-        self._thought_spans, self._forced_spans, self._versions = [], [], self._versions_anew()
-        self._last = len(self.ids), len(self.ids)
-
     def _branch(self) -> Branch:
         return Branch(
             tuple(self.ids),
@@ -192,7 +171,6 @@ class Conversation:
         """Append the result of the `tool` that was called, or with `retry` what was wrong with the turn. All of them
         are cleaned here as untrusted data, see `untrusted.render_result`."""
         self.retries += retry
-        self._drop_thought()
         appended = self._codec.continue_after(not self._cut_off, render_result(result), tool)
         start = len(self.ids)
         self.ids += appended
@@ -209,7 +187,7 @@ class Conversation:
         before = self.dropped
         while len(self.ids) > limit and len(self._results) > 1:
             start, stop, tool = self._results.pop(0)
-            note = self._codec.past_prompt(self._codec.tool_response(render_result(_DROPPED), tool))
+            note = self._codec.tool_response(render_result(_DROPPED), tool)
             saved = stop - start - len(note)
             if saved > 0:
                 self.ids[start:stop] = note

@@ -125,7 +125,6 @@ class ChatCodec(ChatFormat):
                 begun=False,
                 cut_off=tuple(self._assemble(["\n", _Special(THINK_END), _THOUGHT_TAIL])),
                 lead=_THOUGHT_TAIL,
-                kept=True,
             )
 
     @property

@@ -1,11 +1,9 @@
 """The HTTP client under the SDK, and the limit on what a program's requests cost.
 
-The SDK repeats requests by itself, so what must hold for every attempt stands here: the headers that are sent, the
-seconds it may take, the bytes of an answer, and the money that it may cost.
-
-The most that an attempt can cost is held before it is sent: each byte of the request counts as a token that is read,
-and the answer as long as the request allows. What an answer states that it took replaces that; an attempt without an
-answer, or with one that does not count, stays at the most, since the provider may have done the work.
+The SDK repeats requests by itself, so what must hold for every attempt is here: the headers that are sent, the seconds
+that it may take, and the money that it may cost. The most that an attempt can cost is held before it is sent: each byte
+of the request counts as a token that is read, and the answer as long as the request allows. The usage that the answer
+states replaces that; an attempt without an answer, or without a usage, stays at the most.
 """
 
 from __future__ import annotations
@@ -24,18 +22,13 @@ from cryptosentinel.llm.endpoint.messages import Garbled, parse_body, read_answe
 from cryptosentinel.llm.endpoint.providers import is_loopback
 from cryptosentinel.llm.engine import NOTHING, Usage
 
-MAX_BODY_BYTES = 4 * 2**20  # an answer that a role may give has some kilobytes; thoughts beside it may be long
-_CONNECT_SECONDS = 10.0  # a host that cannot be reached is told from one that thinks for long
+_CONNECT_SECONDS = 10.0  # a host that cannot be reached is told from a slow one
 # What an endpoint needs. The SDK would add what the environment holds of organization, project and further headers.
 _HEADERS = frozenset(("host", "accept", "content-type", "content-length", "connection", "user-agent"))
 _LONGEST_ANSWER = 131_072  # tokens, where a request has no limit: the longest that a provider of the table gives
 _ADDED_TOKENS = 1_000  # what a provider itself may put before a prompt, such as how tools are called
 _PAUSE_SECONDS = 0.05
 _SDK_WAITS = 120.0  # seconds of Retry-After that the SDK obeys by itself
-
-
-class TooLarge(Exception):
-    """An answer of more than `MAX_BODY_BYTES`."""
 
 
 class CostLimitReached(Exception):
@@ -93,24 +86,6 @@ class CostLimit:
             self._costs.spent += paid
 
 
-async def cancel_others() -> None:
-    """Cancel all other tasks of the running loop, and wait for their ends."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-
-
-def cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Have a loop of another thread cancel all of its tasks; not waited for."""
-
-    def cancel() -> None:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-
-    loop.call_soon_threadsafe(cancel)
-
-
 class BoundedClient(httpx2.AsyncClient):
     """Sends each request and reads its answer within bounds. Follows no redirect: a key is for one host.
 
@@ -131,51 +106,29 @@ class BoundedClient(httpx2.AsyncClient):
             follow_redirects=False,
             trust_env=not is_loopback(url),
         )
-        self._own_headers = dict(headers)
-        self._cost_limit = cost_limit
-        self._seconds = timeout
+        self._own_headers, self._cost_limit, self._seconds = dict(headers), cost_limit, timeout
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send `request`. Raises `httpx2.ReadTimeout` when the whole takes too long, `TooLarge` for too much, and
-        `CostLimitReached`."""
+        """Send `request`. Raises `httpx2.ReadTimeout` when the whole takes too long, and `CostLimitReached`."""
         headers = {name: value for name, value in request.headers.items() if name.lower() in _HEADERS}
-        headers["Accept-Encoding"] = "identity"  # an answer's size is known while it is read
         request.headers = httpx2.Headers(headers | self._own_headers)
         limit = self._cost_limit if request.content else None
-        if limit is None:
-            return await self._retry_after(await self._exchange(request, options))
-        held = await limit.hold(request.content)
-        try:
-            response = await self._exchange(request, options)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError):
-            limit.settle(held, NOTHING)
-            raise
-        except BaseException:  # also where it is cancelled: the request is on its way
-            limit.settle(held, None)
-            raise
-        limit.settle(held, _stated(response.content) if response.is_success else NOTHING)
-        return await self._retry_after(response)
-
-    async def _exchange(self, request: httpx2.Request, options: Mapping[str, Any]) -> httpx2.Response:
-        """Send `request` and read the whole answer."""
-        body = bytearray()
+        held = 0.0 if limit is None else await limit.hold(request.content)
+        usage: Usage | None = None  # unknown, also where it is cancelled: the request is on its way
         try:
             async with asyncio.timeout(self._seconds):
-                response = await super().send(request, **{**options, "stream": True})
-                try:
-                    async for part in response.aiter_bytes():
-                        body += part
-                        if len(body) > MAX_BODY_BYTES:
-                            raise TooLarge
-                finally:
-                    await response.aclose()
+                response = await super().send(request, **{**options, "stream": False})
+            response.status_code = _real_status(response)
+            usage = _stated(response.content) if response.is_success else NOTHING
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError):
+            usage = NOTHING
+            raise
         except TimeoutError:
             raise httpx2.ReadTimeout("the whole answer took too long", request=request) from None
-        # The body is decoded already, so the headers on its form on the way go.
-        gone = ("content-encoding", "content-length", "transfer-encoding")
-        headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in gone]
-        status = _real_status(response.status_code, bytes(body))
-        return httpx2.Response(status, headers=headers, content=bytes(body), request=request)
+        finally:
+            if limit is not None:
+                limit.settle(held, usage)
+        return await self._retry_after(response)
 
     async def _retry_after(self, response: httpx2.Response) -> httpx2.Response:
         """`response`, whose `Retry-After` is obeyed up to the timeout: what the SDK would not wait for is waited for
@@ -192,12 +145,13 @@ class BoundedClient(httpx2.AsyncClient):
         return response
 
 
-def _real_status(status: int, body: bytes) -> int:
+def _real_status(response: httpx2.Response) -> int:
     """The status of a response: routers such as OpenRouter put an error of their upstream into an HTTP 200."""
-    if status != 200 or b'"error"' not in body[:4096]:
+    status = response.status_code
+    if status != 200 or b'"error"' not in response.content[:4096]:
         return status
     try:
-        document = parse_body(body)
+        document = parse_body(response.content)
     except Garbled:
         return status
     error = document.get("error")
@@ -207,7 +161,7 @@ def _real_status(status: int, body: bytes) -> int:
 
 
 def _stated(body: bytes) -> Usage | None:
-    """What the answer states that it took; None where it does not."""
+    """The usage that the answer states; None where it states none."""
     try:
         answer = read_answer(body)
     except Garbled:

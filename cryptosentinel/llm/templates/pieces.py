@@ -16,7 +16,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-_KEPT_TEXTS = 1024  # so many texts are not encoded again
+_KEPT_TEXTS = 1024  # as many texts are not encoded again
 _FIRST_SIGN, _SIGNS = 0x100000, 0xFFFD  # private signs of Unicode, which stand for special tokens in text
 
 

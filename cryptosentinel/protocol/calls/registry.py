@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cryptosentinel.protocol.calls.json_calls import DEEPSEEK, HARMONY, HERMES, LLAMA3, MISTRAL, MISTRAL11, PLAIN_JSON
-from cryptosentinel.protocol.calls.literal_calls import GemmaCalls, PythonCalls
 from cryptosentinel.protocol.calls.syntax import CallSyntax
-from cryptosentinel.protocol.calls.tagged_calls import ATEM, GLM, QWEN_XML, QWEN_XML_PYTHON
+from cryptosentinel.protocol.calls.tagged_calls import GLM, QWEN_XML, QWEN_XML_PYTHON
 
 # What a model is told to write whose template knows no tool calls.
 FALLBACK: CallSyntax = PLAIN_JSON
@@ -27,15 +26,10 @@ SYNTAXES: Sequence[CallSyntax] = (
     QWEN_XML,
     QWEN_XML_PYTHON,
     GLM,
-    ATEM,
     HARMONY,
     DEEPSEEK,
     MISTRAL11,
     MISTRAL,
-    PythonCalls(),
-    PythonCalls(whole=True),
-    GemmaCalls(),
-    GemmaCalls(null="None"),
     LLAMA3,
     PLAIN_JSON,
 )

@@ -2,7 +2,6 @@
 
 qwen_xml  <tool_call>\\n<function=look>\\n<parameter=size>\\n1\\n</parameter>\\n</function>\\n</tool_call>
 glm       <tool_call>look\\n<arg_key>size</arg_key>\\n<arg_value>1</arg_value>\\n</tool_call>
-atem       to=look<|message|><atem:function_calls>\\n<atem:invoke name="look">…</atem:invoke>\\n</atem:function_calls>
 """
 
 from __future__ import annotations
@@ -122,11 +121,4 @@ GLM = TaggedCalls(
     "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
     "</tool_call>",
     ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
-)
-ATEM = TaggedCalls(
-    "atem",
-    ' to={name}<|message|><atem:function_calls>\n<atem:invoke name="{name}">\n',
-    '<atem:parameter name="{key}">{value}</atem:parameter>\n',
-    "</atem:invoke>\n</atem:function_calls>",
-    ("<|message|>",),
 )

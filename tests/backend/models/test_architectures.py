@@ -252,7 +252,7 @@ def test_adapters_answer_merged_saved_and_switched_off(
     kind: str, model: Any, policies: RolePolicies, tmp_path: Path
 ) -> None:
     ids, mask = batch(1)
-    shape = policies.shape("manager")
+    shape = policies.shape
     assert shape is not None and shape.lora_targets == linear_names(model.config)
     merged = random_model(0, model.config)
     merged.load_state_dict(policies.merged_state("manager"))

@@ -18,7 +18,6 @@ from backend.config.training import TrainingConfig
 from backend.models.checks import check_base
 from backend.policies import hardware as module
 from backend.policies import role_policies as of_roles
-from backend.policies.adapter_shapes import adapter_shapes, largest_rank
 from backend.policies.adapters import load_versions, save_versions
 from backend.policies.hardware import (
     Hardware,
@@ -29,7 +28,7 @@ from backend.policies.hardware import (
     precision_on,
 )
 from backend.policies.logprobs import token_logps
-from backend.policies.lora import ALL_LINEAR, LoraSettings
+from backend.policies.lora import ALL_LINEAR, LoraSettings, adapter_shape
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
@@ -210,8 +209,7 @@ def test_a_base_in_four_bits_is_trained_on_as_it_is_rounded(tiny: Qwen3ForCausal
 
 def test_the_adapters_have_the_rank_that_was_asked_for() -> None:
     training = load_config("quick", ["training.lora_rank=4"]).training
-    assert set(adapter_shapes(training).values()) == {LoraSettings(4, 8, ALL_LINEAR)}
-    assert largest_rank(training) == 4
+    assert adapter_shape(training) == LoraSettings(4, 8, ALL_LINEAR)
 
 
 def test_roles_of_different_shapes_train_merge_and_come_back(tiny: Qwen3ForCausalLM, tmp_path: Path) -> None:

@@ -60,8 +60,6 @@ def free_port() -> int:
         (reply({"choices": []}), "not a chat completion but JSON without a choice"),
         (reply({"error": {"message": "over capacity"}}), "not a chat completion but an error: over capacity"),
         (Reply(b"[" * 100_000), "nested too deep"),
-        (Reply(b"x" * (5 * 2**20)), "larger than 4 MiB"),
-        (Reply(b"x" * (5 * 2**20), 500), "larger than 4 MiB"),
         (Reply(RISK.body, cut=True), "the connection broke off in 3 attempts"),
         (Reply(RISK.body, 200, {"Content-Encoding": "gzip"}), "the connection broke off in 3 attempts"),
     ],
@@ -243,7 +241,7 @@ def test_a_key_that_is_not_there(make: Make, monkeypatch: pytest.MonkeyPatch, va
 @pytest.mark.parametrize("value", ["sk\n-test", "sk-tést", "sk\x7f"])
 def test_a_key_that_cannot_be_sent(make: Make, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(VARIABLE, value)
-    with pytest.raises(UserError, match=f"{VARIABLE} holds characters that no key has") as caught:
+    with pytest.raises(UserError, match=f"{VARIABLE} contains characters that no key has") as caught:
         make("http://localhost/v1")
     assert value not in str(caught.value)
 
