@@ -22,7 +22,7 @@ import openai
 
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
 from cryptosentinel.llm.endpoint.adaptation import Adaptation, Refusal
-from cryptosentinel.llm.endpoint.http import BoundedClient, CostLimit, CostLimitReached
+from cryptosentinel.llm.endpoint.http import BoundedClient, CostLimit
 from cryptosentinel.llm.endpoint.messages import Answer, Garbled, described, model_names, read_answer, to_messages
 from cryptosentinel.llm.endpoint.providers import check_url, is_secret, read_key
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage, all_answers, failed_completion
@@ -82,7 +82,8 @@ class EndpointEngine:
         self._attempts = f"in {retries + 1} attempts" if retries else "in one attempt"
         self._timeout = timeout
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        http = BoundedClient(self._url, headers, timeout=timeout, connections=concurrency, cost_limit=cost_limit)
+        http = BoundedClient(self._url, headers, timeout=timeout, connections=concurrency)
+        self._cost_limit = cost_limit
         # The client below it sends the key; the one that the SDK knows goes nowhere.
         self._sdk = openai.AsyncOpenAI(
             base_url=self._url, api_key="unused", max_retries=retries, timeout=http.timeout, http_client=http
@@ -170,10 +171,14 @@ class EndpointEngine:
         growth = self._growth
         for attempt in range(CUT_OFF_RETRIES + 1):
             room = self._room(request, growth)
+            if self._cost_limit is not None:
+                self._cost_limit.check()
             answer = self._read(await self._post(request, room), request)
             length = len(answer.text.encode("utf-8", "replace"))
             # Where the endpoint does not count, the codec's own tokens stand for its: with bytes, rather too many.
             spent.append(answer.usage(len(request.ids), length + answer.finished))
+            if self._cost_limit is not None:
+                self._cost_limit.add(spent[-1])
             self.latest = answer
             if answer.calls > 1:
                 self._adaptation.note("its model made several calls in one answer: the first counts")
@@ -249,20 +254,13 @@ class EndpointEngine:
             self._read(await self._post(probe, _PROBE_TOKENS), probe)
 
     async def _ask(self, path: str, body: dict[str, Any] | None = None) -> bytes:
-        """The body of the response to one exchange, with all its attempts. Raises `Refusal`, `Failed`, `Unreachable`,
-        and `UserError` where the limit on costs is reached."""
+        """The body of the response to one exchange, with all attempts. Raises `Refusal`, `Failed`, `Unreachable`."""
         try:
             if body is None:
                 return (await self._sdk.get(path, cast_to=httpx2.Response)).content
             return (await self._sdk.post(path, cast_to=httpx2.Response, body=body)).content
-        except (CostLimitReached, openai.APIConnectionError) as error:
-            cause = error if isinstance(error, CostLimitReached) else error.__cause__  # which the SDK may wrap
-            if isinstance(cause, CostLimitReached):
-                raise UserError(
-                    f"{cause}: allow more with -s budget.max_cost=..., in the currency of the prices, or any amount "
-                    "with 0; a backtest with --record keeps its answers, and the same command then continues without "
-                    "paying for them again"
-                ) from None
+        except openai.APIConnectionError as error:
+            cause = error.__cause__
             if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
                 raise Unreachable(f"{self._url} cannot be reached ({self._shown(str(cause))})") from None
             if isinstance(error, openai.APITimeoutError):
