@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.chat_format import ChatFormat
+from cryptosentinel.llm.pieces import PieceEncoder
 from cryptosentinel.llm.templates.codec import TemplateCodec, TemplateDefinition
 from cryptosentinel.llm.templates.layout import (
     PROBE_ARGUMENTS,
@@ -24,7 +25,6 @@ from cryptosentinel.llm.templates.layout import (
     find_layout,
     probe_tool,
 )
-from cryptosentinel.llm.templates.pieces import PieceEncoder
 from cryptosentinel.protocol.calls.json_calls import HERMES
 from cryptosentinel.protocol.tool_calls import render_call, render_thought
 from simulator.errors import UserError

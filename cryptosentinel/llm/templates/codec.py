@@ -15,8 +15,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages, ThoughtFormat
+from cryptosentinel.llm.pieces import Piece, PieceEncoder, Special
 from cryptosentinel.llm.templates.layout import SYSTEM, TEXT, TOOL, USER, Layout, opening_with
-from cryptosentinel.llm.templates.pieces import Piece, PieceEncoder, Special
 from cryptosentinel.protocol.calls.syntax import CallSyntax, Said, guessed, json_text
 from cryptosentinel.protocol.tool_calls import (
     Arguments,
@@ -123,7 +123,7 @@ class TemplateCodec(ChatFormat):
         own = {piece.text for one in framed for piece in self._encoder.split(one) if isinstance(piece, Special)}
         specials = [piece.text for piece in self._openings[""] if isinstance(piece, Special)]
         pieces = self._encoder.split(lead + said, own | {*self.syntax.markers})
-        return [*self._encoder.encode(pieces, {}, after=specials[-1] if specials else None), self.end_of_turn]
+        return [*self._encoder.encode(pieces, after=specials[-1] if specials else None), self.end_of_turn]
 
     def messages(self, ids: Sequence[int]) -> ChatMessages:
         text = self._encoder.marked(ids)
@@ -219,10 +219,10 @@ def _thoughts(layout: Layout, encoder: PieceEncoder) -> ThoughtFormat:
     if frame.count(closed) != 1:
         frame = f"\n{closed}\n\n"
     return ThoughtFormat(
-        opening=tuple(encoder.encode(encoder.split(opened), {}, after=layout.end)),
+        opening=tuple(encoder.encode(encoder.split(opened), after=layout.end)),
         closing=encoder.special_ids[closed],
         begun=layout.thought_open,
-        cut_off=tuple(encoder.encode(encoder.split(frame), {}, after=layout.end)),
+        cut_off=tuple(encoder.encode(encoder.split(frame), after=layout.end)),
         lead=frame.partition(closed)[2],
     )
 

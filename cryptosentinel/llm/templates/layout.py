@@ -17,7 +17,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from cryptosentinel.llm.templates.pieces import Piece, PieceEncoder, Slot, Special
+from cryptosentinel.llm.pieces import Piece, PieceEncoder, Slot, Special
 from cryptosentinel.protocol.calls.registry import FALLBACK, SYNTAXES
 from cryptosentinel.protocol.calls.syntax import CallSyntax, json_text
 from simulator.errors import UserError

@@ -99,19 +99,6 @@ def test_passing_trouble_is_waited_out(make: Make, trouble: Reply) -> None:
         assert len(endpoint.chats) == 3
 
 
-def test_retry_after_is_honoured(make: Make) -> None:
-    with serve(lambda body: RISK, refusal(429, "slow", headers={"Retry-After": "1"})) as endpoint:
-        assert ask(make(endpoint)).failure is None
-        first, second = endpoint.chats
-        assert 1.0 <= second.at - first.at < 4.0
-
-
-def test_a_pause_that_is_too_long_ends_the_request(make: Make) -> None:
-    with serve(lambda body: refusal(429, "come back tomorrow", headers={"Retry-After": "86400"})) as endpoint:
-        assert ask(make(endpoint)).failure == "refused with status 429: come back tomorrow"
-        assert len(endpoint.chats) == 1
-
-
 FATAL = [
     (refusal(401, "Incorrect API key"), r"refuses the key \(401: Incorrect API key\): .*TEST_ENDPOINT_KEY"),
     (refusal(403, "not your project"), r"refuses the key \(403: not your project\): .*TEST_ENDPOINT_KEY"),
