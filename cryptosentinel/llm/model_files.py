@@ -136,6 +136,8 @@ def read_config(folder: Path) -> PreTrainedConfig:
         raise UserError(f"{folder / CONFIG} has {most} layers, where at most {_MOST_LAYERS} are read: {ANEW}")
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        for key in CODE_KEYS:  # never read, and not handed on to whoever saves the model
+            vars(config).pop(key, None)
         text = text_config(config)
         lowest = min(size for name in _SIZES for size in sizes_of(config, name))
         text.vocab_size + text.hidden_size + text.num_hidden_layers
