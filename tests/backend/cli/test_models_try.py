@@ -108,7 +108,6 @@ def test_a_call_that_the_server_leaves_in_the_text_is_read_and_said(command: Run
         (("--provider", "mistral"), "expected one of '', 'openai'"),
         (("--provider", "anthropic"), "ANTHROPIC_API_KEY, which should hold the endpoint's key, is not set"),
         ((), "there is no model folder"),
-        (("--provider", "openrouter", "-s", "engine.key_variable=OPENAI_API_KEY"), "holds a key of OpenAI"),
         (("--provider", "vllm", "--url", "http://127.0.0.1:9/v1"), "cannot be reached"),
         (
             ("--provider", "openai"),

@@ -97,7 +97,7 @@ def test_a_base_is_found_by_folder_and_by_its_name_on_the_hub(models: Path, monk
         ("a/b/c", "there is no model folder a/b/c"),
         ("../nowhere", "there is no model folder ../nowhere"),
         ("empty", "holds no config.json"),
-        ("loop", "a link that leads nowhere"),
+        ("loop", "there is no model folder loop"),
     ],
 )
 def test_a_base_that_is_not_there_is_told(

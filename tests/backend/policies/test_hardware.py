@@ -18,7 +18,6 @@ from backend.config.training import TrainingConfig
 from backend.models.checks import check_base
 from backend.policies import hardware as module
 from backend.policies import role_policies as of_roles
-from backend.policies.adapters import load_versions, save_versions
 from backend.policies.hardware import (
     Hardware,
     answering_device,
@@ -202,27 +201,6 @@ def test_a_base_in_four_bits_is_trained_on_as_it_is_rounded(tiny: Qwen3ForCausal
 def test_the_adapters_have_the_rank_that_was_asked_for() -> None:
     training = load_config("quick", ["training.lora_rank=4"]).training
     assert adapter_shape(training) == LoraSettings(4, 8, ALL_LINEAR)
-
-
-def test_roles_of_different_shapes_train_merge_and_come_back(tiny: Qwen3ForCausalLM, tmp_path: Path) -> None:
-    shapes = {role: LoraSettings(4, 8, ALL_LINEAR) for role in ROLES}
-    shapes["trader"] = LoraSettings(8, 8, ("q_proj", "v_proj"))
-    policies = moved_policies(tiny, Hardware(), lora=shapes)
-    with torch.no_grad():
-        for one in policies.trainable("trader"):
-            one.add_(0.02)
-    assert {name.split(".")[-3] for name in policies.role_state("trader")} == {"q_proj", "v_proj"}
-    assert len(policies.role_state("manager")) == 7 * len(policies.role_state("trader")) / 2
-    merged = Qwen3ForCausalLM(tiny.config).eval()
-    for role in ROLES:
-        merged.load_state_dict(policies.merged_state(role))
-        with torch.no_grad():
-            expected, found = policies.logps(role, *batch())[0], token_logps(merged, *batch())[0]
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    save_versions(policies, tmp_path, "run", 1)
-    fresh = RolePolicies(tiny, ROLES, lora=shapes)
-    load_versions(fresh, tmp_path)
-    assert [fresh.version(role) for role in ROLES] == [policies.version(role) for role in ROLES]
 
 
 @pytest.mark.parametrize(
