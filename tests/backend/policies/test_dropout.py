@@ -21,7 +21,7 @@ from transformers import (
 
 from backend.policies.hardware import Hardware
 from backend.policies.role_policies import PolicyMode, RolePolicies
-from cryptosentinel.llm.architecture import random_model
+from tests.random_models import random_model
 from tests.standard_settings import lora_settings
 
 NONE: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}

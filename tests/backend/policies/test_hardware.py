@@ -31,10 +31,10 @@ from backend.policies.lora import ALL_LINEAR, LoraSettings, adapter_shape
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
-from cryptosentinel.llm.architecture import random_model
 from cryptosentinel.llm.local.matrices import products
 from cryptosentinel.llm.nano import load_model, save_model, train_tokenizer
 from simulator.errors import UserError
+from tests.random_models import random_model
 from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
