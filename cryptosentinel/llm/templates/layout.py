@@ -18,12 +18,12 @@ from jinja2.exceptions import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from cryptosentinel.llm.pieces import Piece, PieceEncoder, Slot, Special
-from cryptosentinel.protocol.calls.registry import FALLBACK, SYNTAXES
 from cryptosentinel.protocol.calls.syntax import CallSyntax, json_text
+from cryptosentinel.protocol.calls.tagged_calls import FALLBACK, SYNTAXES
 from simulator.errors import UserError
 
 TurnMessage = dict[str, Any]
-Tools = Sequence[Mapping[str, Any]]
+ToolSchemas = Sequence[Mapping[str, Any]]
 
 # How models open and close a thought. The one whose opening is in the template is the model's.
 _THOUGHTS = (
@@ -79,7 +79,7 @@ class Renderer:
     as_text: bool = False
     content: str | None = ""
 
-    def render(self, messages: Sequence[TurnMessage], tools: Tools | None = None, *, begin: bool = True) -> str:
+    def render(self, messages: Sequence[TurnMessage], tools: ToolSchemas | None = None, *, begin: bool = True) -> str:
         """What the template writes; with `begin` the next answer's beginning too. Raises `CannotRender`."""
         try:
             rendered: Any = render_jinja_template(
@@ -95,7 +95,12 @@ class Renderer:
         return str(rendered[0][0])
 
     def shows(
-        self, words: Sequence[str], messages: Sequence[TurnMessage], tools: Tools | None = None, *, begin: bool = True
+        self,
+        words: Sequence[str],
+        messages: Sequence[TurnMessage],
+        tools: ToolSchemas | None = None,
+        *,
+        begin: bool = True,
     ) -> str:
         """The rendering, if each of `words` is in it once and in this order. Raises `CannotRender`."""
         text = self.render(messages, tools, begin=begin)
@@ -104,7 +109,7 @@ class Renderer:
             raise CannotRender("a message's text is left out, repeated or moved")
         return text
 
-    def can_show(self, words: Sequence[str], messages: Sequence[TurnMessage], tools: Tools | None = None) -> bool:
+    def can_show(self, words: Sequence[str], messages: Sequence[TurnMessage], tools: ToolSchemas | None = None) -> bool:
         """Whether `shows` does not raise."""
         try:
             self.shows(words, messages, tools)
@@ -226,7 +231,7 @@ def probe_tool(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": "Look.", "parameters": parameters}}
 
 
-def opening_with(layout: Layout, encoder: PieceEncoder, tools: Tools) -> tuple[Piece, ...]:
+def opening_with(layout: Layout, encoder: PieceEncoder, tools: ToolSchemas) -> tuple[Piece, ...]:
     """The opening in which the template lists `tools`. The text of the tools is structure, apart from the special
     tokens in it: they stay text."""
     marks = Marks()
