@@ -103,7 +103,7 @@ class Renderer:
         begin: bool = True,
     ) -> str:
         """The rendering, if each of `words` is in it once and in this order. Raises `CannotRender`."""
-        text = self.render(messages, tools, begin=begin)
+        text = self.render(messages, tools)
         places = [text.find(word) for word in words]
         if -1 in places or any(text.count(word) > 1 for word in words) or places != sorted(places):
             raise CannotRender("a message's text is left out, repeated or moved")

@@ -1,4 +1,6 @@
-"""Calls with a tag for every argument, and the list of all syntaxes. The tags do not tell text from numbers: the tool's types do.
+"""Calls with a tag for every argument, and the list of all syntaxes.
+
+The tags do not tell text from numbers: the tool's types do.
 
 qwen_xml  <tool_call>\\n<function=look>\\n<parameter=size>\\n1\\n</parameter>\\n</function>\\n</tool_call>
 glm       <tool_call>look\\n<arg_key>size</arg_key>\\n<arg_value>1</arg_value>\\n</tool_call>
