@@ -16,8 +16,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from cryptosentinel.llm.templates.check import FormatReport
-from cryptosentinel.llm.templates.choose import described_format
+from cryptosentinel.llm.templates.choose import FormatReport, described_format
 from simulator.errors import UserError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
@@ -49,27 +48,22 @@ def tokenizer_for(template: str) -> PreTrainedTokenizerFast:
     )
 
 
-def judged(template: str, *, think: bool = False) -> FormatReport | UserError:
-    """What is found of a template, without thoughts or with them, or why it is refused."""
+def judged(template: str) -> FormatReport | UserError:
+    """The findings on a template, or why it is refused."""
     try:
-        return described_format(tokenizer_for(template), Path(), think=think)[1]
+        return described_format(tokenizer_for(template), Path())[1]
     except UserError as error:
         return error
 
 
 def table() -> str:
-    """Both tables in Markdown, a row for each kind of finding."""
-    return f"{_table(False)}\n\nWith thoughts (`team.thinking_tokens`):\n\n{_table(True)}"
-
-
-def _table(think: bool) -> str:
+    """The table in Markdown, a row for each kind of finding."""
     rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
     for name, template in shipped_templates().items():
-        report = judged(template, think=think)
+        report = judged(template)
         if isinstance(report, UserError):
-            reason = "the template has no thoughts" if think else str(report)
-            key: tuple[str, ...] = ("refused", "", reason)
+            key: tuple[str, ...] = ("refused", "", str(report))
         else:
             key = (report.verdict, report.syntax, "; ".join(report.adapted + report.differs))
         rows[key].append(name)
@@ -78,7 +72,7 @@ def _table(think: bool) -> str:
     lines = [
         ", ".join(f"{counts[one]} {one}" for one in order) + f", of {sum(counts.values())}.",
         "",
-        "| verdict | calls | what is said in other words, or differs | templates |",
+        "| verdict | calls | what is written otherwise | templates |",
         "| --- | --- | --- | --- |",
     ]
     for (verdict, syntax, words), names in sorted(rows.items(), key=lambda row: (order.index(row[0][0]), row[0])):

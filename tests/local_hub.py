@@ -22,7 +22,7 @@ class LocalHub:
     """What is served and how: `models` by name, and faults by what a test wants to see.
 
     `refuse` (status, error code) answers every question about a model. `cut` files lose their last byte under way, and
-    tell of it no word; `dropped` break off once in the middle; `changed` files differ from what is listed. `readers`:
+    tell of it no word; `dropped` break off once in the middle. `readers`:
     tokens that may read; empty: everybody may.
     """
 
@@ -32,8 +32,6 @@ class LocalHub:
     refuse_files: tuple[int, str] | None = None
     cut: set[str] = field(default_factory=set)
     dropped: set[str] = field(default_factory=set)
-    changed: set[str] = field(default_factory=set)
-    listed_size: int | None = None
     readers: set[str] = field(default_factory=set)
     revisions: set[str] = field(default_factory=lambda: {"main", COMMIT})
     url: str = ""
@@ -105,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         siblings = []
         for path in sorted(self.served.models[name].iterdir()):
             content = path.read_bytes()
-            size = len(content) if self.served.listed_size is None else self.served.listed_size
+            size = len(content)
             one: dict[str, object] = {"rfilename": path.name, "size": size, "blobId": _sha1(content)}
             if path.suffix in LARGE:
                 one["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": size, "pointerSize": 130}
@@ -126,8 +124,6 @@ class _Handler(BaseHTTPRequestHandler):
             start = int(asked.removeprefix("bytes=").split("-")[0])
         large = path.suffix in LARGE
         etag = hashlib.sha256(content).hexdigest() if large else _sha1(content)
-        if path.name in self.served.changed:
-            content = content[:-1] + bytes([content[-1] ^ 1])
         body = content[start:]
         if path.name in self.served.cut and self.command == "GET":
             body = body[:-1]

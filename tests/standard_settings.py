@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from backend.config.training import ROLE_NAMES, TrainingConfig
-from backend.policies.adapter_shapes import adapter_shape
-from backend.policies.lora import LoraSettings
+from backend.policies.lora import LoraSettings, adapter_shape
 from backend.training.algorithm.alignment import AlignmentMethod, align
 from backend.training.algorithm.credit import RoleCredit, TeamAttempt, assign_credit, score_main, score_sub
 from backend.training.algorithm.recipes import Mgrpo, Recipe
@@ -59,4 +58,4 @@ def standard_curriculum(**changes: Any) -> Curriculum:
 
 def lora_settings(**changes: Any) -> LoraSettings:
     """The manager's adapter."""
-    return replace(adapter_shape(TrainingConfig(), "manager"), **changes)
+    return replace(adapter_shape(TrainingConfig()), **changes)

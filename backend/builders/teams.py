@@ -124,7 +124,6 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
             "engine.kind=local or vllm, or --team model for the endpoint's own"
         )
     from backend.models.registry import base_of_team
-    from backend.policies.adapter_shapes import largest_rank
     from backend.policies.adapters import export_adapter, load_versions
     from backend.policies.build import role_policies
 
@@ -140,7 +139,7 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
     from cryptosentinel.llm.vllm.engine import VllmEngine  # of the extra `llm`
 
     asked = config.engine.model_copy(update={"empty_think": manifest.model.empty_think})
-    served = served_engine(asked, base, largest_rank(manifest.training), think=manifest.team.thinking_tokens > 0)
+    served = served_engine(asked, base, manifest.training.lora_rank, think=manifest.team.thinking_tokens > 0)
     assert isinstance(served.engine, VllmEngine)
     weights = manifest.weights(trained=trained)
     if weights is not None:

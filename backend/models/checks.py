@@ -31,7 +31,6 @@ from cryptosentinel.llm.architecture import (
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.local.engine import fallback_note
 from cryptosentinel.llm.local.families import why_not
-from cryptosentinel.llm.local.matrices import copies_head
 from cryptosentinel.llm.model_files import (
     CONFIG,
     WeightFiles,
@@ -52,7 +51,6 @@ from simulator.errors import UserError
 if TYPE_CHECKING:  # it brings the whole configuration
     from backend.models.manifest import TeamManifest
 
-CONVERSATIONS, TOKENS = 128, 1000  # what the estimate of memory is for
 _COINS = ("C1",)  # of the smallest decision, which must fit into the context
 
 _State = Literal["ok", "note", "wrong"]
@@ -119,7 +117,7 @@ def check_path(path: Path, base: Path | None = None) -> Findings:
 
 
 def check_base(folder: Path) -> Findings:
-    """Files, config, weights and their values, tokenizer, chat format, engines, memory."""
+    """Files, config, weights and their values, tokenizer, chat format, engines, one training step."""
     findings = Findings()
     if findings.look("folder", lambda: _folder(folder)) is None:
         return findings
@@ -141,8 +139,6 @@ def check_base(folder: Path) -> Findings:
             findings.look("room", lambda: _room(codec, positions_of(config), folder))
     if config is not None:
         _engines(findings, config)
-        if weights is not None:
-            _memory(findings, config, weights)
         if weights is not None and {one.what for one in findings.entries if one.state == "wrong"} <= {"room"}:
             _training(findings, folder, parameters_of(config, weights))
     return findings
@@ -203,18 +199,6 @@ def fingerprint_of(base: Path) -> str:
     weights = weight_files(base)
     check_weights(config, weights)
     return _values(config, weights)[0]
-
-
-def decoding_memory(config: PreTrainedConfig, parameters: int) -> tuple[int, int]:
-    """Bytes that decoding takes in this process: weights of one role, and keys and values of one token.
-
-    Both are float32. A large embedding that is the output layer too is there twice on a CPU (`matrices.py`). A token
-    has a key and a value of a head's width in each layer and each head of keys.
-    """
-    shape = Shape.of(config)
-    if why_not(config) is None and shape.tied and copies_head(shape.embedding):
-        parameters += shape.embedding
-    return 4 * parameters, 2 * 4 * shape.layers * shape.keys
 
 
 class _Read(Mapping[str, Tensor]):
@@ -304,19 +288,12 @@ def _tokenizer(folder: Path, config: PreTrainedConfig | None) -> tuple[PreTraine
 def _chat_format(tokenizer: PreTrainedTokenizerFast, folder: Path) -> tuple[ChatFormat, str]:
     codec, report = described_format(tokenizer, folder)
     safe = f"no text can be taken for one of its {len(codec.special_ids)} special tokens"
-    return codec, f"{report.sentence()}{_thoughts(tokenizer, folder)}; {safe}"
-
-
-def _thoughts(tokenizer: PreTrainedTokenizerFast, folder: Path) -> str:
-    """What to know of a model's thoughts, where its format has any."""
     try:
-        codec, report = described_format(tokenizer, folder, think=True)
+        described_format(tokenizer, folder, think=True)
+        thinks = "; with team.thinking_tokens it may think"
     except UserError:
-        return ""
-    kept = codec.thoughts is not None and codec.thoughts.kept
-    stay = "stay while tools answer" if kept else "are dropped from earlier turns"
-    differs = f", {report.verdict}" if report.verdict != "exact" else ""
-    return f"; with team.thinking_tokens it may think, and thoughts {stay}{differs}"
+        thinks = ""
+    return codec, f"{report.sentence()}{thinks}; {safe}"
 
 
 def _room(codec: ChatFormat, context: int, folder: Path) -> tuple[int, str]:
@@ -355,17 +332,6 @@ def _training(findings: Findings, folder: Path, parameters: int) -> None:
         findings.note("training", "no step was tried: the model does not fit into the free memory of this machine")
     else:
         findings.look("training", lambda: (True, trial_step(folder, precision)))
-
-
-def _memory(findings: Findings, config: PreTrainedConfig, weights: WeightFiles) -> None:
-    role, token = decoding_memory(config, parameters_of(config, weights))
-    total = len(ROLES) * role + CONVERSATIONS * TOKENS * token
-    findings.note(
-        "memory",
-        f"decoding in this process takes about {_size(total)}: weights of {_size(role)} for each of {len(ROLES)} roles "
-        f"and {_size(token)} a token, here for {CONVERSATIONS} conversations of {TOKENS:,}; vllm keeps one base of "
-        f"{_size(role // 2)} (16 bits) for all roles",
-    )
 
 
 def _adapter(folder: Path) -> tuple[AdapterFile, str]:

@@ -64,7 +64,7 @@ def export_adapter(
     it was pulled from there. Raises `UserError` where roles are whole models, `RunFailed` or `OSError` when
     the disk is full.
     """
-    shape = policies.shape(role)
+    shape = policies.shape
     if shape is None:
         raise UserError(
             f"{role} was trained with training.weights = 'full', so it is a whole model and no adapter: train with "
@@ -73,32 +73,16 @@ def export_adapter(
     name = base_name or hub_name(Path(policies.base_config.name_or_path or "").name)
     with whole_folder(folder) as unfinished:
         write_tensors(unfinished / WEIGHTS, policies.role_state(role), policies.header(role))
-        adapter = AdapterFile(
-            folder,
-            role,
-            policies.version(role),
-            policies.base_fingerprint,
-            name,
-            replace(shape, lora_targets=tuple(sorted(shape.lora_targets))),
-            _sha256((unfinished / WEIGHTS).read_bytes()),
-            step,
-            run,
-        )
+        shape = replace(shape, lora_targets=tuple(sorted(shape.lora_targets)))
+        sha256 = hashlib.sha256((unfinished / WEIGHTS).read_bytes()).hexdigest()
+        version, base = policies.version(role), policies.base_fingerprint
+        adapter = AdapterFile(folder, role, version, base, name, shape, sha256, step, run)
         config = lora_config(shape, policies.base_config, name).to_dict()
         # Sets have no order, and what is loaded to answer is not trained further unless the reader says so.
         config |= {"target_modules": list(adapter.shape.lora_targets), "inference_mode": True}
         _write_json(unfinished / CONFIG, config)
-        record = {
-            "format": _FORMAT,
-            "role": role,
-            "version": adapter.version,
-            "base": adapter.base,
-            "base_name": name,
-            "sha256": adapter.sha256,
-            "step": step,
-            "run": run,
-        }
-        _write_json(unfinished / VERSION, record)
+        fields = ("role", "version", "base", "base_name", "sha256", "step", "run")
+        _write_json(unfinished / VERSION, {"format": _FORMAT, **{one: getattr(adapter, one) for one in fields}})
     return adapter
 
 
@@ -158,19 +142,18 @@ def save_versions(policies: RolePolicies, folder: Path, run: str, step: int) -> 
 
 
 def load_versions(policies: RolePolicies, folder: Path) -> None:
-    """Put the weights in `folder` in place for every role: PEFT folders `{role}/`, or `{role}.safetensors`.
+    """Put the weights that `save_versions` kept in `folder` in place for every role.
 
     Raises `UserError`, and changes nothing, where one is missing, damaged or of another base.
     """
-    files = {}
+    if policies.mode == "full":
+        policies.load(folder)
+        return
     for role in policies.roles:
-        exported = folder / role
-        files[role] = exported / WEIGHTS if exported.is_dir() else folder / f"{role}.safetensors"
-        if exported.is_dir():
-            adapter = read_adapter(exported, policies.base_fingerprint)
-            if adapter.role != role:
-                raise UserError(f"{exported} holds the adapter of {adapter.role}, not of {role}: {_EXPORT}")
-    policies.load_files(files)
+        adapter = read_adapter(folder / role, policies.base_fingerprint)
+        if adapter.role != role:
+            raise UserError(f"{folder / role} holds the adapter of {adapter.role}, not of {role}: {_EXPORT}")
+    policies.load_files({role: folder / role / WEIGHTS for role in policies.roles})
 
 
 def hub_name(folder_name: str) -> str:

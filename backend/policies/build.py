@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backend.config.training import TrainingConfig
-from backend.policies.adapter_shapes import adapter_shapes
 from backend.policies.adapters import load_versions
 from backend.policies.hardware import Hardware, answering_device
+from backend.policies.lora import adapter_shape
 from backend.policies.role_policies import RolePolicies
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_format import ChatFormat
@@ -38,8 +38,7 @@ def role_policies(
     if stranger is not None:
         raise UserError(f"no role '{stranger}'; there are {', '.join(ROLES)}, or add one with plugins.roles")
     held = hardware or Hardware(answering_device(training))
-    shapes = adapter_shapes(training)
-    policies = RolePolicies(base, list(roles), training.weights, shapes, training.seed, held)
+    policies = RolePolicies(base, list(roles), training.weights, adapter_shape(training), training.seed, held)
     if start is not None:
         try:
             load_versions(policies, start)

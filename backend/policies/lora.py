@@ -1,4 +1,4 @@
-"""The shape of a role's LoRA adapter."""
+"""The shape of the roles' LoRA adapters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from peft import LoraConfig
 from transformers import PreTrainedConfig
 
+from backend.config.training import TrainingConfig
 from cryptosentinel.llm.architecture import beside_blocks, linear_names
 from simulator.errors import UserError
 
@@ -60,3 +61,8 @@ def lora_config(lora: LoraSettings, config: PreTrainedConfig, base_name: str | N
         task_type="CAUSAL_LM",
         base_model_name_or_path=base_name,
     )
+
+
+def adapter_shape(training: TrainingConfig) -> LoraSettings:
+    """The shape of the roles' adapters, as the configuration has it."""
+    return LoraSettings(training.lora_rank, 2 * training.lora_rank, ALL_LINEAR)

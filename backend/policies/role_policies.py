@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from peft import PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from backend.config.training import TrainingConfig
-from backend.policies.adapter_shapes import adapter_shape
 from backend.policies.hardware import Hardware, base_state
 from backend.policies.linear_layers import quicken
 from backend.policies.logprobs import token_logps
-from backend.policies.lora import LoraSettings, lora_config, on_model
+from backend.policies.lora import LoraSettings, adapter_shape, lora_config, on_model
 from backend.policies.tensor_files import fingerprint, read_tensors, write_tensors
 from cryptosentinel.llm.nano import load_model
 from simulator.errors import UserError
@@ -46,7 +45,7 @@ class RolePolicies:
         base: Path | PreTrainedModel,
         roles: Sequence[str],
         mode: PolicyMode = "lora",
-        lora: LoraSettings | Mapping[str, LoraSettings] | None = None,
+        lora: LoraSettings | None = None,
         seed: int = 0,
         hardware: Hardware | None = None,
     ) -> None:
@@ -59,15 +58,15 @@ class RolePolicies:
         dtype = None if mode == "lora" and self.hardware.precision == "bfloat16" else torch.float32
         model = load_model(base, dtype)[0] if isinstance(base, Path) else copy.deepcopy(base)
         model.requires_grad_(False).eval()
-        shapes = _shape_of_each(roles, lora) if mode == "lora" else {}
-        self._adapter_shapes = {role: on_model(shape, model.config) for role, shape in shapes.items()}
+        # The shape of all adapters; None where roles are whole models.
+        self.shape = on_model(lora or adapter_shape(TrainingConfig()), model.config) if mode == "lora" else None
         # Of the weights as they were read: a base in other numbers is the same base, and takes the same adapters.
         self.base_fingerprint = fingerprint(model.state_dict(), as_float32=True)
         self._base = model
         self._peft: PeftModel | None = None
         self._anchors: dict[str, dict[str, Tensor]] = {}  # by role, where the reference is not the base
         self._copies: dict[str, PreTrainedModel] = {}
-        if mode == "full":
+        if self.shape is None:
             self._copies = {role: copy.deepcopy(model).float().requires_grad_(True) for role in roles}
             for trained in self._copies.values():
                 self.hardware.carry(trained)
@@ -75,7 +74,7 @@ class RolePolicies:
         else:
             # In this order the adapters begin alike on all hardware: drawn in float32, on the CPU.
             self.hardware.pack(model)
-            self._peft = _with_adapters(model, self._adapter_shapes, seed)
+            self._peft = _with_adapters(model, roles, lora_config(self.shape, model.config), seed)
             self.hardware.place(model)
         for trained in self._copies.values() if self._copies else [model]:
             quicken(trained)
@@ -91,10 +90,6 @@ class RolePolicies:
     def device(self) -> torch.device:
         """Where the parameters are."""
         return self._base.device
-
-    def shape(self, role: str) -> LoraSettings | None:
-        """The shape of the role's adapter; None where roles are whole models."""
-        return self._adapter_shapes.get(role)
 
     def trainable(self, role: str) -> list[nn.Parameter]:
         """The parameters that this role alone owns, always in the same order."""
@@ -139,7 +134,7 @@ class RolePolicies:
         W + (alpha / r) B A is computed in fp32; neither base nor adapter changes.
         """
         with torch.no_grad():
-            shape = self.shape(role)
+            shape = self.shape
             if shape is None:
                 state = base_state(self._copies[role])
                 return {name: tensor.to(torch.float32, copy=True) for name, tensor in state.items()}
@@ -210,7 +205,7 @@ class RolePolicies:
 
     def header(self, role: str) -> dict[str, Any]:
         """What a file of the role's parameters says that it is: role, mode, shape of the adapter, hash of the base."""
-        shape = self.shape(role)
+        shape = self.shape
         lora = None
         if shape is not None:  # under the names that files have had from the beginning
             lora = {"r": shape.lora_rank, "alpha": shape.lora_alpha, "targets": list(shape.lora_targets)}
@@ -251,23 +246,14 @@ def version_name(role: str, base: str, parameters: Mapping[str, Tensor]) -> str:
     return f"{role}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
-def _shape_of_each(
-    roles: Sequence[str], lora: LoraSettings | Mapping[str, LoraSettings] | None
-) -> dict[str, LoraSettings]:
-    if isinstance(lora, Mapping):
-        return {role: lora[role] for role in roles}
-    return dict.fromkeys(roles, lora or adapter_shape(TrainingConfig(), roles[0]))
-
-
-def _with_adapters(model: PreTrainedModel, shapes: Mapping[str, LoraSettings], seed: int) -> PeftModel:
+def _with_adapters(model: PreTrainedModel, roles: Sequence[str], config: LoraConfig, seed: int) -> PeftModel:
     """Put one adapter per role into `model`; the caller's random state is left alone.
 
     A role's first weights depend on `seed` and its name only, so a process that trains one role starts from the same.
     """
     wrapped: PeftModel | None = None
     with torch.random.fork_rng(devices=[]), _numbers_hidden(model):
-        for role, shape in shapes.items():
-            config = lora_config(shape, model.config)
+        for role in roles:
             torch.manual_seed(zlib.crc32(f"{seed} {role}".encode()))
             if wrapped is None:
                 wrapped = get_peft_model(model, config, adapter_name=role)

@@ -29,7 +29,6 @@ from typing import Literal
 
 from backend.config.schema import Config
 from backend.models.shape import Shape
-from backend.policies.adapter_shapes import largest_rank
 from backend.policies.hardware import DeviceKind, Precision, Quantisation, compiled_on, precision_on
 from cryptosentinel.agents.registry import ROLES, roles_of
 from cryptosentinel.llm.local.matrices import copies_head
@@ -130,7 +129,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
     return MemoryPlan(
         roles=len(roles_of(team.roles)),
         weights=training.weights,
-        rank=largest_rank(training),
+        rank=training.lora_rank,
         precision=precision_on(training, device),
         quantization=training.quantization,
         checkpointing=training.gradient_checkpointing,

@@ -311,7 +311,7 @@ def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def _examples(config: Config, rows: Sequence[SftRow], policies: RolePolicies, codec: ChatFormat) -> list[Example]:
     """The rows as ids and masks. Raises `UserError` for a conversation that the model has no positions for, or with an
     answer that `team.max_tokens` would cut off when the role gives it."""
-    examples = [example for row in rows for example in encode(codec, row.messages, row.schemas())]
+    examples = [encode(codec, row.messages, row.schemas()) for row in rows]
     longest, limit = max((len(ids) for ids, _ in examples), default=0), positions_of(policies.base_config)
     if longest > limit:
         raise UserError(f"a conversation of {rows[0].role} has {longest} tokens, but the base has {limit} positions")

@@ -21,8 +21,7 @@ class Branch:
     """A conversation as a model read and continued it.
 
     `ids`, `mask`, `logps` have equal length; `mask` is True where the model sampled the token and `logps` is 0
-    elsewhere. `forced` are the places of the tokens by which the engine closed a thought that is not in an earlier
-    branch.
+    elsewhere. `forced` are the places of the tokens by which the engine closed a thought.
     """
 
     ids: tuple[int, ...]
@@ -41,10 +40,8 @@ class Transcript:
     conversation, so its `mask` is False. `usage` and `cost` (quote currency) are what its requests took. `tools` are
     the schemas that its system turn lists.
 
-    It has one branch, unless the template drops thoughts from earlier turns: then each thought ends a branch, and the
-    last one has none of the earlier thoughts. Each sampled token is marked in exactly one branch, the one that it was
-    sampled in. `thoughts` are their words, one a turn of the assistant ("" for none; nothing where there is no thought
-    at all), and are untrusted text.
+    `branches` are what was continued: one, as thoughts stay where they were sampled. `thoughts` are their words, one a
+    turn of the assistant ("" for none; nothing where there is no thought at all), and are untrusted text.
     """
 
     role: str
@@ -109,10 +106,8 @@ class Conversation:
         self._mask = [False] * len(self.ids)
         self._logps = [0.0] * len(self.ids)
         self._cut_off = False
-        self._earlier: list[Branch] = []
         self._thoughts: list[str] = []
         self._forced: list[Span] = []
-        self._last: Span = (0, 0)  # the last completion's begin, and where its thought ends
         self._results: list[tuple[int, int, str]] = []  # (start, stop) in `ids`, tool; of results that are whole
         self.retries = 0
         self.dropped = 0
@@ -126,7 +121,6 @@ class Conversation:
         self.cost += cost
         begin = len(self.ids)
         thought = begin + (completion.thought or self._empty_thought(completion.ids))
-        self._last = begin, thought
         self.ids += completion.ids
         self._mask += [True] * len(completion.ids)
         self._logps += completion.logps
@@ -146,25 +140,6 @@ class Conversation:
         begun = thoughts is not None and thoughts.begun and thoughts.closing in ids
         return ids.index(thoughts.closing) + 1 if begun and thoughts is not None else 0
 
-    def _drop_thought(self) -> None:
-        """Go on without the last thought, where the template writes none in the past: what was sampled with it is a
-        branch of its own."""
-        begin, behind = self._last
-        thoughts = self._codec.thoughts
-        if thoughts is None or thoughts.kept or (begin == behind and not thoughts.begun):
-            return
-        self._earlier.append(self._branch())
-        prompt = self._codec.past_prompt(self.ids[:begin])
-        # A turn that ended inside its thought has said nothing else.
-        answer = self.ids[behind:] or ([] if self._cut_off else self.ids[-1:])
-        self.ids = prompt + self._codec.past_answer(answer)
-        if self._results:  # the newest one ended with the beginning of the answer
-            start, stop, tool = self._results[-1]
-            self._results[-1] = start, min(stop, len(prompt)), tool
-        self._mask, self._logps = [False] * len(self.ids), [0.0] * len(self.ids)
-        self._forced = []
-        self._last = len(self.ids), len(self.ids)
-
     def _branch(self) -> Branch:
         return Branch(tuple(self.ids), tuple(self._mask), tuple(self._logps), tuple(self._forced))
 
@@ -172,7 +147,6 @@ class Conversation:
         """Append the result of the `tool` that was called, or with `retry` what was wrong with the turn. All of them
         are cleaned here as untrusted data, see `untrusted.render_result`."""
         self.retries += retry
-        self._drop_thought()
         appended = self._codec.continue_after(not self._cut_off, render_result(result), tool)
         start = len(self.ids)
         self.ids += appended
@@ -189,7 +163,7 @@ class Conversation:
         before = self.dropped
         while len(self.ids) > limit and len(self._results) > 1:
             start, stop, tool = self._results.pop(0)
-            note = self._codec.past_prompt(self._codec.tool_response(render_result(_DROPPED), tool))
+            note = self._codec.tool_response(render_result(_DROPPED), tool)
             saved = stop - start - len(note)
             if saved > 0:
                 self.ids[start:stop] = note
@@ -206,7 +180,7 @@ class Conversation:
         return Transcript(
             role=self.role,
             ordinal=self.ordinal,
-            branches=(*self._earlier, self._branch()),
+            branches=(self._branch(),),
             policy_version=self._version,
             brief=brief,
             answer=answer,

@@ -177,15 +177,6 @@ def _is_a_product(kind: Any) -> bool:
     return same
 
 
-def random_model(seed: int, config: PreTrainedConfig) -> PreTrainedModel:
-    """A freshly initialised float32 model; the same seed gives the same weights and leaves torch's generator alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        built: Any = causal_class(config)
-        model: PreTrainedModel = built(config).float().eval()
-        return model
-
-
 def describe_architecture(config: PreTrainedConfig) -> str:
     """In words: `Qwen3, 28 x 1024`."""
     text = text_config(config)

@@ -15,15 +15,13 @@ no text, whatever it contains, can open or close a turn.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages, FastTokenizer, ThoughtFormat
+from cryptosentinel.llm.pieces import Piece, PieceEncoder, Special, bytes_model
 from cryptosentinel.protocol.calls.json_calls import HERMES
 from cryptosentinel.protocol.calls.syntax import CallSyntax
 from simulator.errors import UserError
@@ -39,12 +37,11 @@ CONTROL_TOKENS = (PADDING, TURN_START, TURN_END)
 MARKUP_TOKENS = (CALL_START, CALL_END, RESPONSE_START, RESPONSE_END, THINK_START, THINK_END)
 SPECIAL_TOKENS = CONTROL_TOKENS + MARKUP_TOKENS
 
-_KEPT_TEXTS = 1024  # so many texts are not encoded again
 _REQUIRED = (TURN_START, TURN_END, CALL_START, CALL_END, RESPONSE_START, RESPONSE_END)
 _THOUGHT_TAIL = "\n\n"  # between a thought and what is then said
 _EMPTY_THINK = f"{THINK_START}\n\n{THINK_END}{_THOUGHT_TAIL}"
 # What an assistant may say by id: calls and thoughts. Never the tokens that open or close a turn or a tool's answer.
-_OWN_VOICE = re.compile("|".join(re.escape(token) for token in (CALL_START, CALL_END, THINK_START, THINK_END)))
+_OWN_VOICE = (CALL_START, CALL_END, THINK_START, THINK_END)
 _TOOLS_INTRODUCTION = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
@@ -57,16 +54,6 @@ _TOOLS_INSTRUCTION = (
 )
 
 
-@dataclass(frozen=True)
-class _Special:
-    """A special token in a text under construction, as opposed to the same characters in a string."""
-
-    text: str
-
-
-_Part = str | _Special
-
-
 class ChatCodec(ChatFormat):
     """Builds and reads conversations in token ids.
 
@@ -75,7 +62,7 @@ class ChatCodec(ChatFormat):
     template drops it from earlier turns. With `think` an answer may begin with a thought, which the model itself opens;
     as in Qwen3's template it stays in the conversation as long as tools answer.
 
-    Raises `UserError` if the tokenizer lacks a token of the format, or could make one out of data.
+    Raises `UserError` if the tokenizer lacks a token of the format.
     """
 
     def __init__(self, tokenizer: Tokenizer | FastTokenizer, *, empty_think: bool = False, think: bool = False) -> None:
@@ -101,31 +88,23 @@ class ChatCodec(ChatFormat):
         self.turn_start: int = added[TURN_START]
         self.end_of_turn: int = added[TURN_END]
         self._tokenizer = backend
-        self._plain = _without_special_tokens(backend)
-        # Roles are told the same again and again, and tools often say the same.
-        self._encoded = lru_cache(maxsize=_KEPT_TEXTS)(self._encode)
-        # A model gives only ids of its own vocabulary: with none of them special, no data whatever can hold one.
-        reachable = set(self._plain.get_vocab(with_added_tokens=False).values()) & set(added.values())
-        if reachable:
-            names = ", ".join(sorted(token for token, index in added.items() if index in reachable)[:5])
-            raise UserError(
-                f"the tokenizer's vocabulary holds the special tokens {names}, so that text could be taken for them: "
-                "use a tokenizer that has them as added tokens only, as Qwen3's"
-            )
+        self._encoder = PieceEncoder(backend)
         # What stands between texts is the same in every conversation, and encoded once.
-        self._opening = self._assemble([_Special(TURN_END), "\n", *self._assistant_header()])
-        self._after_system = self._assemble([_Special(TURN_END), "\n", _Special(TURN_START)])
-        self._before_user = self._assemble(["\n", _Special(TURN_START)])
-        self._before_response = self._assemble(["\n", _Special(TURN_START), "user\n", _Special(RESPONSE_START)])
+        thought = self._encoder.split(_EMPTY_THINK) if empty_think else []
+        self._opening = self._encoder.encode(
+            [Special(TURN_END), "\n", Special(TURN_START), "assistant\n", *thought], {}
+        )
+        self._after_system = self._encoder.encode([Special(TURN_END), "\n", Special(TURN_START)])
+        self._before_user = self._encoder.encode(["\n", Special(TURN_START)])
+        self._before_response = self._encoder.encode(["\n", Special(TURN_START), "user\n", Special(RESPONSE_START)])
         self._after_response = [added[RESPONSE_END], *self._opening]
         if think:
             self.thoughts = ThoughtFormat(
                 opening=(added[THINK_START],),
                 closing=added[THINK_END],
                 begun=False,
-                cut_off=tuple(self._assemble(["\n", _Special(THINK_END), _THOUGHT_TAIL])),
+                cut_off=tuple(self._encoder.encode(["\n", Special(THINK_END), _THOUGHT_TAIL])),
                 lead=_THOUGHT_TAIL,
-                kept=True,
             )
 
     @property
@@ -140,12 +119,12 @@ class ChatCodec(ChatFormat):
 
     def start(self, system: str, user: str, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         """System turn, user turn, assistant header. `tools`: JSON schemas that the system turn lists, as in Qwen3."""
-        parts: list[_Part] = [_Special(TURN_START), f"system\n{system}"]
+        parts: list[Piece] = [Special(TURN_START), f"system\n{system}"]
         if tools:
             parts += ["\n\n", _TOOLS_INTRODUCTION]
             parts += ["\n" + json.dumps(tool, ensure_ascii=False) for tool in tools]
-            parts += _own_voice(_TOOLS_INSTRUCTION)
-        return self._assemble(parts) + self._after_system + self.encode_data(f"user\n{user}") + self._opening
+            parts += self._encoder.split(_TOOLS_INSTRUCTION, _OWN_VOICE)
+        return self._encoder.encode(parts) + self._after_system + self.encode_data(f"user\n{user}") + self._opening
 
     def tool_response(self, text: str, tool: str = "") -> list[int]:
         """What follows a finished assistant turn: a user turn with the tool's answer, then the assistant header."""
@@ -157,14 +136,14 @@ class ChatCodec(ChatFormat):
 
     def encode_data(self, text: str) -> list[int]:
         """Ids of untrusted text. No id is a special token, whatever `text` contains; lone surrogates become '?'."""
-        return list(self._encoded(text))
+        return self._encoder.data(text)
 
     def encode_assistant(self, text: str) -> list[int]:
         """Ids of an assistant's own answer, end of turn included: its call and think tags become special tokens.
 
         Tokens that open or close a turn stay plain text here too.
         """
-        return [*self._assemble(_own_voice(text)), self.end_of_turn]
+        return [*self._encoder.encode(self._encoder.split(text, _OWN_VOICE)), self.end_of_turn]
 
     def messages(self, ids: Sequence[int]) -> ChatMessages:
         """The turns of a conversation; inverts what is built here. Tool answers are the text inside `<tool_response>`.
@@ -200,34 +179,11 @@ class ChatCodec(ChatFormat):
             content = content.removeprefix(_EMPTY_THINK)
         return {"role": role, "content": content}
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        # JSON can smuggle in lone surrogates ("\\ud800"), which no UTF-8 tokenizer accepts.
-        clean = text.encode("utf-8", "replace").decode("utf-8")
-        return tuple(self._plain.encode(clean, add_special_tokens=False).ids)
-
-    def _assistant_header(self) -> list[_Part]:
-        thought: list[_Part] = _own_voice(_EMPTY_THINK) if self.empty_think else []
-        return [_Special(TURN_START), "assistant\n", *thought]
-
-    def _assemble(self, parts: Sequence[_Part]) -> list[int]:
-        """Encode `parts`; neighbouring texts are encoded as one, since merges may cross their border."""
-        ids: list[int] = []
-        text = ""
-        for part in parts:
-            if isinstance(part, str):
-                text += part
-                continue
-            if text:
-                ids += self.encode_data(text)
-            ids.append(self.special_ids[part.text])
-            text = ""
-        return ids + self.encode_data(text) if text else ids
-
 
 def make_byte_codec(*, empty_think: bool = False, think: bool = False) -> ChatCodec:
     """A codec in which every byte is a token: for engines without a model, such as the scripted one."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(_bytes_model({symbol: index for index, symbol in enumerate(alphabet)}))
+    tokenizer = Tokenizer(bytes_model({symbol: index for index, symbol in enumerate(alphabet)}))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     add_special_tokens(tokenizer)
@@ -238,32 +194,3 @@ def add_special_tokens(tokenizer: Tokenizer) -> None:
     """Add the chat format's tokens behind the vocabulary, as in Qwen3: tags of calls and thoughts are text to users."""
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in CONTROL_TOKENS])
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in MARKUP_TOKENS])
-
-
-def _own_voice(text: str) -> list[_Part]:
-    """Split an assistant's text at the tags that it may say by id."""
-    parts: list[_Part] = []
-    position = 0
-    for match in _OWN_VOICE.finditer(text):
-        parts += [text[position : match.start()], _Special(match.group())]
-        position = match.end()
-    return [*parts, text[position:]]
-
-
-def _without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy of `tokenizer` that knows no added token, so that the same characters are always plain text to it."""
-    definition = json.loads(tokenizer.to_str())
-    definition["added_tokens"] = []
-    definition["post_processor"] = None
-    definition["truncation"] = definition["padding"] = None
-    plain = Tokenizer.from_str(json.dumps(definition))
-    model = definition["model"]
-    if model["type"] == "BPE" and not model["merges"]:
-        plain.model = _bytes_model(model["vocab"])
-    return plain
-
-
-def _bytes_model(vocabulary: dict[str, int]) -> models.BPE:
-    """A model that merges nothing. A cache of what was merged would spare nothing; but each new text would stay there,
-    some kilobytes of it up to ten thousand times: a session of a month grew by that."""
-    return models.BPE(vocab=vocabulary, merges=[], cache_capacity=0)

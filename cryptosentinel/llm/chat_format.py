@@ -1,7 +1,7 @@
 """What every chat format offers: conversations in token ids, and what a model said as a checked call.
 
 `ChatCodec` is the exact format of nano and Qwen3; `templates.TemplateCodec` writes what the Jinja template of any other
-tokenizer writes. Engines and conversations know only the class here.
+tokenizer writes. Engines and conversations know only the class here. Thoughts stay in a conversation as sampled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class ThoughtFormat:
         begun: whether the prompt has opened it already.
         cut_off: what ends a thought whose budget is spent, `closing` in it, up to where the answer begins.
         lead: text between `closing` and a call.
-        kept: whether thoughts stay in the conversation when it goes on.
     """
 
     opening: tuple[int, ...]
@@ -46,7 +45,6 @@ class ThoughtFormat:
     begun: bool
     cut_off: tuple[int, ...]
     lead: str
-    kept: bool
 
 
 class ChatFormat(ABC):
@@ -96,15 +94,6 @@ class ChatFormat(ABC):
     def continue_after(self, finished: bool, text: str, tool: str = "") -> list[int]:
         """`tool_response` after a completion; a turn that was cut off (`finished` False) is closed first."""
         return ([] if finished else [self.end_of_turn]) + self.tool_response(text, tool)
-
-    def past_prompt(self, prompt: Sequence[int]) -> list[int]:
-        """`prompt` without that part of the next answer's beginning which the template writes before no past one."""
-        return list(prompt)
-
-    def past_answer(self, answer: Sequence[int]) -> list[int]:
-        """What the template writes of an `answer`, given without its thought, once the conversation goes on; only for
-        formats that do not keep thoughts."""
-        return list(answer)
 
     @abstractmethod
     def encode_data(self, text: str) -> list[int]:

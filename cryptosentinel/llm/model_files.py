@@ -9,15 +9,11 @@ tensor's shape, so that a folder that does not fit is refused without reading a 
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +22,8 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import CONFIG_MAPPING, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedTokenizerFast
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from cryptosentinel.llm.architecture import (
     blocks_of,
@@ -50,9 +45,6 @@ _SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "head_dim", "max_position_embeddings",
 )  # fmt: skip
-# What config.json may say beside what the library's own class reads: the names that these things had before.
-_FORMER = frozenset(("rope_scaling", "rope_theta", "torch_dtype", "model_type", "text_config"))
-_SPECIAL_FLOAT = "__float__"
 # Code of the model's own, beside which the library has a class by that name, as of Phi-3 and DeepSeek: never read.
 CODE_KEYS = ("auto_map", "custom_pipelines")
 _MAY_NOT_SAY = {
@@ -64,7 +56,6 @@ _MAY_NOT_SAY = {
 }
 # Formats whose reading can run code, and code itself.
 _UNSAFE = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.py")
-_READ_FROM_CONFIG = re.compile(r"""config\.([a-z]\w*)|getattr\(\s*(?:self\.)?config,\s*"([a-z]\w*)\"""")
 _DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16}
 _BLOCK = re.compile(r"\.(\d+)\.")
 _LEFTOVER = "rotary_emb.inv_freq"  # what early conversions kept beside the weights; computed from the config today
@@ -122,11 +113,10 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"{folder} cannot be read ({error.strerror}): give this user permission to read it") from error
     if not there:
         _refuse_gguf(folder, [folder] if folder.suffix == ".gguf" else [])
-        raise UserError(f"there is no model folder {folder}{_broken_link(folder)}: give the folder that holds {CONFIG}")
+        raise UserError(f"there is no model folder {folder}: give the folder that holds {CONFIG}")
     if not config:
         _refuse_gguf(folder, sorted(folder.glob("*.gguf")))
-        link = _broken_link(folder / CONFIG)
-        raise UserError(f"{folder} holds no {CONFIG}{link}, so it is no model folder: give the folder of a model")
+        raise UserError(f"{folder} holds no {CONFIG}, so it is no model folder: give the folder of a model")
 
 
 def read_config(folder: Path) -> PreTrainedConfig:
@@ -140,18 +130,18 @@ def read_config(folder: Path) -> PreTrainedConfig:
             f"the model in {folder} is of type {kind!r}, which transformers {transformers.__version__} does not know "
             "without code of the model's own: give another model, or one that the library has a class for"
         )
-    found: Any = CONFIG_MAPPING[kind]
-    layers = [document.get(key) for key in ("num_hidden_layers", found.attribute_map.get("num_hidden_layers"))]
-    layers += [part.get("num_hidden_layers") for part in document.values() if isinstance(part, dict)]
+    layers = [part.get("num_hidden_layers") for part in (document, *document.values()) if isinstance(part, dict)]
     most = max((one for one in layers if isinstance(one, int)), default=0)
     if most > _MOST_LAYERS:  # the library makes a list of them
-        raise UserError(f"{folder / CONFIG} says {most} layers, where at most {_MOST_LAYERS} are read: {ANEW}")
+        raise UserError(f"{folder / CONFIG} has {most} layers, where at most {_MOST_LAYERS} are read: {ANEW}")
     try:
-        config: PreTrainedConfig = found.from_dict(_plain_numbers(_architecture_in(document, found)))
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        for key in CODE_KEYS:  # never read, and not handed on to whoever saves the model
+            vars(config).pop(key, None)
         text = text_config(config)
         lowest = min(size for name in _SIZES for size in sizes_of(config, name))
         text.vocab_size + text.hidden_size + text.num_hidden_layers
-    except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         raise UserError(f"{folder / CONFIG} cannot be read ({_first_line(error)}): {ANEW}") from error
     if lowest < 1:
         raise UserError(f"{folder / CONFIG} has a size of {lowest}, where at least 1 is needed: {ANEW}")
@@ -163,53 +153,13 @@ def read_config(folder: Path) -> PreTrainedConfig:
 
 
 def _refuse_code(document: Mapping[str, Any], folder: Path) -> None:
-    """Raise `UserError` where a configuration, or a part of it, names code or weights that are not read."""
+    """Raise `UserError` where a configuration, or a part of it, has code or weights that are not read."""
     for key in sorted(document.keys() & _MAY_NOT_SAY.keys()):
         if document[key] not in (None, {}, "eager", "sdpa"):
-            raise UserError(f"{folder / CONFIG} names {key}, {_MAY_NOT_SAY[key]}, which is not read: {ANEW}")
+            raise UserError(f"{folder / CONFIG} sets {key}, {_MAY_NOT_SAY[key]}, which is not read: {ANEW}")
     for part in document.values():
         if isinstance(part, dict):
             _refuse_code(part, folder)
-
-
-def _architecture_in(document: Mapping[str, Any], found: Any) -> dict[str, Any]:
-    """What of a configuration is about the architecture: what the library's class `found` reads, and no more."""
-    known = _read_by(found)
-    kept = {key: value for key, value in document.items() if key in known}
-    parts = found.sub_configs or {}
-    return {
-        key: _architecture_in(value, parts[key])
-        if isinstance(value, dict) and hasattr(parts.get(key), "attribute_map")
-        else value
-        for key, value in kept.items()
-    }
-
-
-def _plain_numbers(value: Any) -> Any:
-    """A JSON value with numbers that JSON has none for, which the library writes as `{"__float__": "Infinity"}`."""
-    if isinstance(value, dict):
-        if set(value) == {_SPECIAL_FLOAT}:
-            return float(value[_SPECIAL_FLOAT])
-        return {key: _plain_numbers(part) for key, part in value.items()}
-    return [_plain_numbers(part) for part in value] if isinstance(value, list) else value
-
-
-@lru_cache
-def _read_by(found: Any) -> frozenset[str]:
-    """The keys that a class of configurations reads: its fields and their other names, what it looks up by name when it
-    is made, and what the model's own code asks it for."""
-    names = {field.name for field in dataclasses.fields(found)} | set(_FORMER) | set(found.sub_configs or {})
-    names |= {*found.attribute_map, *found.attribute_map.values()}
-    for kind in found.__mro__:
-        for method in ("__post_init__", "convert_rope_params_to_dict"):
-            own = None if (kind, method) == (PreTrainedConfig, "__post_init__") else vars(kind).get(method)
-            code = getattr(own, "__code__", None)
-            names |= {one for one in getattr(code, "co_consts", ()) if isinstance(one, str) and one.isidentifier()}
-    if found in MODEL_FOR_CAUSAL_LM_MAPPING:
-        source = inspect.getsource(sys.modules[MODEL_FOR_CAUSAL_LM_MAPPING[found].__module__])
-        names |= {name for match in _READ_FROM_CONFIG.findall(source) for name in match if name}
-    never = {"name_or_path", "to_dict", "sub_configs", "attribute_map", *CODE_KEYS, *_MAY_NOT_SAY}
-    return frozenset(names - never)
 
 
 def _refuse_gguf(folder: Path, files: list[Path]) -> None:
@@ -241,7 +191,6 @@ def weight_files(folder: Path) -> WeightFiles:
         _refuse_gguf(folder, sorted(folder.glob("*.gguf")))
         unsafe = unsafe_files(folder)
         found = f" (found {', '.join(unsafe[:5])}, which may hold code and is not read)" if unsafe else ""
-        found = _broken_link(folder / WEIGHTS) or _broken_link(folder / INDEX) or found
         raise UserError(f"{folder} holds no {WEIGHTS} and no {INDEX}{found}: save the model as safetensors")
     files: dict[str, Path] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -310,7 +259,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The fast tokenizer of the folder. Raises `UserError` where it is missing or damaged."""
     path = folder / TOKENIZER
     if not path.is_file():
-        raise UserError(f"{folder} holds no {TOKENIZER}{_broken_link(path)}: save the model's fast tokenizer there too")
+        raise UserError(f"{folder} holds no {TOKENIZER}: save the model's fast tokenizer there too")
     read_object(path)
     try:
         tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
@@ -363,11 +312,6 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} cannot be read ({_first_line(error)}); it may have been cut short: {ANEW}") from error
-
-
-def _broken_link(path: Path) -> str:
-    """Words for a link that leads to nothing, or to itself."""
-    return f" ({path.name} is a link that leads nowhere)" if path.is_symlink() else ""
 
 
 def _first_line(error: Exception) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from backend.policies.temporary import folder_of_block
+from backend.policies.temporary import temporary_folder
 from simulator.data.formats import SUFFIXES
 from simulator.errors import UserError
 
@@ -48,9 +49,12 @@ def uploaded(files: Sequence[Upload], name: str) -> Iterator[Path]:
             )
         if not file.name.lower().endswith(ENDINGS):
             raise UserError(f"{file.name} is not a file of data: upload files that end with {', '.join(ENDINGS)}")
-    with folder_of_block("upload") as kept:
+    kept = temporary_folder("upload")
+    try:
         folder = kept / name
         folder.mkdir()
         for file in files:
             (folder / file.name).write_bytes(file.getvalue())
         yield folder
+    finally:
+        shutil.rmtree(kept, ignore_errors=True)

@@ -18,7 +18,6 @@ from backend.builders.plugins import load_plugins
 from backend.builders.teams import model_team, team_over, with_prompts_for
 from backend.config.schema import Config
 from backend.config.training import TrainingConfig
-from backend.policies.adapter_shapes import largest_rank
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.role_policies import RolePolicies
@@ -69,7 +68,7 @@ def begun_parts(config: Config, market: Market, run: str, base: Path, start: Pat
     )
     if config.engine.kind == "vllm":
         think = config.team.thinking_tokens > 0
-        served = served_engine(config.engine, base, largest_rank(training), think=think)
+        served = served_engine(config.engine, base, training.lora_rank, think=think)
         loaded = team_over(run, served, working, training.temperature)
     else:
         loaded = model_team(run, policies, codec, working, training.temperature, training.precision)

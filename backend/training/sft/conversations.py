@@ -26,7 +26,7 @@ def messages_of(codec: ChatFormat, transcript: Transcript) -> ChatMessages:
     thoughts = iter(transcript.thoughts)
     for turn in turns:
         thought = next(thoughts, "") if turn["role"] == "assistant" else ""
-        if thought and not split_thought(turn["content"])[0]:  # the template has dropped it
+        if thought and not split_thought(turn["content"])[0]:
             turn["content"] = render_thought(thought, turn["content"])
     return [{"role": "system", "content": first["content"].partition(_SCHEMAS)[0]}, *turns]
 
@@ -35,12 +35,9 @@ def encode(
     codec: ChatFormat,
     messages: Sequence[Mapping[str, str]],
     tools: list[dict[str, Any]] | None,
-) -> list[Example]:
+) -> Example:
     """Token ids (L,) and loss mask (L,) of a conversation: the mask is True at the assistant's own tokens, its end of
     turn included, and nowhere else.
-
-    It is one example, or, where the template drops the thoughts of earlier turns, one for each turn with a thought: the
-    conversation as it was when the turn was said. Each of the assistant's tokens is learnt in one of them.
 
     `tools` are the schemas that the system turn lists. For what the scripted team said these are the ids and the mask
     of the live transcript; a model may have spelt the same text in other tokens than the tokenizer would.
@@ -57,20 +54,12 @@ def encode(
     ids = codec.start(messages[0]["content"], messages[1]["content"], tools=tools)
     mask = [False] * len(ids)
     tool = ""  # that the last turn called
-    examples: list[Example] = []
-    for number, message in enumerate(messages[2:], 3):
+    for message in messages[2:]:
         spoken, content = message["role"] == "assistant", message["content"]
         if spoken:
             call = read_call(content)
             tool = "" if isinstance(call, MalformedCall) else call[0]
         new = codec.encode_assistant(content) if spoken else codec.tool_response(content, tool)
-        thoughts = codec.thoughts if spoken else None
-        thought = new.index(thoughts.closing) + 1 if thoughts is not None and thoughts.closing in new else 0
-        prompt = ids
-        ids = prompt + new
+        ids += new
         mask += [spoken] * len(new)
-        if thought and thoughts is not None and not thoughts.kept and number < len(messages):
-            examples.append((np.asarray(ids, np.int32), np.asarray(mask, np.bool_)))
-            ids = codec.past_prompt(prompt) + codec.past_answer(new[thought:])
-            mask = [False] * len(ids)
-    return [*examples, (np.asarray(ids, np.int32), np.asarray(mask, np.bool_))]
+    return np.asarray(ids, np.int32), np.asarray(mask, np.bool_)

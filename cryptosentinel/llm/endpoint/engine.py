@@ -11,44 +11,32 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx2
 import openai
 
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
-from cryptosentinel.llm.endpoint.adaptation import Adaptation, Refusal, UserSettingRefused
-from cryptosentinel.llm.endpoint.http import (
-    MAX_BODY_BYTES,
-    BoundedClient,
-    CostLimit,
-    CostLimitReached,
-    TooLarge,
-    cancel_others,
-    cancel_tasks,
-)
+from cryptosentinel.llm.endpoint.adaptation import Adaptation, Refusal
+from cryptosentinel.llm.endpoint.http import BoundedClient, CostLimit
 from cryptosentinel.llm.endpoint.messages import Answer, Garbled, described, model_names, read_answer, to_messages
 from cryptosentinel.llm.endpoint.providers import check_url, is_secret, read_key
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage, all_answers, failed_completion
+from cryptosentinel.llm.loop import LoopThread
 from cryptosentinel.protocol.untrusted import clean
 from simulator.errors import RunFailed, UserError
-
-_T = TypeVar("_T")
 
 THOUGHT_TOKENS = 8192  # the room of a model that thinks, beside that of its answer
 RETRIES = 4  # further attempts after a passing failure: the pauses add up to some fifteen seconds
 CUT_OFF_RETRIES = 2  # of an answer that was cut off, each time with twice the room
-_REASON_CHARS = 200  # of what an endpoint says about a refusal
+_REASON_CHARS = 200  # of an endpoint's words about a refusal
 _PROBE_TOKENS = 16
 _KEPT_TURNS = 2048  # of which parts are sent back as they came
-_SEED_BITS = 31  # more than that is refused by some
-_MODELS, _CHAT = "/models", "/chat/completions"
+_SEEDS = 2**31 - 1  # more than that is refused by some
 
 
 class Failed(Exception):
@@ -74,8 +62,7 @@ class EndpointEngine:
         cost_limit: on the money for its requests; None: any amount.
 
     Raises:
-        UserError: a URL that cannot be used, no model, a key that is missing, cannot be sent or is for another
-            provider.
+        UserError: a URL that cannot be used, no model, a key that is missing or cannot be sent.
     """
 
     name = "openai_api"
@@ -91,11 +78,12 @@ class EndpointEngine:
         self._url = check_url(url)
         self._model = model
         self._key_variable = key_variable
-        self._key = read_key(key_variable, self._url)
+        self._key = read_key(key_variable)
         self._attempts = f"in {retries + 1} attempts" if retries else "in one attempt"
         self._timeout = timeout
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        http = BoundedClient(self._url, headers, timeout=timeout, connections=concurrency, cost_limit=cost_limit)
+        http = BoundedClient(self._url, headers, timeout=timeout, connections=concurrency)
+        self._cost_limit = cost_limit
         # The client below it sends the key; the one that the SDK knows goes nowhere.
         self._sdk = openai.AsyncOpenAI(
             base_url=self._url, api_key="unused", max_retries=retries, timeout=http.timeout, http_client=http
@@ -104,12 +92,11 @@ class EndpointEngine:
         self._extra = dict(extra_body or {})
         self._adaptation = Adaptation(chosen=frozenset(self._extra))
         self._thinks = bool({"thinking", "reasoning", "reasoning_effort"} & set(self._extra))
-        self._growth = 1  # of the room of an answer: what the last one that was cut off needed
-        self._kept: OrderedDict[bytes, Mapping[str, Any]] = OrderedDict()
+        self._growth = 1  # of the room of an answer: as much as the last one that was cut off needed
+        self._kept: dict[bytes, Mapping[str, Any]] = {}
         self._listed: list[str] = []  # its list of models
         self.latest: Answer | None = None  # how it wrote its latest answer
-        self._starting = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = LoopThread(self.name, self._sdk.close)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r}, {self._model!r})"
@@ -134,13 +121,11 @@ class EndpointEngine:
         the user, does not know the model, redirects elsewhere, or has no credit left, and where the limit on costs is
         reached; and `RunFailed` where it cannot be reached.
         """
-        return self._start(self._complete(request))
+        return self._loop.start(self._complete(request))
 
     def cancel_pending(self) -> None:
         """Cancel all that is under way."""
-        loop = self._loop  # not under the lock: whoever was interrupted may hold it
-        if loop is not None:
-            cancel_tasks(loop)
+        self._loop.cancel_pending()
 
     def check(self) -> None:
         """Ask for the list of models, and where that lacks the model, for a few tokens.
@@ -148,7 +133,7 @@ class EndpointEngine:
         Raises `UserError` if the endpoint cannot be reached or used.
         """
         try:
-            self._start(self._check()).result()
+            self._loop.wait(self._check())
         except Unreachable as error:
             raise UserError(f"{error}: check the URL, and that the server runs") from None
         except Failed as error:
@@ -156,24 +141,7 @@ class EndpointEngine:
 
     def close(self) -> None:
         """End the connections and the thread. What is under way is cancelled; no request can follow."""
-        with self._starting:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            asyncio.run_coroutine_threadsafe(self._end(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-
-    def _start(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Run `work` on the engine's own thread, which lives as long as the program."""
-        with self._starting:
-            if self._loop is None:
-                loop = asyncio.new_event_loop()
-                threading.Thread(target=_serve, args=(loop,), name=self.name, daemon=True).start()
-                self._loop = loop  # not before its thread runs, or `close` would wait for it for ever
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def _end(self) -> None:
-        await cancel_others()
-        await self._sdk.close()
+        self._loop.close()
 
     async def _complete(self, request: Request) -> Completion:
         async with self._slots:
@@ -193,8 +161,8 @@ class EndpointEngine:
         elif answer.kept:
             turns = [*self._codec.messages(request.ids), {"role": "assistant", "content": text}]
             self._kept[_names(turns)[-1]] = answer.kept
-            while len(self._kept) > _KEPT_TURNS:
-                self._kept.popitem(last=False)
+            if len(self._kept) > _KEPT_TURNS:
+                del self._kept[next(iter(self._kept))]
         return Completion(tuple(ids), (0.0,) * len(ids), answer.finished, _sum(spent, seconds))
 
     async def _whole_answer(self, request: Request, spent: list[Usage]) -> Answer:
@@ -203,10 +171,14 @@ class EndpointEngine:
         growth = self._growth
         for attempt in range(CUT_OFF_RETRIES + 1):
             room = self._room(request, growth)
+            if self._cost_limit is not None:
+                self._cost_limit.check()
             answer = self._read(await self._post(request, room), request)
             length = len(answer.text.encode("utf-8", "replace"))
             # Where the endpoint does not count, the codec's own tokens stand for its: with bytes, rather too many.
             spent.append(answer.usage(len(request.ids), length + answer.finished))
+            if self._cost_limit is not None:
+                self._cost_limit.add(spent[-1])
             self.latest = answer
             if answer.calls > 1:
                 self._adaptation.note("its model made several calls in one answer: the first counts")
@@ -239,12 +211,11 @@ class EndpointEngine:
             sent = self._body(turns, request)
             sent[self._adaptation.limit_name] = min(room, self._adaptation.cap) if self._adaptation.cap else room
             try:
-                return await self._ask("POST", _CHAT, sent)
+                return await self._ask("/chat/completions", sent)
             except Refusal as refusal:
                 left = self._adaptation.room_left(refusal, sent)
-                if left:
-                    room = left  # of this request alone: the next one may be shorter
-                elif left == 0 or not self._learns(refusal, sent):
+                room = left or room  # of this request alone: the next one may be shorter
+                if left == 0 or (left is None and not self._adaptation.learn(refusal, sent)):
                     raise self._describe_refusal(refusal) from None
 
     def _body(self, turns: ChatMessages, request: Request) -> dict[str, Any]:
@@ -261,24 +232,15 @@ class EndpointEngine:
             "model": self._model,
             "messages": messages,
             "temperature": request.sampling.temperature,
-            "seed": _folded(request.seed),
+            "seed": request.seed % _SEEDS,
         }
         if request.tools and not as_text:
             body |= {"tools": list(request.tools), "parallel_tool_calls": False, "tool_choice": "required"}
         return {name: value for name, value in body.items() if name not in refused} | self._extra
 
-    def _learns(self, refusal: Refusal, sent: Mapping[str, Any]) -> bool:
-        try:
-            return self._adaptation.learn(refusal, sent)
-        except UserSettingRefused as error:
-            raise UserError(
-                f"{self._url} refuses what engine.extra_body.{error.parameter} sets ({refusal.status}: "
-                f"{self._shown(refusal.reason)}): change it, or leave it out"
-            ) from None
-
     async def _check(self) -> None:
         try:
-            names = model_names(await self._ask("GET", _MODELS))
+            names = model_names(await self._ask("/models"))
         except Refusal as refusal:
             if refusal.status == 401 or 300 <= refusal.status < 400:
                 raise self._describe_refusal(refusal) from None
@@ -291,21 +253,14 @@ class EndpointEngine:
             probe = Request("", (), Sampling(), 0)
             self._read(await self._post(probe, _PROBE_TOKENS), probe)
 
-    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
-        """The body of the response to one exchange, with all its attempts. Raises `Refusal`, `Failed`, `Unreachable`,
-        and `UserError` where the limit on costs is reached."""
+    async def _ask(self, path: str, body: dict[str, Any] | None = None) -> bytes:
+        """The body of the response to one exchange, with all attempts. Raises `Refusal`, `Failed`, `Unreachable`."""
         try:
-            if method == "GET":
+            if body is None:
                 return (await self._sdk.get(path, cast_to=httpx2.Response)).content
             return (await self._sdk.post(path, cast_to=httpx2.Response, body=body)).content
-        except TooLarge:
-            raise Failed(f"the answer is larger than {MAX_BODY_BYTES // 2**20} MiB") from None
-        except CostLimitReached as error:
-            raise _too_expensive(error) from None
         except openai.APIConnectionError as error:
             cause = error.__cause__
-            if isinstance(cause, CostLimitReached):  # the SDK may wrap what it does not know
-                raise _too_expensive(cause) from None
             if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
                 raise Unreachable(f"{self._url} cannot be reached ({self._shown(str(cause))})") from None
             if isinstance(error, openai.APITimeoutError):
@@ -355,13 +310,6 @@ class EndpointEngine:
         return text.replace(self._key, "[key]") if self._key else text
 
 
-def _too_expensive(error: CostLimitReached) -> UserError:
-    return UserError(
-        f"{error}: allow more with -s budget.max_cost=..., in the currency of the prices, or any amount with 0; a "
-        "backtest with --record keeps its answers, and the same command then continues without paying for them again"
-    )
-
-
 def _refusal(error: openai.APIStatusError) -> Refusal:
     text, body = error.response.text, error.body
     if isinstance(body, list) and body:  # as Google wraps it
@@ -394,17 +342,3 @@ def _names(turns: ChatMessages) -> list[bytes]:
         name = hashlib.blake2b(name + said, digest_size=16).digest()
         names.append(name)
     return names
-
-
-def _folded(seed: int) -> int:
-    """All bits of a seed in as many as every endpoint takes."""
-    folded = 0
-    while seed:
-        folded ^= seed & (2**_SEED_BITS - 1)
-        seed >>= _SEED_BITS
-    return folded
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.close()

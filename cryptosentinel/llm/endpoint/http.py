@@ -1,17 +1,12 @@
 """The HTTP client under the SDK, and the limit on what a program's requests cost.
 
-The SDK repeats requests by itself, so what must hold for every attempt stands here: the headers that are sent, the
-seconds it may take, the bytes of an answer, and the money that it may cost.
-
-The most that an attempt can cost is held before it is sent: each byte of the request counts as a token that is read,
-and the answer as long as the request allows. What an answer states that it took replaces that; an attempt without an
-answer, or with one that does not count, stays at the most, since the provider may have done the work.
+The SDK repeats requests by itself, so what must hold for every attempt is here: the headers that are sent, the seconds
+that it may take, and the status that it really has.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,35 +14,23 @@ from typing import Any
 
 import httpx2
 
-from cryptosentinel.llm.endpoint.adaptation import LIMITS, is_final
-from cryptosentinel.llm.endpoint.messages import Garbled, parse_body, read_answer
+from cryptosentinel.llm.endpoint.adaptation import is_final
+from cryptosentinel.llm.endpoint.messages import Garbled, parse_body
 from cryptosentinel.llm.endpoint.providers import is_loopback
-from cryptosentinel.llm.engine import NOTHING, Usage
+from cryptosentinel.llm.engine import Usage
+from simulator.errors import UserError
 
-MAX_BODY_BYTES = 4 * 2**20  # an answer that a role may give has some kilobytes; thoughts beside it may be long
-_CONNECT_SECONDS = 10.0  # a host that cannot be reached is told from one that thinks for long
+_CONNECT_SECONDS = 10.0  # a host that cannot be reached is told from a slow one
 # What an endpoint needs. The SDK would add what the environment holds of organization, project and further headers.
 _HEADERS = frozenset(("host", "accept", "content-type", "content-length", "connection", "user-agent"))
-_LONGEST_ANSWER = 131_072  # tokens, where a request has no limit: the longest that a provider of the table gives
-_ADDED_TOKENS = 1_000  # what a provider itself may put before a prompt, such as how tools are called
-_PAUSE_SECONDS = 0.05
 _SDK_WAITS = 120.0  # seconds of Retry-After that the SDK obeys by itself
-
-
-class TooLarge(Exception):
-    """An answer of more than `MAX_BODY_BYTES`."""
-
-
-class CostLimitReached(Exception):
-    """The next request could pass the limit."""
 
 
 @dataclass
 class RequestCosts:
-    """Money: `spent` for what is over, `held` for what is under way."""
+    """Money `spent` for the answers so far."""
 
     spent: float = 0.0
-    held: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
@@ -55,60 +38,28 @@ PROGRAM_COSTS = RequestCosts()  # of all engines of a program
 
 
 class CostLimit:
-    """At most `most` money for the requests of this program. `price_of` gives the money for an answer's usage, in the
-    same currency; `costs` is the account, the program's where it is left out."""
+    """At most `most` money for the answers of this program, but for those under way when it is reached. `price_of`
+    gives the money for an answer's usage, in the same currency; `costs` is the account, the program's where it is left
+    out."""
 
     def __init__(self, most: float, price_of: Callable[[Usage], float], costs: RequestCosts | None = None) -> None:
         self.most = most
         self._price_of = price_of
         self._costs = PROGRAM_COSTS if costs is None else costs
 
-    def worst_case(self, body: bytes) -> float:
-        """The most that a request with this JSON body can cost."""
-        document = json.loads(body)
-        sampled = max((document[name] for name in LIMITS if name in document), default=_LONGEST_ANSWER)
-        return self._price_of(Usage(prompt=len(body) + _ADDED_TOKENS, sampled=sampled))
+    def check(self) -> None:
+        """Raise `UserError` where the limit is reached."""
+        if self._costs.spent >= self.most:
+            raise UserError(
+                f"the answers of this program have cost {self._costs.spent:.4g} of at most {self.most:g}: allow more "
+                "with -s budget.max_cost=..., in the currency of the prices, or any amount with 0; a backtest with "
+                "--record keeps its answers, and the same command then continues without paying for them again"
+            )
 
-    async def hold(self, body: bytes) -> float:
-        """Hold the money for one attempt, and return the amount. Waits while attempts that are under way may leave
-        enough. Raises `CostLimitReached` where they cannot."""
-        amount, costs = self.worst_case(body), self._costs
-        while True:
-            with costs.lock:
-                if costs.spent + costs.held + amount <= self.most:
-                    costs.held += amount
-                    return amount
-                if costs.spent + amount > self.most:
-                    raise CostLimitReached(
-                        f"the requests of this program have cost {costs.spent:.4g} of at most {self.most:g}, and the "
-                        f"next one may cost {amount:.4g}"
-                    )
-            await asyncio.sleep(_PAUSE_SECONDS)
-
-    def settle(self, held: float, usage: Usage | None) -> None:
-        """End the hold of one attempt: it took `usage`, or the most where that is not known (None)."""
-        paid = held if usage is None else self._price_of(usage)
+    def add(self, usage: Usage) -> None:
+        """Book the usage of one answer."""
         with self._costs.lock:
-            self._costs.held -= held
-            self._costs.spent += paid
-
-
-async def cancel_others() -> None:
-    """Cancel all other tasks of the running loop, and wait for their ends."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-
-
-def cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Have a loop of another thread cancel all of its tasks; not waited for."""
-
-    def cancel() -> None:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-
-    loop.call_soon_threadsafe(cancel)
+            self._costs.spent += self._price_of(usage)
 
 
 class BoundedClient(httpx2.AsyncClient):
@@ -118,64 +69,28 @@ class BoundedClient(httpx2.AsyncClient):
         url: the endpoint, checked. Proxies of the environment are not used for this machine.
         headers: sent with each request beside what HTTP needs, the key among them; nothing else is sent.
         timeout: seconds from sending a request until its whole answer is there.
-        cost_limit: on requests with a body; None: any amount.
     """
 
-    def __init__(
-        self, url: str, headers: Mapping[str, str], *, timeout: float, connections: int,
-        cost_limit: CostLimit | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, url: str, headers: Mapping[str, str], *, timeout: float, connections: int) -> None:
         super().__init__(
             timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_SECONDS, timeout / 2)),
             limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
             follow_redirects=False,
             trust_env=not is_loopback(url),
         )
-        self._own_headers = dict(headers)
-        self._cost_limit = cost_limit
-        self._seconds = timeout
+        self._own_headers, self._seconds = dict(headers), timeout
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send `request`. Raises `httpx2.ReadTimeout` when the whole takes too long, `TooLarge` for too much, and
-        `CostLimitReached`."""
+        """Send `request`. Raises `httpx2.ReadTimeout` when the whole takes too long."""
         headers = {name: value for name, value in request.headers.items() if name.lower() in _HEADERS}
-        headers["Accept-Encoding"] = "identity"  # an answer's size is known while it is read
         request.headers = httpx2.Headers(headers | self._own_headers)
-        limit = self._cost_limit if request.content else None
-        if limit is None:
-            return await self._retry_after(await self._exchange(request, options))
-        held = await limit.hold(request.content)
-        try:
-            response = await self._exchange(request, options)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError):
-            limit.settle(held, NOTHING)
-            raise
-        except BaseException:  # also where it is cancelled: the request is on its way
-            limit.settle(held, None)
-            raise
-        limit.settle(held, _stated(response.content) if response.is_success else NOTHING)
-        return await self._retry_after(response)
-
-    async def _exchange(self, request: httpx2.Request, options: Mapping[str, Any]) -> httpx2.Response:
-        """Send `request` and read the whole answer."""
-        body = bytearray()
         try:
             async with asyncio.timeout(self._seconds):
-                response = await super().send(request, **{**options, "stream": True})
-                try:
-                    async for part in response.aiter_bytes():
-                        body += part
-                        if len(body) > MAX_BODY_BYTES:
-                            raise TooLarge
-                finally:
-                    await response.aclose()
+                response = await super().send(request, **{**options, "stream": False})
         except TimeoutError:
             raise httpx2.ReadTimeout("the whole answer took too long", request=request) from None
-        # The body is decoded already, so the headers on its form on the way go.
-        gone = ("content-encoding", "content-length", "transfer-encoding")
-        headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in gone]
-        status = _real_status(response.status_code, bytes(body))
-        return httpx2.Response(status, headers=headers, content=bytes(body), request=request)
+        response.status_code = _real_status(response)
+        return await self._retry_after(response)
 
     async def _retry_after(self, response: httpx2.Response) -> httpx2.Response:
         """`response`, whose `Retry-After` is obeyed up to the timeout: what the SDK would not wait for is waited for
@@ -192,24 +107,16 @@ class BoundedClient(httpx2.AsyncClient):
         return response
 
 
-def _real_status(status: int, body: bytes) -> int:
+def _real_status(response: httpx2.Response) -> int:
     """The status of a response: routers such as OpenRouter put an error of their upstream into an HTTP 200."""
-    if status != 200 or b'"error"' not in body[:4096]:
+    status = response.status_code
+    if status != 200 or b'"error"' not in response.content[:4096]:
         return status
     try:
-        document = parse_body(body)
+        document = parse_body(response.content)
     except Garbled:
         return status
     error = document.get("error")
     code = error.get("code") if isinstance(error, dict) and not document.get("choices") else None
     code = int(code) if isinstance(code, str) and code.isdigit() else code
     return code if isinstance(code, int) and 400 <= code < 600 else status
-
-
-def _stated(body: bytes) -> Usage | None:
-    """What the answer states that it took; None where it does not."""
-    try:
-        answer = read_answer(body)
-    except Garbled:
-        return None
-    return None if answer.prompt is None or answer.sampled is None else answer.usage(0, 0)

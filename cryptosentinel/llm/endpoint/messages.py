@@ -102,8 +102,8 @@ def to_messages(
     A turn of the assistant that is a call, and is followed by a tool's answer, becomes `tool_calls`, and the answer a
     message of `tool` with the call's id. Whatever else the assistant said stays its content (a malformed call too:
     endpoints refuse one in `tool_calls`), and a tool's answer to it becomes the user's. `kept` is by turn what an
-    endpoint needs back with it: `call`, fields of the call, and `message`, fields of the message. With `as_text`, for
-    an endpoint without tools, all of it is content.
+    endpoint needs back with it: fields of the `call`, and of the `message`. With `as_text`, for an endpoint without
+    tools, all of it is content.
     """
     messages: list[dict[str, Any]] = []
     call_id: str | None = None
@@ -276,14 +276,10 @@ def _call_in_text(text: str, tools: Tools) -> str | None:
 
 def _kept(message: Mapping[str, Any], made: Sequence[Any]) -> dict[str, Any]:
     """What must come back with this turn: the signature of Google's thoughts, and OpenRouter's details of them."""
-    kept: dict[str, Any] = {}
     extra = made[0].get("extra_content") if made and isinstance(made[0], dict) else None
-    if isinstance(extra, dict):
-        kept["call"] = {"extra_content": extra}
     details = message.get("reasoning_details")
-    if isinstance(details, list) and details:
-        kept["message"] = {"reasoning_details": details}
-    return kept
+    kept = {"call": {"extra_content": extra}} if isinstance(extra, dict) else {}
+    return kept | ({"message": {"reasoning_details": details}} if isinstance(details, list) and details else {})
 
 
 def _counts(usage: Any, answered: bool) -> dict[str, Any]:

@@ -24,7 +24,6 @@ class Provider:
     Attributes:
         url: base of its API.
         key_variables: environment variables that usually hold its key, the likeliest first; none: it needs no key.
-        key_prefixes: how its keys begin.
         hint: what users most often need to know; a sentence without its end, or nothing.
     """
 
@@ -32,7 +31,6 @@ class Provider:
     title: str
     url: str
     key_variables: tuple[str, ...] = ()
-    key_prefixes: tuple[str, ...] = ()
     hint: str = ""
 
     @property
@@ -42,17 +40,14 @@ class Provider:
 
 
 _ALL = (
-    Provider(
-        "openai", "OpenAI", "https://api.openai.com/v1", ("OPENAI_API_KEY",),
-        ("sk-", "sk-proj-", "sk-svcacct-", "sk-admin-"),
-    ),
-    Provider("anthropic", "Anthropic", "https://api.anthropic.com/v1", ("ANTHROPIC_API_KEY",), ("sk-ant-",)),
+    Provider("openai", "OpenAI", "https://api.openai.com/v1", ("OPENAI_API_KEY",)),
+    Provider("anthropic", "Anthropic", "https://api.anthropic.com/v1", ("ANTHROPIC_API_KEY",)),
     Provider(
         "google", "Google", "https://generativelanguage.googleapis.com/v1beta/openai",
-        ("GEMINI_API_KEY", "GOOGLE_API_KEY"), ("AIza",),
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     ),
     Provider(
-        "openrouter", "OpenRouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), ("sk-or-",),
+        "openrouter", "OpenRouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",),
         hint="models are named VENDOR/MODEL there",
     ),
     Provider(
@@ -75,12 +70,6 @@ def provider_at(url: str) -> Provider | None:
     """The provider whose own host is in `url`; None for any other, and for this machine."""
     host = urlsplit(url).hostname
     return next((one for one in _ALL if one.paid and urlsplit(one.url).hostname == host), None)
-
-
-def owner_of(key: str) -> Provider | None:
-    """The provider whose keys look like `key`; None where none does."""
-    fitting = [(len(prefix), one) for one in _ALL for prefix in one.key_prefixes if key.startswith(prefix)]
-    return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
 
 
 def check_url(url: str) -> str:
@@ -122,11 +111,10 @@ def key_variable_for(chosen: str, usual: tuple[str, ...]) -> str:
     return next((name for name in usual if os.environ.get(name, "").strip()), usual[0] if usual else "")
 
 
-def read_key(variable: str, url: str) -> str:
+def read_key(variable: str) -> str:
     """The key that the environment holds, "" where `variable` is "".
 
-    Raises `UserError`, which does not show the key: it is not set, cannot be sent, or belongs to another provider than
-    the one at `url`.
+    Raises `UserError`, which does not show the key: it is not set, or cannot be sent.
     """
     if not variable:
         return ""
@@ -137,18 +125,5 @@ def read_key(variable: str, url: str) -> str:
             "leave engine.key_variable empty for an endpoint without a key"
         )
     if not (key.isascii() and key.isprintable()):
-        raise UserError(f"the environment variable {variable} holds characters that no key has: set it again")
-    there, owner = provider_at(url), owner_of(key)
-    if there is not None and owner is not None and owner is not there:
-        raise UserError(
-            f"the environment variable {variable} holds a key of {owner.title}, and {url} is {there.title}'s: nothing "
-            f"was sent; set {there.key_variables[0]} to a key of {there.title}, or engine.provider to {owner.name}"
-        )
-    # A bare "sk-" begins the keys of many servers.
-    known = owner is not None and any(len(one) > 3 and key.startswith(one) for one in owner.key_prefixes)
-    if owner is not None and known and urlsplit(url).scheme == "http" and not is_loopback(url):
-        raise UserError(
-            f"the key in {variable} looks like one of {owner.title}, and {url} would carry it unencrypted: nothing was "
-            "sent; use https, or name the variable of that server's own key in engine.key_variable"
-        )
+        raise UserError(f"the environment variable {variable} contains characters that no key has: set it again")
     return key

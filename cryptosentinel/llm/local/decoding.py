@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from cryptosentinel.llm.engine import Completion
-from cryptosentinel.llm.local.kv_cache import KVCache
 from cryptosentinel.llm.local.llama import LlamaDecoder
+from cryptosentinel.llm.local.prefix_cache import KVCache
 from cryptosentinel.llm.local.sampling import sample, uniforms
 from cryptosentinel.llm.local.shared_prefix import SharedPrefix, share, worth_sharing
 from cryptosentinel.llm.turn import TurnState, choices

@@ -27,9 +27,8 @@ from cryptosentinel.llm.grammar import Grammars
 from cryptosentinel.llm.local.decoding import Prompt, decode
 from cryptosentinel.llm.local.fallback import LibraryDecoder
 from cryptosentinel.llm.local.families import why_not
-from cryptosentinel.llm.local.kv_cache import KVCache
 from cryptosentinel.llm.local.llama import LlamaDecoder, Unread
-from cryptosentinel.llm.local.prefix_cache import PrefixCache, common_length
+from cryptosentinel.llm.local.prefix_cache import KVCache, PrefixCache, common_length
 from cryptosentinel.llm.turn import turn_of
 from simulator.errors import UserError
 

@@ -29,8 +29,8 @@ from transformers.activations import ACT2FN
 
 from cryptosentinel.llm.architecture import same_shapes
 from cryptosentinel.llm.local.families import Plan, family_plan
-from cryptosentinel.llm.local.kv_cache import KVCache
 from cryptosentinel.llm.local.matrices import Matrix
+from cryptosentinel.llm.local.prefix_cache import KVCache
 from cryptosentinel.llm.local.shared_prefix import SharedPrefix
 from cryptosentinel.llm.model_files import WeightFiles
 from simulator.errors import UserError

@@ -13,8 +13,7 @@ from itertools import pairwise
 
 import torch
 
-from cryptosentinel.llm.local.kv_cache import KVCache
-from cryptosentinel.llm.local.prefix_cache import common_length
+from cryptosentinel.llm.local.prefix_cache import KVCache, common_length
 
 # Bytes of a layer that a step must save: below, the additional operations cost more. On a CPU it was measured (nano,
 # one core: about 1.3 MB); for a GPU it is reckoned, from fifteen more operations of 5 us at 3 TB/s.

@@ -1,50 +1,142 @@
-"""What a template's conversations are made of, found by asking it to write some: the layout that `TemplateCodec` uses.
+"""What a template's conversations are made of, found by asking it to write some, when a model is loaded.
 
-Everything is looked at once, when a model is loaded. A conversation is then put together of the pieces, so that what a
-model sampled stays as it was sampled. `check.py` says how that differs from what the template writes of a whole one.
+Random words stand in the place of data: what the template writes around them is the structure of a conversation, which
+`codec.TemplateCodec` puts together, so that what a model sampled stays as it was sampled.
 """
 
 from __future__ import annotations
 
+import datetime
+import itertools
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from cryptosentinel.llm.templates.pieces import Piece, PieceEncoder, Slot, Special
-from cryptosentinel.llm.templates.rendering import CannotRender, Marks, Renderer, TurnMessage
-from cryptosentinel.protocol.calls.registry import FALLBACK, SYNTAXES
+from jinja2.exceptions import TemplateError
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from cryptosentinel.llm.pieces import Piece, PieceEncoder, Slot, Special
 from cryptosentinel.protocol.calls.syntax import CallSyntax, json_text
+from cryptosentinel.protocol.calls.tagged_calls import FALLBACK, SYNTAXES
 from simulator.errors import UserError
 
-# How models open and close a thought. The one whose opening stands in the template is the model's.
-THOUGHTS = (
+TurnMessage = dict[str, Any]
+ToolSchemas = Sequence[Mapping[str, Any]]
+
+# How models open and close a thought. The one whose opening is in the template is the model's.
+_THOUGHTS = (
     ("<think>", "</think>"),
-    ("<|channel>thought", "<channel|>"),
     ("<|channel|>analysis<|message|>", "<|end|>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("[THINK]", "[/THINK]"),
 )
-SYSTEM, USER, TEXT, TOOL = "system", "user", "text", "tool"
 _THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")  # where templates look for a thought
+SYSTEM, USER, TEXT, TOOL = "system", "user", "text", "tool"
+_DATA = (Slot(SYSTEM), Slot(USER), Slot(TEXT))
 PROBE_ARGUMENTS: dict[str, Any] = {"symbol": "AAAUSDT", "size": -0.25}
 RICH_ARGUMENTS: dict[str, Any] = {"symbol": "C1", "legs": [{"size": 1, "note": "x"}], "sure": True, "stop": None}
 _CALL_ID = "q1w2e3r4t"  # Mistral takes ids of exactly nine letters and digits, the others any
-_LOOKS_SPECIAL = re.compile(r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|<(?:start|end)_of_[a-z]+>")
+# Some templates write the date of the day. A fixed one makes the same conversation of the same words on any day.
+_TODAY = datetime.datetime(2024, 7, 26)
+_FAILURES = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+
+
+class CannotRender(Exception):
+    """The template refuses these messages, or does not show what is in them."""
+
+
+class Marks:
+    """Random words, each for a slot."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}  # from word to slot
+
+    def new(self, slot: str, before: str = "") -> str:
+        """A word that stands for the slot."""
+        word = f"{before}q{secrets.token_hex(10)}z"
+        self.names[word] = slot
+        return word
+
+    def pieces(self, text: str, encoder: PieceEncoder) -> tuple[Piece, ...]:
+        """A rendered text with slots and special tokens."""
+        pieces: list[Piece] = []
+        for part in re.split(f"({'|'.join(self.names) or '(?!)'})", text):
+            pieces += [Slot(self.names[part])] if part in self.names else encoder.split(part)
+        return tuple(pieces)
 
 
 @dataclass(frozen=True)
-class SlotRule:
-    """What a template does with a text: whether it strips it, and whether it writes it as the inside of a JSON
-    string."""
+class Renderer:
+    """A template with its variables, and how it takes a tool call: in `tool_calls`, or (not `calls`) as text; arguments
+    as an object or (`as_text`) as JSON, beside `content`."""
 
-    stripped: bool = False
-    escaped: bool = False
+    template: str
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    system_role: bool = True
+    calls: bool = True
+    as_text: bool = False
+    content: str | None = ""
 
-    def apply(self, text: str) -> str:
-        """`text` as the template writes it."""
-        text = text.strip() if self.stripped else text
-        return json_text(text)[1:-1] if self.escaped else text
+    def render(self, messages: Sequence[TurnMessage], tools: ToolSchemas | None = None, *, begin: bool = True) -> str:
+        """What the template writes; with `begin` the next answer's beginning too. Raises `CannotRender`."""
+        try:
+            rendered: Any = render_jinja_template(
+                [list(messages)],
+                tools=None if tools is None else [dict(tool) for tool in tools],
+                chat_template=self.template,
+                add_generation_prompt=begin,
+                strftime_now=_TODAY.strftime,
+                **self.variables,
+            )
+        except _FAILURES as error:
+            raise CannotRender(" ".join(str(error).split())[:200] or type(error).__name__) from error
+        return str(rendered[0][0])
+
+    def shows(
+        self,
+        words: Sequence[str],
+        messages: Sequence[TurnMessage],
+        tools: ToolSchemas | None = None,
+        *,
+        begin: bool = True,
+    ) -> str:
+        """The rendering, if each of `words` is in it once and in this order. Raises `CannotRender`."""
+        text = self.render(messages, tools)
+        places = [text.find(word) for word in words]
+        if -1 in places or any(text.count(word) > 1 for word in words) or places != sorted(places):
+            raise CannotRender("a message's text is left out, repeated or moved")
+        return text
+
+    def can_show(self, words: Sequence[str], messages: Sequence[TurnMessage], tools: ToolSchemas | None = None) -> bool:
+        """Whether `shows` does not raise."""
+        try:
+            self.shows(words, messages, tools)
+        except CannotRender:
+            return False
+        return True
+
+    def first(self, system: str, user: str) -> list[TurnMessage]:
+        """The messages that a conversation begins with."""
+        if self.system_role:
+            return [{"role": "system", "content": system}, _user(user)]
+        return [_user(f"{system}\n\n{user}")]
+
+    def call(self, syntax: CallSyntax, name: str, arguments: Mapping[str, Any], thought: str = "") -> TurnMessage:
+        """An assistant's message that calls a tool, behind a `thought`."""
+        message: TurnMessage = {"role": "assistant", "content": syntax.write(name, arguments)}
+        if self.calls:
+            given = json_text(dict(arguments)) if self.as_text else dict(arguments)
+            made = {"id": _CALL_ID, "type": "function", "function": {"name": name, "arguments": given}}
+            message |= {"content": self.content, "tool_calls": [made]}
+        return message | dict.fromkeys(_THOUGHT_KEYS, thought) if thought else message
+
+    def result(self, name: str, text: str) -> TurnMessage:
+        """A tool's answer."""
+        if self.calls:
+            return {"role": "tool", "name": name, "tool_call_id": _CALL_ID, "content": text}
+        return _user('{"tool_response": ' + text + "}")
 
 
 @dataclass(frozen=True)
@@ -58,15 +150,10 @@ class Layout:
         end: the special token that ends a turn with a call; `text_end` that of a turn without one.
         response: what follows `end` when a tool answers; slots `text` and `tool`.
         next_user: what follows a turn's end when the user speaks again; slot `text`.
-        rules: by slot.
-        system_role: whether there is a system turn; else its text begins the user's.
+        escaped: whether a tool's answer is written as the inside of a JSON string.
         tools_shown: whether the template writes the list of tools; else the system text does.
-        calls_shown: whether it writes tool calls and answers; else they are JSON, and the answers are the user's.
         thought: how a thought opens and closes; `thought_open`: an answer begins inside one.
-        thoughts_kept: whether thoughts stay in the conversation while tools are called.
         thought_frame: text before and after a thought, what opens and closes it included, up to the call.
-        begun: text that an answer's beginning ends with where one in the past has `past_lead`.
-        as_text: whether the template takes a call's arguments as JSON; `content`: what it takes beside them.
     """
 
     renderer: Renderer
@@ -78,55 +165,11 @@ class Layout:
     text_end: str
     response: tuple[Piece, ...]
     next_user: tuple[Piece, ...]
-    rules: Mapping[str, SlotRule]
-    system_role: bool
+    escaped: bool
     tools_shown: bool
-    calls_shown: bool
     thought: tuple[str, str] | None
     thought_open: bool
-    thoughts_kept: bool
     thought_frame: tuple[str, str]
-    begun: str
-    past_lead: str
-    as_text: bool
-    content: str | None
-
-    def first_messages(self, system: str, user: str) -> list[TurnMessage]:
-        """The messages that a conversation begins with."""
-        if self.system_role:
-            return [{"role": "system", "content": system}, {"role": "user", "content": user}]
-        return [{"role": "user", "content": f"{system}\n\n{user}"}]
-
-    def call_message(self, name: str, arguments: Mapping[str, Any], thought: str = "") -> TurnMessage:
-        """An assistant's message that calls a tool, behind a `thought`."""
-        call = _Calls(self.calls_shown, self.as_text, self.content).message(self.syntax, name, arguments)
-        return call | dict.fromkeys(_THOUGHT_KEYS, thought) if thought else call
-
-    def tool_message(self, name: str, text: str) -> TurnMessage:
-        """A tool's answer."""
-        return _tool_message(self.calls_shown, name, text)
-
-
-@dataclass(frozen=True)
-class _Calls:
-    """How a template takes a tool call: in `tool_calls`, or (not `shown`) as text; its arguments as an object or
-    (`as_text`) as JSON."""
-
-    shown: bool
-    as_text: bool = False
-    content: str | None = ""
-
-    def message(self, syntax: CallSyntax, name: str, arguments: Mapping[str, Any]) -> TurnMessage:
-        if not self.shown:
-            return {"role": "assistant", "content": syntax.write(name, arguments)}
-        given = json_text(dict(arguments)) if self.as_text else dict(arguments)
-        call = {"id": _CALL_ID, "type": "function", "function": {"name": name, "arguments": given}}
-        return {"role": "assistant", "content": self.content, "tool_calls": [call]}
-
-
-def written_tokens(template: str) -> list[str]:
-    """What looks like a special token in a template's text."""
-    return sorted(set(_LOOKS_SPECIAL.findall(template)))
 
 
 def find_layout(renderer: Renderer, encoder: PieceEncoder) -> Layout:
@@ -135,74 +178,50 @@ def find_layout(renderer: Renderer, encoder: PieceEncoder) -> Layout:
     Raises `UserError` where no conversation can be written that a model could be asked and trained with.
     """
     marks = Marks()
-    system, user, name = marks.new(SYSTEM), marks.new(USER), f"look_{marks.new(TOOL)}"
-    marks.names[name] = TOOL
-    del marks.names[name.removeprefix("look_")]
-    renderer = _with_style(renderer, user)
-    system_role = _shows(renderer, [system], [_system(system), _user(user)])
-    base = [_system(system), _user(user)] if system_role else [_user(f"{system}\n\n{user}")]
-    try:
-        first = renderer.shows([user], base)
-    except CannotRender as error:
-        raise UserError(
-            f"the chat template cannot write a system and a user turn ({error}): use a chat model"
-        ) from None
-    if system not in first:
+    system, user = marks.new(SYSTEM), marks.new(USER)
+    if not renderer.can_show([system], renderer.first(system, user)):
+        renderer = _with(renderer, system_role=False)
+    base = renderer.first(system, user)
+    plain = _needed(lambda: renderer.shows([user], base), "a system and a user turn")
+    if system not in plain:
         raise UserError("the chat template leaves out what the system says: use a chat model")
-    tools = [probe_tool(name)]
-    tools_shown = _shows(renderer, [], base, tools=tools) and name in renderer.render(base, tools=tools)
-    syntax, calls, told = _syntax(renderer, base, name, tools if tools_shown else None)
-    text = marks.new(TEXT)
-    tools_shown = tools_shown and calls.shown  # who does not know calls does not say how to make one
-    answered, shown = _answered(renderer, base, calls, syntax, name, text, told)
-    if not shown and calls.shown:  # it writes calls, but no answers to them
-        calls, syntax, told, tools_shown = _Calls(False), FALLBACK, None, False
-    call = calls.message(syntax, name, PROBE_ARGUMENTS)
+    name, text = marks.new(TOOL, "look_"), marks.new(TEXT)
+    renderer, syntax, told = _calls(renderer, base, name)
+    escaped = renderer.calls and _writes(renderer, base, syntax, name, told) == '\\"\\n'
+    call = renderer.call(syntax, name, PROBE_ARGUMENTS)
     written = syntax.write(name, PROBE_ARGUMENTS)
-    place = answered.find(written)
-    header, behind = answered[:place], answered[place + len(written) :]
+    answered = _needed(
+        lambda: renderer.shows([written, text], [*base, call, renderer.result(name, text)], told),
+        "the answer of a tool, nor a second turn of the user",
+    )
+    header, _, behind = answered.partition(written)
     found = encoder.pattern.search(behind, 0, behind.find(text))
     if found is None:
         raise UserError(
             "the chat template ends an answer by no special token of the tokenizer, so a model could not be taught "
             "where an answer ends: use a chat model with its own tokenizer"
         )
-    end, tail, after = found.group(), behind[: found.start()], behind[found.end() :]
-    if told is not None:
-        first = renderer.render(base, tools=told)
-    thought = next((one for one in THOUGHTS if one[0] in renderer.template), None)
-    lead, begun, past_lead = _lead(first, header, thought)
-    frame = _thought_frame(renderer, base, calls, syntax, name, told, thought, first)
-    plain_first = renderer.render(base)
-    next_user, text_end = _next_user(renderer, encoder, base, marks, end)
-    rules = {
-        SYSTEM: _rule(renderer, lambda one: [_system(one), _user("x")] if system_role else [_user(f"{one}\n\nx")]),
-        USER: _rule(renderer, lambda one: [_system("x"), _user(one)] if system_role else [_user(f"x\n\n{one}")]),
-        TEXT: _rule(renderer, lambda one: [*base, call, _tool_message(calls.shown, name, one)]),
-    }
-    return Layout(
+    first = plain if told is None else renderer.render(base, told)
+    thought = next((one for one in _THOUGHTS if one[0] in renderer.template), None)
+    next_user, text_end = _next_user(renderer, encoder, base, found.group())
+    layout = Layout(
         renderer=renderer,
         syntax=syntax,
-        opening=tuple(marks.pieces(plain_first, encoder)),
-        before_call=lead,
-        call_tail=tail,
-        end=end,
+        opening=marks.pieces(plain, encoder),
+        before_call=_lead(first, header, thought),
+        call_tail=behind[: found.start()],
+        end=found.group(),
         text_end=text_end,
-        response=tuple(marks.pieces(after, encoder)),
+        response=marks.pieces(behind[found.end() :], encoder),
         next_user=next_user,
-        rules=rules,
-        system_role=system_role,
-        tools_shown=tools_shown,
-        calls_shown=calls.shown,
+        escaped=escaped,
+        tools_shown=told is not None,
         thought=thought,
-        thought_open=thought is not None and plain_first.rstrip().endswith(thought[0]),
-        thoughts_kept=frame is not None,
-        thought_frame=frame or _usual_frame(thought),
-        begun=begun,
-        past_lead=past_lead,
-        as_text=calls.as_text,
-        content=calls.content,
+        thought_open=thought is not None and plain.rstrip().endswith(thought[0]),
+        thought_frame=_thought_frame(renderer, base, syntax, name, told, thought, first),
     )
+    _refuse_words(layout)
+    return layout
 
 
 def probe_tool(name: str) -> dict[str, Any]:
@@ -212,11 +231,11 @@ def probe_tool(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": "Look.", "parameters": parameters}}
 
 
-def opening_with(layout: Layout, encoder: PieceEncoder, tools: Sequence[Mapping[str, Any]]) -> tuple[Piece, ...]:
-    """The opening in which the template lists `tools`. What the tools say is structure, apart from the special tokens
-    in it: they stay text."""
+def opening_with(layout: Layout, encoder: PieceEncoder, tools: ToolSchemas) -> tuple[Piece, ...]:
+    """The opening in which the template lists `tools`. The text of the tools is structure, apart from the special
+    tokens in it: they stay text."""
     marks = Marks()
-    words = {SYSTEM: marks.new(SYSTEM), USER: marks.new(USER)}
+    system, user = marks.new(SYSTEM), marks.new(USER)
     hidden: dict[str, str] = {}  # from word to text
 
     def hide(value: Any) -> Any:
@@ -225,201 +244,125 @@ def opening_with(layout: Layout, encoder: PieceEncoder, tools: Sequence[Mapping[
         if isinstance(value, list | tuple):
             return [hide(one) for one in value]
         if isinstance(value, str) and encoder.pattern.search(value):
-            word = marks.new("said")
+            word = f"q{secrets.token_hex(10)}z"
             hidden[word] = json_text(value)[1:-1]
             return word
         return value
 
-    shown = [hide(tool) for tool in tools]
-    for word in hidden:
-        del marks.names[word]
-    text = layout.renderer.render(layout.first_messages(words[SYSTEM], words[USER]), tools=shown)
+    text = layout.renderer.render(layout.renderer.first(system, user), [hide(tool) for tool in tools])
     pieces: list[Piece] = []
     for piece in marks.pieces(text, encoder):
-        if isinstance(piece, str):
-            for word, said in hidden.items():
-                piece = piece.replace(word, said)
+        for word, said in hidden.items() if isinstance(piece, str) else ():
+            piece = piece.replace(word, said) if isinstance(piece, str) else piece
         pieces.append(piece)
     return tuple(pieces)
-
-
-def _system(text: str) -> TurnMessage:
-    return {"role": "system", "content": text}
 
 
 def _user(text: str) -> TurnMessage:
     return {"role": "user", "content": text}
 
 
-def _tool_message(shown: bool, name: str, text: str) -> TurnMessage:
-    if shown:
-        return {"role": "tool", "name": name, "tool_call_id": _CALL_ID, "content": text}
-    return _user('{"tool_response": ' + text + "}")
+def _with(renderer: Renderer, **changes: Any) -> Renderer:
+    return Renderer(**{**vars(renderer), **changes})
 
 
-def _shows(renderer: Renderer, words: Sequence[str], messages: Sequence[TurnMessage], **more: Any) -> bool:
+def _needed(render: Callable[[], str], what: str) -> str:
     try:
-        renderer.shows(words, messages, **more)
+        return render()
+    except CannotRender as error:
+        raise UserError(f"the chat template cannot write {what} ({error}): use a chat model") from None
+
+
+def _calls(
+    renderer: Renderer, base: list[TurnMessage], name: str
+) -> tuple[Renderer, CallSyntax, list[dict[str, Any]] | None]:
+    """How the template takes a call and writes it, and the tools that it lists; where it cannot, calls are JSON in the
+    text, and the system text lists the tools."""
+    tools = [probe_tool(name)]
+    try:
+        shown = name in renderer.render(base, tools)
     except CannotRender:
-        return False
-    return True
+        shown = False
+    for as_text, content, told in itertools.product((False, True), ("", None), (tools, None) if shown else (None,)):
+        tried = _with(renderer, as_text=as_text, content=content)
+        try:
+            text = tried.render([*base, tried.call(FALLBACK, name, PROBE_ARGUMENTS)], told, begin=False)
+        except CannotRender:
+            continue
+        possible = [one for one in SYNTAXES if text.count(one.write(name, PROBE_ARGUMENTS)) == 1]
+        rich = [*base, tried.call(FALLBACK, name, RICH_ARGUMENTS)]
+        whole = [one for one in possible if tried.can_show([one.write(name, RICH_ARGUMENTS)], rich)]
+        if possible and _writes(tried, base, possible[0], name, told) in ('"\n', '\\"\\n'):
+            return tried, (whole or possible)[0], told
+    return _with(renderer, calls=False), FALLBACK, None
 
 
-def _with_style(renderer: Renderer, user: str) -> Renderer:
-    """The renderer with the style of contents that the template shows. Raises `UserError` where it shows none."""
-    for style in ("text", "parts"):
-        tried = Renderer(renderer.template, renderer.variables, style)
-        if _shows(tried, [user], [_user(user)]):
-            return tried
+def _writes(renderer: Renderer, base: list[TurnMessage], syntax: CallSyntax, name: str, told: Any) -> str:
+    """What the template makes of a quotation mark and a line break in a tool's answer; "" where it shows none."""
+    one, other = Marks().new("one"), Marks().new("other")
+    call = renderer.call(syntax, name, PROBE_ARGUMENTS)
     try:
-        renderer.render([_user(user)])
-        reason = "it leaves out what the user says"
-    except CannotRender as error:
-        reason = str(error)
-    raise UserError(f"the chat template cannot be used ({reason}): use a chat model with a template of its own")
+        text = renderer.shows([one, other], [*base, call, renderer.result(name, f'{one}"\n{other}')], told)
+    except CannotRender:
+        return ""
+    return text.partition(one)[2].partition(other)[0]
 
 
-def _syntax(
-    renderer: Renderer, base: list[TurnMessage], name: str, tools: list[dict[str, Any]] | None
-) -> tuple[CallSyntax, _Calls, list[dict[str, Any]] | None]:
-    """The syntax in which the template writes a call, how it takes one, and the tools that it wants to be told."""
-    for calls in (_Calls(True, as_text, content) for as_text in (False, True) for content in ("", None)):
-        for told in (tools, None):
-            try:
-                text = renderer.render([*base, calls.message(FALLBACK, name, PROBE_ARGUMENTS)], tools=told, begin=False)
-            except CannotRender:
-                continue
-            possible = [one for one in SYNTAXES if text.count(one.write(name, PROBE_ARGUMENTS)) == 1]
-            if possible:
-                rich = [*base, calls.message(FALLBACK, name, RICH_ARGUMENTS)]
-                whole = (one for one in possible if _shows(renderer, [one.write(name, RICH_ARGUMENTS)], rich))
-                return next(whole, possible[0]), calls, told
-    return FALLBACK, _Calls(False), None
-
-
-def _answered(
-    renderer: Renderer,
-    base: list[TurnMessage],
-    calls: _Calls,
-    syntax: CallSyntax,
-    name: str,
-    text: str,
-    tools: list[dict[str, Any]] | None,
-) -> tuple[str, bool]:
-    """A conversation with a call and a tool's answer, and whether the template has a turn for that. Raises `UserError`
-    where not even the user can give the answer."""
-    if calls.shown:
-        messages = [*base, calls.message(syntax, name, PROBE_ARGUMENTS), _tool_message(True, name, text)]
-        written = syntax.write(name, PROBE_ARGUMENTS)
-        if _shows(renderer, [written, text], messages, tools=tools) and _rule_is_known(renderer, messages):
-            return renderer.render(messages, tools=tools), True
-    written = FALLBACK.write(name, PROBE_ARGUMENTS)
-    messages = [*base, _Calls(False).message(FALLBACK, name, PROBE_ARGUMENTS), _tool_message(False, name, text)]
-    try:
-        return renderer.shows([written, text], messages), False
-    except CannotRender as error:
-        raise UserError(
-            f"the chat template cannot write the answer of a tool, nor a second turn of the user ({error}): use a chat "
-            "model"
-        ) from None
-
-
-def _lead(first: str, header: str, thought: tuple[str, str] | None) -> tuple[str, str, str]:
-    """What stands between an answer's beginning and its call, what the beginning ends with that one in the past does
-    not have, and what one in the past has instead."""
-    shared = next(
-        (at for at, (one, other) in enumerate(zip(first, header, strict=False)) if one != other),
-        min(len(first), len(header)),
-    )
-    lead = past_lead = header[shared:]
+def _lead(first: str, header: str, thought: tuple[str, str] | None) -> str:
+    """What is between an answer's beginning and its call."""
+    shared = next((at for at, pair in enumerate(zip(first, header, strict=False)) if pair[0] != pair[1]), None)
+    lead = header[min(len(first), len(header)) if shared is None else shared :]
     if thought is not None and first.rstrip().endswith(thought[0]) and thought[1] not in lead:
-        lead = f"\n{thought[1]}\n\n{lead.lstrip()}"
-    return lead, first[shared:], past_lead
+        return f"\n{thought[1]}\n\n{lead.lstrip()}"
+    return lead
 
 
 def _next_user(
-    renderer: Renderer, encoder: PieceEncoder, base: list[TurnMessage], marks: Marks, end: str
+    renderer: Renderer, encoder: PieceEncoder, base: list[TurnMessage], end: str
 ) -> tuple[tuple[Piece, ...], str]:
     """What follows a turn's end when the user speaks again, and the special token that ends a turn without a call."""
     spoken = Marks()
     said, text = spoken.new("said"), spoken.new(TEXT)
     messages = [*base, {"role": "assistant", "content": said}, _user(text)]
-    try:
-        behind = renderer.shows([said, text], messages).partition(said)[2]
-    except CannotRender as error:
-        raise UserError(
-            f"the chat template cannot write a second turn of the user ({error}): use a chat model"
-        ) from None
+    behind = _needed(lambda: renderer.shows([said, text], messages), "a second turn of the user").partition(said)[2]
     found = encoder.pattern.search(behind, 0, behind.find(text))
     if found is None:
-        return tuple(spoken.pieces(behind, encoder)), end
-    after = behind[found.end() :]
-    pieces = spoken.pieces(after, encoder)
+        return spoken.pieces(behind, encoder), end
+    pieces = spoken.pieces(behind[found.end() :], encoder)
     # The turn before was ended as one with a call: what ends others is then still to be written.
-    return tuple(pieces if found.group() == end else [Special(found.group()), *pieces]), found.group()
-
-
-def _rule(renderer: Renderer, messages: Any) -> SlotRule:
-    """What the template does with a text in these messages."""
-    marks = Marks()
-    one, other = marks.new("one"), marks.new("other")
-    try:
-        text = renderer.render(messages(f'{one}"\n{other}'))
-        escaped = text.partition(one)[2].partition(other)[0] == '\\"\\n'
-        plain = renderer.render(messages(one)).partition(one)
-        spaced = renderer.render(messages(f"  {one}  ")).partition(one)
-    except CannotRender:
-        return SlotRule()
-    return SlotRule(plain == spaced, escaped)
-
-
-def _rule_is_known(renderer: Renderer, messages: list[TurnMessage]) -> bool:
-    """Whether the last message's text is written as it is, or as the inside of a JSON string."""
-    marks = Marks()
-    one, other = marks.new("one"), marks.new("other")
-    try:
-        text = renderer.render([*messages[:-1], {**messages[-1], "content": f'{one}"\n{other}'}])
-    except CannotRender:
-        return False
-    return text.partition(one)[2].partition(other)[0] in ('"\n', '\\"\\n')
+    return pieces if found.group() == end else (Special(found.group()), *pieces), found.group()
 
 
 def _thought_frame(
-    renderer: Renderer,
-    base: list[TurnMessage],
-    calls: _Calls,
-    syntax: CallSyntax,
-    name: str,
-    told: Any,
-    thought: tuple[str, str] | None,
-    first: str,
-) -> tuple[str, str] | None:
-    """What the template writes before and after a thought whose call a tool has answered; None where it drops it.
-
-    Before it is what an answer begins with; after it, what leads to the call.
-    """
+    renderer: Renderer, base: list[TurnMessage], syntax: CallSyntax, name: str, told: Any,
+    thought: tuple[str, str] | None, first: str,
+) -> tuple[str, str]:  # fmt: skip
+    """What the template writes before and after a thought whose call a tool has answered; as it is mostly written,
+    where the template drops it. Before it is what an answer begins with; after it, what leads to the call."""
     if thought is None:
-        return None
+        return "", ""
     word = Marks().new("thought")
-    call = calls.message(syntax, name, PROBE_ARGUMENTS) | dict.fromkeys(_THOUGHT_KEYS, word)
+    call = renderer.call(syntax, name, PROBE_ARGUMENTS, word)
     try:
-        text = renderer.render([*base, call, _tool_message(calls.shown, name, "x")], tools=told)
+        text = renderer.render([*base, call, renderer.result(name, "x")], told)
     except CannotRender:
-        return None
+        text = ""
     before, found, behind = text.partition(word)
-    written = syntax.write(name, PROBE_ARGUMENTS)
-    if not found or word in behind or written not in behind:
-        return None
-    after = behind.partition(written)[0]
+    after, called, _ = behind.partition(syntax.write(name, PROBE_ARGUMENTS))
+    if not found or word in behind or not called:
+        return f"{thought[0]}\n", f"\n{thought[1]}\n\n"
     begun = first if before.startswith(first) else before[: before.rfind(thought[0])]
     return before[len(begun) :], after
 
 
-def _usual_frame(thought: tuple[str, str] | None) -> tuple[str, str]:
-    """How a thought is mostly written, for templates that write none in the past."""
-    return ("", "") if thought is None else (f"{thought[0]}\n", f"\n{thought[1]}\n\n")
-
-
-def slots_of(pieces: Sequence[Piece]) -> list[str]:
-    """The names of the slots in `pieces`, in their order."""
-    return [piece.name for piece in pieces if isinstance(piece, Slot)]
+def _refuse_words(layout: Layout) -> None:
+    """Raise `UserError` where ordinary words end a text and open an answer, as in Vicuna: data could spell them."""
+    for pieces in (layout.opening, layout.next_user, layout.response):
+        for place, piece in enumerate(pieces):
+            rest = list(itertools.takewhile(lambda one: not isinstance(one, Slot), pieces[place + 1 :]))
+            texts = [one for one in rest if isinstance(one, str)]
+            if piece in _DATA and len(texts) == len(rest) and any(map(str.isalnum, "".join(texts))):
+                raise UserError(
+                    "the chat template marks turns by ordinary words, which a text from outside could contain: use a "
+                    "model whose turns are marked by special tokens"
+                )

@@ -1,29 +1,17 @@
-"""HTTP to one vLLM server, on an event loop in a thread of its own: retries, and what counts as the server's end."""
+"""HTTP to one vLLM server: retries, and what counts as the server's end."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import threading
-import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any
 
-from openai import (
-    APIConnectionError,
-    APIStatusError,
-    AsyncOpenAI,
-    DefaultAsyncHttpxClient,
-    Timeout,
-)
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
 
-from cryptosentinel.llm.endpoint.http import cancel_others, cancel_tasks
-from cryptosentinel.llm.endpoint.providers import check_url
+from cryptosentinel.llm.endpoint.providers import check_url, is_loopback
+from cryptosentinel.llm.loop import LoopThread
 from simulator.errors import RunFailed
-
-_T = TypeVar("_T")
 
 KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own name for the key that a server asks for
 _CONNECT_S = 10.0
@@ -43,7 +31,7 @@ class Unanswered(Exception):
     """No usable answer after all tries, although the server is there."""
 
 
-class VllmClient:
+class VllmClient(LoopThread):
     """Requests to the vLLM server at `url`, such as `http://127.0.0.1:8000`.
 
     A request that meets a refused or broken connection, a timeout, HTTP 429 or 5xx, or an answer that is no JSON is
@@ -68,7 +56,6 @@ class VllmClient:
         self._pause_s = pause_s
         self._trouble = trouble
         self._key = os.environ.get(KEY_VARIABLE, "")
-        local = urlsplit(self.url).hostname in ("localhost", "127.0.0.1", "::1")
         self._http = AsyncOpenAI(
             base_url=self.url,
             api_key=self._key or "none",  # without one the library would send OPENAI_API_KEY
@@ -76,26 +63,11 @@ class VllmClient:
             http_client=DefaultAsyncHttpxClient(
                 timeout=Timeout(timeout_s, connect=_CONNECT_S),
                 follow_redirects=False,  # a key is for one host
-                trust_env=not local,  # a proxy of the environment does not lead to this machine
+                trust_env=not is_loopback(self.url),  # a proxy of the environment does not lead to this machine
             ),
         )
         self._http.organization = self._http.project = None  # nor would it keep what else it finds there
-        self._loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=self._loop.run_forever, name="vllm-client", daemon=True)
-        thread.start()
-        self.close = weakref.finalize(self, _close, self._loop, thread, self._http)
-
-    def start(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Run `work` on the client's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def cancel_pending(self) -> None:
-        """Cancel all that was started and has not ended."""
-        cancel_tasks(self._loop)
-
-    def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run `work` on the client's loop and wait for its end."""
-        return self.start(work).result()
+        super().__init__("vllm-client", self._http.close)
 
     async def get(self, path: str) -> Any:
         """The document at `path`; raises as `post` does."""
@@ -161,16 +133,3 @@ class VllmClient:
         words = error.body.get("message") if isinstance(error.body, dict) else None
         reason = f"HTTP {error.status_code}: {words or error.response.reason_phrase}"
         return (reason.replace(self._key, "***") if self._key else reason)[:_LONGEST_REASON]
-
-
-def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread, http: AsyncOpenAI) -> None:
-    """Give up what is under way and end the thread; at the latest at the interpreter's end."""
-
-    async def end() -> None:
-        await cancel_others()
-        await http.close()
-
-    asyncio.run_coroutine_threadsafe(end(), loop).add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
-    thread.join(timeout=5.0)
-    if not thread.is_alive():
-        loop.close()

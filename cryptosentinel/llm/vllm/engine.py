@@ -27,7 +27,6 @@ from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed_completion
 from cryptosentinel.llm.grammar import grammar
 from cryptosentinel.llm.turn import TurnState, turn_of
-from cryptosentinel.llm.vllm.adapters import Adapters
 from cryptosentinel.llm.vllm.client import KEY_VARIABLE, Refused, Unanswered, VllmClient
 from cryptosentinel.llm.vllm.probe import PLAIN_SAMPLING, check_server
 from simulator.errors import RunFailed, UserError
@@ -75,7 +74,9 @@ class VllmEngine:
         self._codec = codec
         self._version = version
         self._log_probs = log_probs
-        self._adapters = Adapters()
+        self._current: dict[str, str] = {}  # by role, the version that answers
+        self._previous: dict[str, str] = {}  # and the one before
+        self._of_base = 0  # requests of the base model that are under way
         self._lock = threading.Lock()  # of the adapters
         self._publishing = threading.Lock()
         self._order = asyncio.Lock()  # loading and unloading one after the other, in the order they were decided
@@ -92,34 +93,35 @@ class VllmEngine:
     def policy_version(self, role: str) -> str:
         """The version of the adapter that answers for `role` from now on, or the base model's."""
         with self._lock:
-            return self._adapters.current(role) or self._version
+            return self._current.get(role, self._version)
 
     def publish(self, role: str, version: str, folder: Path) -> None:
         """Answer the requests for `role` that are submitted from now on with the PEFT adapter in `folder`.
 
         `version` names its content: another content must have another name, and the same one is loaded once, whichever
         roles use it. Requests under way end as they began. A version is unloaded when it is no role's, nor was just
-        before, and nothing under way uses it; until then `folder` may be read again, as when another user of the server
-        has unloaded it. A server elsewhere must see the folder at the same path. Raises `UserError` for an adapter that
-        the server cannot load, `ValueError` for a first adapter while the base model is answering.
+        before; a request that still needs it loads it from `folder` again. A server elsewhere must see the folder at
+        the same path. Raises `UserError` for an adapter that the server cannot load, `ValueError` for a first adapter
+        while the base model is answering.
         """
         if version == self._model:
             raise ValueError(f"the version '{version}' is the name of the base model")
         if not (folder / "adapter_config.json").is_file():
             raise UserError(f"{folder} holds no adapter_config.json, so it is no adapter: give a PEFT folder")
-        folder = folder.resolve()
         with self._publishing:
+            if self._of_base:
+                raise ValueError(f"{role} gets an adapter while requests of the base model are under way")
+            if version not in self._folders:
+                self._client.wait(self._load(version, folder.resolve()))
             with self._lock:
-                if self._adapters.base_in_use:
-                    raise ValueError(f"{role} gets an adapter while requests of the base model are under way")
-                if version in self._adapters.loaded:
-                    self._switch(role, version, folder)
-                    return
-                # Under the lock, so that it comes after an unloading of the same name that has just been decided.
-                loading = self._client.start(self._load(version, folder))
-            loading.result()
-            with self._lock:
-                self._switch(role, version, folder)
+                self._folders[version] = folder.resolve()
+                before = self._current.get(role, version)
+                if before != version:
+                    self._previous[role] = before
+                self._current[role] = version
+                for stale in self._folders.keys() - {*self._current.values(), *self._previous.values()}:
+                    del self._folders[stale]
+                    self._client.start(self._forget(stale))
 
     def submit(self, request: Request) -> Future[Completion]:
         """Start to answer. The future raises `RunFailed` when the server is gone.
@@ -130,12 +132,14 @@ class VllmEngine:
         """
         body = self._body(request)
         with self._lock:
-            if self._adapters.loaded and self._adapters.current(request.role) is None:
+            version = self._current.get(request.role)
+            if self._current and version is None:
                 raise ValueError(f"{request.role} has no adapter although other roles have: publish one for it first")
-            version = self._adapters.take(request.role)
             folder = None if version is None else self._folders[version]
+            self._of_base += version is None
         future = self._client.start(self._answer(request, body | {"model": version or self._model}, folder))
-        future.add_done_callback(lambda _: self._ended(version))
+        if version is None:
+            future.add_done_callback(self._base_ended)
         return future
 
     def cancel_pending(self) -> None:
@@ -149,7 +153,7 @@ class VllmEngine:
     def close(self) -> None:
         """Give up what is under way, take our adapters off the server if it is there, and end the connection."""
         with self._lock:
-            loaded, self._adapters = sorted(self._adapters.loaded), Adapters()
+            loaded, self._folders = sorted(self._folders), {}
         there: bool = self._client.wait(self._client.healthy())
         if there:
             for version in loaded:
@@ -291,18 +295,9 @@ class VllmEngine:
             )
         return Completion(ids, logps, ids[-1] in self._codec.ends, usage)
 
-    def _switch(self, role: str, version: str, folder: Path) -> None:
-        self._folders[version] = folder
-        self._unload(self._adapters.switch(role, version))
-
-    def _ended(self, version: str | None) -> None:
+    def _base_ended(self, future: Future[Completion]) -> None:
         with self._lock:
-            self._unload(self._adapters.give_back(version))
-
-    def _unload(self, versions: Sequence[str]) -> None:
-        for version in versions:
-            del self._folders[version]
-            self._client.start(self._forget(version))
+            self._of_base -= 1
 
     async def _load(self, version: str, folder: Path) -> None:
         async with self._order:

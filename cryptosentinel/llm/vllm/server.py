@@ -143,7 +143,7 @@ class VllmServer:
         code = self._process.poll()
         if code is None:
             return None
-        return f"the vLLM server ended with code {code}: {self._last_words()}"
+        return f"the vLLM server ended with code {code}: {self._log_tail()}"
 
     def _wait(self, limit_s: int, report: ServerProgress) -> None:
         began = time.monotonic()
@@ -154,13 +154,13 @@ class VllmServer:
                 raise RunFailed(trouble)
             seconds = int(time.monotonic() - began)
             if seconds >= limit_s:
-                raise RunFailed(f"the vLLM server was not ready after {limit_s} s: {self._last_words()}")
+                raise RunFailed(f"the vLLM server was not ready after {limit_s} s: {self._log_tail()}")
             if seconds != reported:
                 report("starting the vLLM server", seconds, limit_s)
                 reported = seconds
             time.sleep(_POLL_S)
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         """The last errors in the log, or its last lines where it has none, without the key."""
         try:
             with self._log.open("rb") as log:
@@ -170,7 +170,7 @@ class VllmServer:
             return f"its log {self._log} cannot be read ({error.strerror})"
         lines = [re.sub(r"^\(\S+ pid=\d+\) (\S+ \S+ \S+ \[\S+\] )?", "", line).strip() for line in lines]
         errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-        said = " | ".join(list(dict.fromkeys(errors or filter(None, lines)))[-_TAIL_LINES:]) or "it said nothing"
+        said = " | ".join(list(dict.fromkeys(errors or filter(None, lines)))[-_TAIL_LINES:]) or "it printed nothing"
         key = os.environ.get(KEY_VARIABLE)
         return f"{said.replace(key, '***') if key else said} (its log is {self._log})"
 

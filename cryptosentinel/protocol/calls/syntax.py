@@ -17,7 +17,6 @@ from cryptosentinel.protocol.tool_calls import (
     check_call,
     strict_json,
 )
-from simulator.errors import UserError
 
 
 class Untyped(str):
@@ -79,15 +78,9 @@ class CallSyntax(ABC):
         """What every call begins and ends with, whichever tool it calls."""
         return "", ""
 
+    @abstractmethod
     def grammar(self, function: Mapping[str, Any]) -> Sequence[GrammarPart]:
-        """The parts of a call of `function` (name and parameters of a tool's schema) between those of its `frame`.
-
-        Raises `UserError` where there is none.
-        """
-        raise UserError(
-            f"constrained decoding does not know the tool calls that this model writes ({self.name}): set "
-            "engine.constrained=false"
-        )
+        """The parts of a call of `function` (name and parameters of a tool's schema) between those of its `frame`."""
 
     def parse(self, text: str, tools: Mapping[str, type[Arguments]]) -> ToolCall | MalformedCall:
         """The checked call that `text` ends with; any text may stand before it."""

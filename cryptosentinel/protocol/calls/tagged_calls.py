@@ -1,8 +1,9 @@
-"""Calls with a tag for every argument. The tags do not tell text from numbers: the tool's types do.
+"""Calls with a tag for every argument, and the list of all syntaxes.
+
+The tags do not tell text from numbers: the tool's types do.
 
 qwen_xml  <tool_call>\\n<function=look>\\n<parameter=size>\\n1\\n</parameter>\\n</function>\\n</tool_call>
 glm       <tool_call>look\\n<arg_key>size</arg_key>\\n<arg_value>1</arg_value>\\n</tool_call>
-atem       to=look<|message|><atem:function_calls>\\n<atem:invoke name="look">…</atem:invoke>\\n</atem:function_calls>
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cryptosentinel.protocol.calls.json_calls import DEEPSEEK, HARMONY, HERMES, LLAMA3, MISTRAL, MISTRAL11, PLAIN_JSON
 from cryptosentinel.protocol.calls.syntax import (
     CallSyntax,
     ChoiceOf,
@@ -123,10 +125,22 @@ GLM = TaggedCalls(
     "</tool_call>",
     ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
 )
-ATEM = TaggedCalls(
-    "atem",
-    ' to={name}<|message|><atem:function_calls>\n<atem:invoke name="{name}">\n',
-    '<atem:parameter name="{key}">{value}</atem:parameter>\n',
-    "</atem:invoke>\n</atem:function_calls>",
-    ("<|message|>",),
+
+# What a model is told to write whose template knows no tool calls.
+FALLBACK: CallSyntax = PLAIN_JSON
+
+# All syntaxes, the most particular first: whose text a template writes is the one that it uses. Llama 3's call is JSON
+# in no frame, so it would be found in another's frame too. Where two differ only in how they write lists and constants,
+# they have one name and stand side by side. A new one is a class with `write`, `read` and `grammar`, or an entry here.
+SYNTAXES: Sequence[CallSyntax] = (
+    HERMES,
+    QWEN_XML,
+    QWEN_XML_PYTHON,
+    GLM,
+    HARMONY,
+    DEEPSEEK,
+    MISTRAL11,
+    MISTRAL,
+    LLAMA3,
+    PLAIN_JSON,
 )

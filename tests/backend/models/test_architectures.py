@@ -41,12 +41,13 @@ from backend.policies.prefix_tree import sampled_states
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
-from cryptosentinel.llm.architecture import blocks_of, empty_model, linear_layers, linear_names, random_model
+from cryptosentinel.llm.architecture import blocks_of, empty_model, linear_layers, linear_names
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.local.families import why_not
 from cryptosentinel.llm.nano import load_model, save_model, train_tokenizer
+from tests.random_models import random_model
 from tests.standard_settings import lora_settings, trainer_settings
 
 VOCABULARY = 280
@@ -252,7 +253,7 @@ def test_adapters_answer_merged_saved_and_switched_off(
     kind: str, model: Any, policies: RolePolicies, tmp_path: Path
 ) -> None:
     ids, mask = batch(1)
-    shape = policies.shape("manager")
+    shape = policies.shape
     assert shape is not None and shape.lora_targets == linear_names(model.config)
     merged = random_model(0, model.config)
     merged.load_state_dict(policies.merged_state("manager"))

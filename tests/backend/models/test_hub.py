@@ -88,24 +88,16 @@ def test_a_connection_that_breaks_off_is_taken_up_where_it_broke(hub: LocalHub, 
     assert (tmp_path / "one" / "model.safetensors").read_bytes() == (nano / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("fault", ["cut", "changed"])
-def test_a_file_that_came_damaged_is_refused_and_the_rest_is_kept(hub: LocalHub, tmp_path: Path, fault: str) -> None:
-    setattr(hub, fault, {"model.safetensors"})
-    with pytest.raises(UserError, match=r"run the same command again|Run the same command again"):
+def test_a_file_that_came_cut_short_is_refused_and_the_rest_is_kept(hub: LocalHub, tmp_path: Path) -> None:
+    hub.cut = {"model.safetensors"}
+    with pytest.raises(UserError, match=r"came damaged or cut short .*run the same command again"):
         pull_model(NAME, to=tmp_path / "one")
     assert not (tmp_path / "one").exists()
-    setattr(hub, fault, set())
+    hub.cut = set()
     hub.asked.clear()
     pull_model(NAME, to=tmp_path / "one")
     assert "model.safetensors" in hub.fetched() and "tokenizer.json" not in hub.fetched()
     load_model(tmp_path / "one")
-
-
-def test_a_file_of_another_size_than_the_hub_lists_is_refused(hub: LocalHub, tmp_path: Path) -> None:
-    hub.listed_size = 1
-    with pytest.raises(UserError, match=r"config.json came damaged: it has [\d,]+ of 1 bytes"):
-        pull_model(NAME, to=tmp_path / "one")
-    assert not (tmp_path / "one").exists()
 
 
 def test_shards_come_with_their_index(hub: LocalHub, served: Path, tmp_path: Path) -> None:
@@ -139,18 +131,18 @@ def another_architecture(hub: LocalHub, served: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[LocalHub, Path], None], dict[str, Any], str]] = {
-    "no such name": (setting(), {"name": "Qwen/None"}, "no model Qwen/None that a visitor without a token may see"),
-    "no name at all": (setting(), {"name": "Qwen3"}, "'Qwen3' is no name of a model on the hub"),
-    "a path for a name": (setting(), {"name": "../up"}, "is no name of a model"),
+    "no such name": (setting(), {"name": "Qwen/None"}, "not a model of .* that a visitor without a token"),
+    "no name at all": (setting(), {"name": "Qwen3"}, "'Qwen3' is not a name of a model on the hub"),
+    "a path for a name": (setting(), {"name": "../up"}, "is not a name of a model"),
     "no such revision": (setting(), {"revision": "v9"}, "has no revision 'v9'"),
     "gated": (setting(refuse=(403, "GatedRepo")), {}, "is gated: accept its terms .* HF_TOKEN"),
     "gated without an account": (setting(refuse=(401, "GatedRepo")), {}, "is gated"),
-    "private": (setting(refuse=(401, "RepoNotFound")), {}, "knows no model"),
+    "private": (setting(refuse=(401, "RepoNotFound")), {}, "is not a model of"),
     "files are gated": (setting(refuse_files=(403, "GatedRepo")), {}, "is gated"),
-    "forbidden": (setting(refuse=(403, "")), {}, r"refuses a visitor without a token the model .* \(403\)"),
-    "too many requests": (setting(refuse=(429, "")), {}, r"too many requests .* \(429\)"),
-    "the hub is ill": (setting(refuse=(500, "")), {}, r"fault of its own \(500\): try again later"),
-    "no commit": (setting(commit="main"), {}, "names no commit"),
+    "forbidden": (setting(refuse=(403, "")), {}, r"not given by .* to a visitor without a token \(403\)"),
+    "too many requests": (setting(refuse=(429, "")), {}, r"\(429\): .* try again later"),
+    "the hub is ill": (setting(refuse=(500, "")), {}, r"\(500\): .* try again later"),
+    "no commit": (setting(commit="main"), {}, "gives no commit"),
     "only pickles": (without("model.safetensors"), {}, "no safetensors weights .*pytorch_model.bin"),
     "no tokenizer": (without("tokenizer.json"), {}, "has no tokenizer.json on the hub"),
     "no config": (without("config.json"), {}, "has no config.json on the hub"),
@@ -175,11 +167,11 @@ def test_a_hub_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, hub: L
         free.bind(("127.0.0.1", 0))
         address = f"http://user:secret@127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.setenv("HF_ENDPOINT", address)
-    with pytest.raises(UserError, match=r"the model hub http://127\.0\.0\.1:.* cannot be reached") as refused:
+    with pytest.raises(UserError, match=r"http://127\.0\.0\.1:.* cannot be reached") as refused:
         pull_model(NAME, to=tmp_path / "one")
     assert "secret" not in str(refused.value)
     monkeypatch.setenv("HF_ENDPOINT", "huggingface")
-    with pytest.raises(UserError, match="HF_ENDPOINT is no web address"):
+    with pytest.raises(UserError, match="HF_ENDPOINT is not a web address"):
         pull_model(NAME, to=tmp_path / "one")
     assert list(tmp_path.glob("*one*")) == []
 
@@ -195,7 +187,7 @@ def test_the_token_is_the_environment_s_and_is_never_shown(
     pull_model(NAME, to=tmp_path / "one")
     assert hub.tokens == {"hf_badbadbad", "hf_goodgood"}
     monkeypatch.setenv("HF_TOKEN", "hf_\u00e9\nx")
-    with pytest.raises(UserError, match="HF_TOKEN holds characters") as odd:
+    with pytest.raises(UserError, match="HF_TOKEN contains characters") as odd:
         pull_model(NAME, to=tmp_path / "two")
     shown = f"{refused.value} {odd.value} {capfd.readouterr()} {tree(tmp_path / 'one')[SOURCE]!r}"
     assert "hf_" not in shown.replace("hf_hub", "")
@@ -206,24 +198,15 @@ def test_without_a_token_none_is_sent(hub: LocalHub, tmp_path: Path) -> None:
     assert hub.tokens == set()
 
 
-def test_a_disk_without_room_is_told_before_anything_is_fetched(hub: LocalHub, tmp_path: Path) -> None:
-    hub.listed_size = 2**60
-    with pytest.raises(RunFailed, match=r"the disk of .* has .* MiB left"):
-        pull_model(NAME, to=tmp_path / "one")
-    assert hub.fetched() == []
-
-
-@pytest.mark.parametrize(
-    ("number", "message"), [(errno.ENOSPC, "the disk is full"), (errno.EROFS, "cannot be written")]
-)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_disk_that_fills_up_under_way_is_told(
-    monkeypatch: pytest.MonkeyPatch, hub: LocalHub, tmp_path: Path, number: int, message: str
+    monkeypatch: pytest.MonkeyPatch, hub: LocalHub, tmp_path: Path, number: int
 ) -> None:
     def full(*arguments: object, **named: object) -> None:
         raise OSError(number, "as the system says")
 
     monkeypatch.setattr("huggingface_hub.file_download.http_get", full)
-    with pytest.raises(RunFailed, match=message):
+    with pytest.raises(RunFailed, match="cannot be written"):
         pull_model(NAME, to=tmp_path / "one")
     monkeypatch.undo()
 

@@ -18,12 +18,12 @@ from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.optimizers import OptimizerName
-from cryptosentinel.llm.architecture import random_model
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import train_tokenizer
 from tests.backend.models.test_architectures import CONFIGS, VOCABULARY, batch, lively, plain_logps
+from tests.random_models import random_model
 from tests.standard_settings import lora_settings, trainer_settings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")

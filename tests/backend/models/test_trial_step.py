@@ -14,9 +14,9 @@ from backend.models.checks import check_base
 from backend.models.trial_step import precision_that_fits
 from backend.policies import lora
 from backend.policies.role_policies import RolePolicies
-from cryptosentinel.llm.architecture import random_model
 from cryptosentinel.llm.nano import save_model, train_tokenizer
 from tests.backend.policies.test_dropout import FAMILIES, NONE
+from tests.random_models import random_model
 
 SIZES: dict[str, Any] = {"vocab_size": 280, "hidden_size": 32, "num_hidden_layers": 2, **NONE}
 MORE: dict[str, Callable[[], PreTrainedConfig]] = {

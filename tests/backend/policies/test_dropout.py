@@ -10,26 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
-    BioGptConfig,
-    BloomConfig,
-    CodeGenConfig,
     FalconConfig,
     GPT2Config,
-    GPTNeoConfig,
-    GPTNeoXConfig,
     LlamaConfig,
     MixtralConfig,
     OPTConfig,
-    PhiConfig,
     PreTrainedConfig,
     Qwen3Config,
-    StableLmConfig,
-    XGLMConfig,
 )
 
 from backend.policies.hardware import Hardware
 from backend.policies.role_policies import PolicyMode, RolePolicies
-from cryptosentinel.llm.architecture import random_model
+from tests.random_models import random_model
 from tests.standard_settings import lora_settings
 
 NONE: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -42,27 +34,8 @@ GPT: dict[str, Any] = {
 DROPS: dict[str, Any] = {"dropout": 0.5, "attention_dropout": 0.5, "activation_dropout": 0.5, "layerdrop": 0.5}
 FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
     "opt": lambda: OPTConfig(**SIZES, ffn_dim=48, word_embed_proj_dim=32, max_position_embeddings=64, **DROPS),
-    "biogpt": lambda: BioGptConfig(
-        **SIZES, intermediate_size=48, max_position_embeddings=64, hidden_dropout_prob=0.5,
-        attention_probs_dropout_prob=0.5, layerdrop=0.5, activation_dropout=0.5,
-    ),
-    "xglm": lambda: XGLMConfig(
-        vocab_size=64, d_model=32, num_layers=2, attention_heads=4, ffn_dim=48, max_position_embeddings=64, **DROPS,
-        bos_token_id=None, eos_token_id=None, pad_token_id=1,
-    ),
     "gpt2": lambda: GPT2Config(**GPT),
-    "gpt_neo": lambda: GPTNeoConfig(
-        vocab_size=64, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global"], 2]],
-        max_position_embeddings=64, resid_dropout=0.5, embed_dropout=0.5, attention_dropout=0.5, **NONE,
-    ),
-    "gpt_neox": lambda: GPTNeoXConfig(**SIZES, intermediate_size=48, hidden_dropout=0.5, attention_dropout=0.5),
-    "codegen": lambda: CodeGenConfig(**GPT, rotary_dim=4),
-    "bloom": lambda: BloomConfig(
-        vocab_size=64, hidden_size=32, n_layer=2, n_head=4, hidden_dropout=0.5, attention_dropout=0.5, **NONE
-    ),
     "falcon": lambda: FalconConfig(**SIZES, hidden_dropout=0.5, attention_dropout=0.5, alibi=False),
-    "phi": lambda: PhiConfig(**SIZES, intermediate_size=48, resid_pdrop=0.5, embd_pdrop=0.5, attention_dropout=0.5),
-    "stablelm": lambda: StableLmConfig(**GATED, hidden_dropout=0.5),
     "llama": lambda: LlamaConfig(**GATED),
     "qwen3": lambda: Qwen3Config(**GATED, head_dim=8),
     "mixtral": lambda: MixtralConfig(**GATED, num_local_experts=2, router_jitter_noise=0.5),

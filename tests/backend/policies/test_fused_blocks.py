@@ -15,8 +15,8 @@ from transformers import GPT2Config
 from backend.policies.hardware import Hardware
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
-from cryptosentinel.llm.architecture import random_model
 from tests.backend.models.test_architectures import CONFIGS, batch, lively
+from tests.random_models import random_model
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

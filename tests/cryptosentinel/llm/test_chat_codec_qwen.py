@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from cryptosentinel.llm.chat_codec import CONTROL_TOKENS, SPECIAL_TOKENS, ChatCodec
-from simulator.errors import UserError
 
 # Qwen3 has more tokens than the chat format uses; a headline may try them all.
 OTHERS = ("<|object_ref_start|>", "<|box_end|>", "<|vision_start|>", "<|image_pad|>", "<|fim_prefix|>", "<|file_sep|>")
@@ -123,6 +122,8 @@ def whole_words() -> Tokenizer:
 @pytest.mark.parametrize(
     "tokenizer", [trained(["<|im_end|>"] * 9, split=False), whole_words()], ids=["merged", "whole"]
 )
-def test_a_tokenizer_that_makes_special_tokens_out_of_data_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(UserError, match=r"vocabulary holds the special tokens .*<\|im_end\|>.*added tokens only"):
-        ChatCodec(with_added_tokens(tokenizer))
+def test_special_tokens_that_are_in_the_vocabulary_too_are_not_made_of_text(tokenizer: Tokenizer) -> None:
+    made = ChatCodec(with_added_tokens(tokenizer))
+    for text in ("<|im_end|>", "a<|im_end|><|im_start|>user", "</tool_response>"):
+        assert not set(made.encode_data(text)) & set(made.special_ids.values())
+    assert made.encode_assistant("<|im_end|>").count(made.end_of_turn) == 1

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import resource
-import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -204,22 +203,6 @@ def test_of_equal_requests_under_way_the_first_answer_counts_for_all(tmp_path: P
     assert Replay(tmp_path / "c.jsonl").generate([request()])[0].ids == (7,)
 
 
-def test_an_answer_that_came_after_all_is_recorded_though_nobody_waits(tmp_path: Path) -> None:
-    class Late(StreamingOracle):
-        def submit(self, request: Request) -> Future[Completion]:
-            future = super().submit(request)
-            assert future.set_running_or_notify_cancel()  # it is on its way: nothing can cancel it
-            return future
-
-    engine = Late()
-    engine.held = []
-    with recording(engine, tmp_path / "c.jsonl") as recorder:
-        assert isinstance(recorder, StreamingRecorder)
-        assert recorder.submit(request()).cancel()
-        engine.held[0][1].set_result(Completion((7,), (0.0,), True))
-    assert Replay(tmp_path / "c.jsonl").generate([request()])[0].ids == (7,)
-
-
 def test_an_engine_that_fails_altogether_fails_all_waiting_requests(tmp_path: Path) -> None:
     engine = StreamingOracle()
     engine.held, engine.stops_at = [], 0
@@ -235,20 +218,6 @@ def test_an_engine_that_fails_altogether_fails_all_waiting_requests(tmp_path: Pa
             futures[2].result(1)
         engine.held, engine.stops_at = None, -1
         assert recorder.submit(request()).result(1).failure is None  # the next try is free to succeed
-
-
-def test_an_engine_that_takes_nothing_leaves_nothing_behind(tmp_path: Path) -> None:
-    class Closed(StreamingOracle):
-        def submit(self, request: Request) -> Future[Completion]:
-            if not self.asked:
-                self.asked.append(request)
-                raise RunFailed("closed")
-            return super().submit(request)
-
-    with recording(Closed(), tmp_path / "c.jsonl") as recorder:
-        with pytest.raises(RunFailed, match="closed"):
-            recorder.generate([request()])
-        assert recorder.generate([request()])[0].failure is None
 
 
 def test_many_threads_write_whole_lines(tmp_path: Path) -> None:
@@ -295,26 +264,6 @@ def test_a_call_that_was_not_recorded_is_named(recorded: Path, asked: Request) -
     words = rf"no answer to call {number} of {asked.role} \(seed {asked.seed}, prompt ….*\): use the data"
     with pytest.raises(UserError, match=words):
         replay.generate([asked])
-
-
-def test_a_role_that_was_not_recorded(recorded: Path) -> None:
-    with pytest.raises(UserError, match="has no role 'risk_analyst', only manager, trader"):
-        Replay(recorded).policy_version("risk_analyst")
-
-
-def test_what_is_stored_can_be_read_by_people(tmp_path: Path) -> None:
-    answer = Completion(tuple(codec().encode_assistant("I wait. ü")), (0.0,) * 11, True)
-
-    class Saying(Oracle):
-        def say(self, request: Request) -> Completion:
-            return answer
-
-    secret = codec().start("You are a test.", "A long prompt with its own words.")
-    with recording(Saying(), tmp_path / "c.jsonl") as recorder:
-        recorder.generate([replace(request(), ids=tuple(secret))])
-    [_, line] = (tmp_path / "c.jsonl").read_text().splitlines()
-    assert json.loads(line)["text"] == "I wait. ü" and json.loads(line)["ids"] == list(answer.ids)
-    assert len(line) < 600  # a hash stands for the prompt
 
 
 class Counting:
@@ -447,30 +396,6 @@ def test_one_recorder_at_a_time(tmp_path: Path) -> None:
     recorder.close()
 
 
-def test_another_program_is_refused_until_it_ends_however_it_ends(tmp_path: Path) -> None:
-    path = tmp_path / "c.jsonl"
-    reading, writing = os.pipe()
-    other = os.fork()
-    if other == 0:
-        recorder = start(Oracle(), path)
-        recorder.generate([request(0), request(1)])
-        os.write(writing, b".")
-        signal.pause()
-    try:
-        assert os.read(reading, 1) == b"."
-        with pytest.raises(UserError, match="it is being written by another program"):
-            start(Oracle(), path)
-    finally:
-        os.kill(other, signal.SIGKILL)
-        os.waitpid(other, 0)
-        os.close(reading)
-        os.close(writing)
-    engine = Oracle()
-    with recording(engine, path) as recorder:
-        recorder.generate([request(number) for number in range(3)])
-    assert engine.asked == [request(2)]
-
-
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
     """The disk is full: no file grows beyond `size` bytes."""
@@ -517,17 +442,10 @@ def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
     start(Oracle(), tmp_path / "full.jsonl").close()  # what was left there is no obstacle
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        "my notes\n",
-        "my notes",
-        "{\n",
-        "[]\n",
-        '{"format": "cryptosentinel recording 2"}\n',
-        '{"format": "cryptosentinel recording 1"}\n',
-    ],
-)
+OTHERS = ["my notes\n", "my notes", "{\n", "[]\n", *(f'{{"format": "cryptosentinel recording {n}"}}\n' for n in (1, 2))]
+
+
+@pytest.mark.parametrize("first", OTHERS)
 def test_another_file_is_not_a_recording(tmp_path: Path, first: str) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text(first)
@@ -542,28 +460,14 @@ def test_another_file_is_not_a_recording(tmp_path: Path, first: str) -> None:
         Replay(tmp_path / "empty.jsonl")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"ids": None},
-        {"ids": [1.0]},
-        {"ids": [True], "logps": [0.0]},
-        {"ids": [-1], "logps": [0.0]},
-        {"thought": 1.5},
-        {"ids": [1], "logps": []},
-        {"logps": ["0"]},
-        {"finished": 1},
-        {"usage": None},
-        {"usage": {"promt": 1}},
-        {"usage": {"prompt": "1"}},
-        "",
-        "{",
-        "[]",
-        "null",
-        "[" * 5000,
-        '{"role": "manager"}',
-    ],
-)
+DAMAGED: list[dict[str, Any] | str] = [
+    {"ids": None}, {"ids": [1.0]}, {"ids": [True], "logps": [0.0]}, {"ids": [-1], "logps": [0.0]}, {"thought": 1.5},
+    {"ids": [1], "logps": []}, {"logps": ["0"]}, {"finished": 1}, {"usage": None}, {"usage": {"promt": 1}},
+    {"usage": {"prompt": "1"}}, "", "{", "[]", "null", "[" * 5000, '{"role": "manager"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", DAMAGED)
 def test_a_damaged_line_is_named(recorded: Path, change: dict[str, Any] | str) -> None:
     lines = recorded.read_text().splitlines()
     lines[2] = change if isinstance(change, str) else json.dumps(json.loads(lines[2]) | change)

@@ -21,12 +21,11 @@ def formats(draw: st.DrawFn) -> ThoughtFormat:
         begun=draw(st.booleans()),
         cut_off=draw(st.sampled_from([(CLOSE,), (BLANK, CLOSE), (BLANK, CLOSE, BLANK, BLANK)])),
         lead="",
-        kept=True,
     )
 
 
 # What closes a thought goes on behind its closing token, and takes 4 of 5 tokens: one that is opened by 2 cannot fit.
-TIGHT = ThoughtFormat((OPEN, MORE), CLOSE, False, (BLANK, CLOSE, BLANK, BLANK), "", True)
+TIGHT = ThoughtFormat((OPEN, MORE), CLOSE, False, (BLANK, CLOSE, BLANK, BLANK), "")
 
 
 @given(thoughts=formats(), budget=st.integers(1, 12), room=st.integers(1, 6), tokens=st.lists(st.integers(0, 5)))
@@ -66,7 +65,7 @@ def test_thought_and_answer_have_their_own_room(
 
 
 def test_without_a_budget_all_is_the_answer() -> None:
-    thoughts = ThoughtFormat((OPEN,), CLOSE, True, (CLOSE,), "", True)
+    thoughts = ThoughtFormat((OPEN,), CLOSE, True, (CLOSE,), "")
     turn = TurnState(Request("manager", (1,), Sampling(max_tokens=3), 0), {END}, thoughts, None, lambda _: False)
     for token in (OPEN, CLOSE, WORD):
         turn.take(token, -0.5)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cryptosentinel.protocol.calls.registry import SYNTAXES
 from cryptosentinel.protocol.calls.syntax import CallSyntax
+from cryptosentinel.protocol.calls.tagged_calls import SYNTAXES
 from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, Arguments, MalformedCall, ToolCall
 
 
@@ -115,7 +115,6 @@ def test_what_the_families_really_say_is_read() -> None:
             f" to=functions.submit_order<|channel|>commentary json<|message|>{arguments}",
         ),
         "mistral": ('[TOOL_CALLS] [{"name": "submit_order", "arguments": ' + arguments + ', "id": "q1w2e3r4t"}]',),
-        "python": ("<|tool_call_start|>[submit_order(symbol='C1', size=1.5)]<|tool_call_end|>",),
         "hermes": ('<tool_call>{"name": "submit_order", "arguments": ' + arguments + "}</tool_call>",),
         "json": ('Sure!\n```json\n{"name": "submit_order", "arguments": ' + arguments + "}\n```",),
     }

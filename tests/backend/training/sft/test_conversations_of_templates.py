@@ -25,6 +25,6 @@ def test_what_the_team_said_comes_back_to_the_token(name: str) -> None:
     assert {one.role for one in said} == set(ROLES)
     for one in said:
         assert one.valid, one.reason
-        [(ids, mask)] = encode(codec, messages_of(codec, one), [dict(tool) for tool in one.tools])
+        ids, mask = encode(codec, messages_of(codec, one), [dict(tool) for tool in one.tools])
         assert ids.tolist() == list(one.ids)
         assert mask.tolist() == list(one.mask)

@@ -49,7 +49,7 @@ class Thinking(EndpointEngine):
                 await asyncio.sleep(0)
             return len(asyncio.all_tasks()) - 1
 
-        return 0 if self._loop is None else asyncio.run_coroutine_threadsafe(others(), self._loop).result(10)
+        return self._loop.start(others()).result(10)
 
 
 def asking(seed: int) -> AgentTask[None]:

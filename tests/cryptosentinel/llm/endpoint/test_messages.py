@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cryptosentinel.llm.endpoint.messages import Answer, Garbled, model_names, read_answer, to_messages
 from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, MalformedCall, parse, read_call, render_call
 from tests.malformed_answers import MALFORMED
-from tests.mock_endpoint import call, chat, turns_of
+from tests.mock_endpoint import call, chat
 from tests.team_scenes import codec
 
 GET = render_call("get_risk", {})
@@ -145,35 +145,18 @@ def test_tokens_are_counted_as_the_endpoint_says(usage: Any, counted: tuple[int 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"", "not JSON"),
         (b"\x00\xff", "not JSON"),
-        (b'{"choices": [', "not JSON"),
         (b"\n <!DOCTYPE html><html><body>Bad gateway</body></html>", "a web page"),
-        (b"<html>", "a web page"),
         (b"[]", "not an object"),
-        (b"null", "not an object"),
-        (b'"text"', "not an object"),
-        (b"{}", "without a choice"),
-        (b'{"choices": []}', "without a choice"),
-        (b'{"choices": {}}', "without a choice"),
-        (b'{"choices": [null]}', "without a choice"),
-        (b'{"choices": [{"message": null}]}', "without a choice"),
         (b'{"choices": [{"message": "hello"}]}', "without a choice"),
-        (b'{"choices": [{"text": "hello"}]}', "without a choice"),
         (b'{"error": {"message": "no credit"}}', "an error: no credit"),
         (b'{"error": "overloaded", "choices": []}', "an error: overloaded"),
-        (b'{"error": {"code": 5}}', "without a choice"),
-        (b"[" * 100_000, "too deep"),
         (b'{"choices": [{"message": {"content": ' + b"[" * 2000 + b"]" * 2000 + b"}}]}", "too deep"),
     ],
 )
 def test_what_is_no_chat_completion(body: bytes, words: str) -> None:
     with pytest.raises(Garbled, match=words):
         read_answer(body)
-
-
-def test_brackets_in_a_string_have_no_depth() -> None:
-    assert read_answer(chat({"content": "[" * 100 + '"' + "{" * 100}).body).text.startswith("[[[")
 
 
 @pytest.mark.parametrize("length", [MAX_ANSWER_CHARS, MAX_ANSWER_CHARS + 1, 1_000_000])
@@ -229,9 +212,3 @@ def test_no_answer_raises_anything_else(body: bytes) -> None:
 )
 def test_the_list_of_models(body: bytes, names: list[str] | None) -> None:
     assert model_names(body) == names
-
-
-def test_the_mock_reads_what_is_sent() -> None:
-    """Tests of the engine lean on it: messages and back are the turns that they were."""
-    turns = conversation((GET, '{"var": 3}'), (render_call("submit_verdict", {"verdict": "veto", "loss": 4.5}), "{}"))
-    assert turns_of(to_messages(turns)) == turns

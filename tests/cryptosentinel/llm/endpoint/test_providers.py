@@ -109,21 +109,3 @@ def test_the_key_is_nowhere_and_goes_nowhere_else(server: str, engines: Any, cap
         with pytest.raises(UserError, match=r"redirects to .*, where no key is sent"):
             decide(engine, Ledger())
         assert elsewhere.heard == []
-
-
-RUBBISH = {
-    "a stream": Reply(b'data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: [DONE]\n\n'),
-    "a web page": Reply(b"<html><body>Bad gateway</body></html>", headers={"Content-Type": "text/html"}),
-    "not JSON": Reply(b"\x00\xff\x13", headers={"Content-Type": "application/octet-stream"}),
-    "an error": Reply(b'{"error": {"message": "Provider returned error", "code": 502}}'),
-    "too deep": Reply(b"[" * 10_000),
-}
-
-
-@pytest.mark.parametrize("said", RUBBISH)
-def test_rubbish_fails_a_request_with_what_it_was(said: str, engines: Any) -> None:
-    with serve(lambda body: RUBBISH[said]) as endpoint:
-        decision = decide(engines(endpoint), Ledger())
-        assert not decision.manager.valid and not decision.orders
-        assert decision.manager.reason is not None and "engine_failed" in decision.manager.reason
-        assert said.removeprefix("a ").removeprefix("an ") in decision.manager.reason

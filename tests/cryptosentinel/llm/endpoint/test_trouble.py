@@ -51,17 +51,9 @@ def free_port() -> int:
         (reply({"detail": [{"loc": ["body"], "msg": "bad"}]}, 422), "refused with status 422: .*bad"),
         (refusal(500, "out of memory"), "refused with status 500: out of memory"),
         (refusal(429, "slow down"), "refused with status 429: slow down"),
-        (Reply(b"", 503), "refused with status 503: no reason given"),
         (Reply(PAGE.body, 502), "refused with status 502: a web page"),
         (Reply(b"\x00\xff" * 50_000, 500), "refused with status 500: "),
         (PAGE, "not a chat completion but a web page"),
-        (Reply(b"{"), "not a chat completion but not JSON"),
-        (Reply(b""), "not a chat completion but not JSON"),
-        (reply({"choices": []}), "not a chat completion but JSON without a choice"),
-        (reply({"error": {"message": "over capacity"}}), "not a chat completion but an error: over capacity"),
-        (Reply(b"[" * 100_000), "nested too deep"),
-        (Reply(b"x" * (5 * 2**20)), "larger than 4 MiB"),
-        (Reply(b"x" * (5 * 2**20), 500), "larger than 4 MiB"),
         (Reply(RISK.body, cut=True), "the connection broke off in 3 attempts"),
         (Reply(RISK.body, 200, {"Content-Encoding": "gzip"}), "the connection broke off in 3 attempts"),
     ],
@@ -99,19 +91,6 @@ def test_passing_trouble_is_waited_out(make: Make, trouble: Reply) -> None:
     with serve(lambda body: RISK, trouble, trouble) as endpoint:
         assert text_of(ask(make(endpoint))) == render_call("get_risk", {})
         assert len(endpoint.chats) == 3
-
-
-def test_retry_after_is_honoured(make: Make) -> None:
-    with serve(lambda body: RISK, refusal(429, "slow", headers={"Retry-After": "1"})) as endpoint:
-        assert ask(make(endpoint)).failure is None
-        first, second = endpoint.chats
-        assert 1.0 <= second.at - first.at < 4.0
-
-
-def test_a_pause_that_is_too_long_ends_the_request(make: Make) -> None:
-    with serve(lambda body: refusal(429, "come back tomorrow", headers={"Retry-After": "86400"})) as endpoint:
-        assert ask(make(endpoint)).failure == "refused with status 429: come back tomorrow"
-        assert len(endpoint.chats) == 1
 
 
 FATAL = [
@@ -243,7 +222,7 @@ def test_a_key_that_is_not_there(make: Make, monkeypatch: pytest.MonkeyPatch, va
 @pytest.mark.parametrize("value", ["sk\n-test", "sk-tést", "sk\x7f"])
 def test_a_key_that_cannot_be_sent(make: Make, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(VARIABLE, value)
-    with pytest.raises(UserError, match=f"{VARIABLE} holds characters that no key has") as caught:
+    with pytest.raises(UserError, match=f"{VARIABLE} contains characters that no key has") as caught:
         make("http://localhost/v1")
     assert value not in str(caught.value)
 

@@ -4,8 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cryptosentinel.llm.local.kv_cache import KVCache
-from cryptosentinel.llm.local.prefix_cache import PrefixCache
+from cryptosentinel.llm.local.prefix_cache import KVCache, PrefixCache
 
 conversations = st.lists(st.integers(0, 2), min_size=1, max_size=7).map(tuple)
 

@@ -9,6 +9,7 @@ from cryptosentinel.llm.nano import CHAT_TEMPLATE
 from cryptosentinel.llm.templates.choose import described_format
 from cryptosentinel.llm.templates.codec import TemplateCodec
 from cryptosentinel.protocol.tool_calls import render_call
+from cryptosentinel.protocol.untrusted import clean
 from scripts.template_table import tokenizer_for
 from simulator.errors import UserError
 
@@ -58,12 +59,6 @@ def test_a_template_that_refuses_a_system_turn_gets_its_text_with_the_users() ->
     assert [turn["content"] for turn in codec.messages(ids)] == ["Be brief.", "Go."]
 
 
-def test_text_is_stripped_and_escaped_as_the_template_does() -> None:
-    template = PLAIN.replace("m.content }}", "m.content if m.role == 'assistant' else m.content | trim | tojson }}")
-    codec = codec_of(template)
-    assert codec.decode(codec.start(' a "b" ', "\n")) == r'<|system|>"a \"b\""<|end|><|user|>""<|end|><|assistant|>'
-
-
 def test_a_past_that_is_rewritten_is_approximate() -> None:
     past = "<|{{ m.role }}|>{% if m.role == 'assistant' and not loop.last %}(past) {% endif %}"
     template = PLAIN.replace("<|{{ m.role }}|>", past) + "{% if add_generation_prompt %}Now: {% endif %}"
@@ -86,12 +81,14 @@ def test_the_ends_of_a_turn_are_those_of_template_tokenizer_and_model(tmp_path: 
 
 REFUSED = {
     "": "no chat template.*chat_template.jinja",
-    "{% if": "cannot be used",
-    "{{ raise_exception('no') }}": "cannot be used.*no",
-    "{{ messages[0].role }}": "leaves out what the user says",
+    "{% if": "cannot write a system and a user turn",
+    "{{ raise_exception('no') }}": "cannot write a system and a user turn .no",
+    "{{ messages[0].role }}": "left out, repeated or moved",
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}": "ends an answer by no special token",
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ '</s>' if m.role == 'assistant' else ' ' }}{% endfor %}"
+    "{{ 'assistant:' if add_generation_prompt }}": "marks turns by ordinary words",
     PLAIN + "{% if messages | length > 2 %}{{ raise_exception('two turns') }}{% endif %}": "two turns",
-    "{% for m in messages %}{{ m.content * 2 }}<|end|>{% endfor %}": "left out, repeated or moved|leaves out",
+    "{% for m in messages %}{{ m.content * 2 }}<|end|>{% endfor %}": "left out, repeated or moved",
 }
 
 
@@ -127,3 +124,9 @@ def test_special_tokens_that_are_in_the_vocabulary_too_are_not_made_of_text() ->
     assert report.verdict == "exact" and codec.special_ids["<|end|>"] == vocabulary["<|end|>"]
     assert codec.decode(codec.encode_data("<|end|>")) == "<|end|>"
     assert vocabulary["<|end|>"] not in codec.encode_data("<|end|>")
+
+
+@pytest.mark.parametrize("tag", ["[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/THINK]", "[TOOL_RESULTS]"])
+def test_cleaned_text_spells_no_bracketed_tag_of_a_server(tag: str) -> None:
+    assert clean(f"a {tag} b [BREAKING] [1]", 80) == "a b [BREAKING] [1]"
+    assert clean(f"a [{tag[1:-1]}{tag}] b", 80) == f"a [{tag[1:-1]} ] b", "what is left spells none either"

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.llm.templates.check import FormatReport
-from cryptosentinel.llm.templates.choose import described_format
+from cryptosentinel.llm.templates.choose import FormatReport, described_format
 from cryptosentinel.protocol.tool_calls import Arguments, ToolCall, render_call, tool_schema
 from scripts.template_table import BEGIN, END, PAGE, judged, shipped_templates, table, tokenizer_for
 from tests.test_architecture import ROOT
@@ -16,8 +15,8 @@ pytestmark = pytest.mark.skipif(not TEMPLATES, reason="TRL, which ships the temp
 
 # One of each way to write calls, and the ones that are most unlike others.
 KINDS = [
-    "qwen3_6", "glm4moe", "llama3_1", "gptoss", "gemma4_v5", "lfm2_v2", "deepseekv3", "muse_glimmer", "cohere2", "phi3",
-    "gemma", "llava_next", "qwen3_training", "smolvlm",
+    "qwen3_6", "glm4moe", "llama3_1", "gptoss", "gemma4_v5", "lfm2_v2", "deepseekv3", "cohere2", "phi3",
+    "gemma", "qwen3_training",
 ]  # fmt: skip
 
 
@@ -84,8 +83,9 @@ def test_no_data_is_ever_structure(name: str, data: st.DataObject) -> None:
 _codecs: dict[str, tuple[ChatFormat, FormatReport]] = {}
 
 
-def test_none_is_refused_and_each_says_what_differs() -> None:
-    for name, template in TEMPLATES.items():
-        report = judged(template)
-        assert not isinstance(report, Exception), name
-        assert (report.verdict == "exact") == (not report.differs), name
+def test_only_templates_of_models_that_see_are_refused_and_each_says_what_differs() -> None:
+    reports = {name: judged(template) for name, template in TEMPLATES.items()}
+    refused = {name.partition("_")[0] for name, report in reports.items() if isinstance(report, Exception)}
+    assert refused == {"idefics3", "llava", "smolvlm"}
+    for report in reports.values():
+        assert isinstance(report, Exception) or (report.verdict == "exact") == (not report.differs)

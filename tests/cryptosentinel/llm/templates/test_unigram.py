@@ -11,12 +11,12 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from cryptosentinel.llm.architecture import random_model
 from cryptosentinel.llm.engine import Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import load_model, save_model
 from cryptosentinel.llm.templates.choose import described_format
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, ToolCall, render_call, tool_schema
+from tests.random_models import random_model
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|user|>", "<|assistant|>"]
 BYTES = [f"<0x{value:02X}>" for value in range(256)]

@@ -12,11 +12,12 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, models
 
-_KEPT_TEXTS = 1024  # so many texts are not encoded again
+_KEPT_TEXTS = 1024  # as many texts are not encoded again
 _FIRST_SIGN, _SIGNS = 0x100000, 0xFFFD  # private signs of Unicode, which stand for special tokens in text
 
 
@@ -77,7 +78,9 @@ class PieceEncoder:
             place = found.end()
         return [piece for piece in [*pieces, text[place:]] if piece != ""]
 
-    def encode(self, pieces: Sequence[Piece], values: Mapping[str, str], after: str | None = None) -> list[int]:
+    def encode(
+        self, pieces: Sequence[Piece], values: Mapping[str, str] = MappingProxyType({}), after: str | None = None
+    ) -> list[int]:
         """Token ids of `pieces` with `values` in the slots. `after` is the special token that stands before them, None
         where nothing does. Texts side by side are encoded as one, since merges may cross their border."""
         ids: list[int] = []
@@ -170,6 +173,14 @@ def _without(tokenizer: Tokenizer, special: Mapping[str, int], spaces: Sequence[
     if model.get("unk_token") in hidden:
         model["unk_token"] = hidden[model["unk_token"]]
     plain = Tokenizer.from_str(json.dumps(definition))
+    if model["type"] == "BPE" and not model["merges"]:
+        plain.model = bytes_model(model["vocab"])
     plain.add_special_tokens([AddedToken(marker, normalized=False, special=True)])
     plain.add_tokens(list(spaces))
     return plain
+
+
+def bytes_model(vocabulary: dict[str, int]) -> models.BPE:
+    """A model that merges nothing. A cache of what was merged would spare nothing; but each new text would stay there,
+    some kilobytes of it up to ten thousand times: a session of a month grew by that."""
+    return models.BPE(vocab=vocabulary, merges=[], cache_capacity=0)
