@@ -2,18 +2,20 @@
 
     import cryptosentinel as cs
     result = cs.backtest(teams=["scripted", "ema_cross"], data="sample", start="2021-06-01")
-    result.metrics
+    result.frame()
 
 Every function raises `UserError` for what cannot be met, with what is wrong and what to do; then nothing is recorded.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
-from backend.builders.sources import bars_at, kept_bars
-from backend.config.base import split_names
+from backend.builders.sources import kept_bars
+from backend.config.base import suggestion
 from backend.config.schema import Config
 from backend.errors import names_missing_extras
 from backend.evaluation.paired_runs import compared_result, results_within
@@ -25,80 +27,67 @@ from backend.runs.requests import (
     STORE,
     BacktestRequest,
     EvaluateRequest,
+    MarketRequest,
     Observer,
     RunRequest,
     SftRequest,
     TrainRequest,
+    options_of,
 )
 from backend.store.run_record import store_at
 from backend.store.store import Store
+from simulator.errors import UserError
 from simulator.market.market import Market
 
 NameList = str | Sequence[str]  # one name, several with commas, or a list of them
+_Request = TypeVar("_Request", bound=RunRequest)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 OnProgress = Callable[[str, int, int], None]  # what is done, how many parts of it, of how many
 
 
+def with_options_of(kind: type[RunRequest]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """A function whose help shows the options of the request `kind` in place of `**options`."""
+
+    def shown(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for name, default, _ in options_of(kind)
+            if name not in signature.parameters
+        ]
+        vars(function)["__signature__"] = signature.replace(parameters=[*own, *more])
+        return function
+
+    return shown
+
+
 @names_missing_extras
+@with_options_of(BacktestRequest)
 def backtest(
     teams: NameList = "scripted",
     *,
-    data: str | Path | Market | None = None,
-    symbols: NameList = (),
-    timeframe: str = "",
-    resample: str = "",
-    funding: str | Path | None = None,
-    news: str | Path | None = None,
-    start: str = "",
-    end: str = "",
-    decide_every: int = 0,
-    finer: str = "",
-    rules: str = "",
-    baselines: NameList | None = None,
-    seed: int = 1,
-    unmasked: bool = False,
-    record: str | Path | None = None,
-    check_lookahead: bool = True,
-    in_sample: bool = False,
-    config: Config | str = "",
-    overrides: Sequence[str] = (),
+    data: str | Path | Market = "",
     store: Store | str | Path = STORE,
     runs: str | Path = RUNS,
     on_progress: OnProgress | None = None,
+    **options: Any,
 ) -> BacktestOutcome:
-    """Backtest teams and strategies beside the baselines. The arguments are the options of the command `backtest`.
+    """Backtest teams and strategies beside the baselines. `options` are those of the command `backtest`, such as
+    `symbols` and `start`: the fields of `BacktestRequest`.
 
     `data` may be a market, such as `Market.from_frame` makes of pandas tables; its bars are kept in a folder below
     `runs`, so that the run can be repeated. An empty `baselines` is none; left out, the configuration decides.
     `lookahead` of the outcome has the verdict on each strategy of your own; look at it before the numbers.
     """
-    request = BacktestRequest(
-        teams=_names(teams),
-        data=kept_bars(data, Path(runs)) if isinstance(data, Market) else _folder(data, runs),
-        symbols=_names(symbols),
-        timeframe=data.timeframe if isinstance(data, Market) else timeframe,
-        resample=resample,
-        funding=funding,
-        news=news,
-        start=start,
-        end=end,
-        decide_every=decide_every,
-        finer=finer,
-        rules=rules,
-        baselines=None if baselines is None else _names(baselines),
-        seed=seed,
-        unmasked=unmasked,
-        record=None if record is None else Path(record),
-        check_lookahead=check_lookahead,
-        in_sample=in_sample,
-        config=config,
-        overrides=tuple(overrides),
-    )
+    if not teams and not options.get("like"):
+        raise UserError("no team is named: give at least one, such as 'scripted'")
+    if isinstance(data, Market):
+        options["timeframe"] = data.timeframe
+        data = kept_bars(data, Path(runs))
+    request = _request(BacktestRequest, {"teams": teams, "data": data, **options}, runs)
     return backtest_teams(request, store, Path(runs), _Callback(on_progress))
-
-
-def _folder(data: str | Path | None, runs: str | Path) -> str | Path | None:
-    """The folder of `data`; files of other programs are imported into one below `runs`."""
-    return bars_at(data, Path(runs))[0] if data and Path(data).exists() else data
 
 
 def compare(
@@ -127,40 +116,25 @@ def compare(
 
 
 @names_missing_extras
+@with_options_of(TrainRequest)
 def train(
     config: Config | str = "",
     *,
-    data: str | Path | None = None,
-    symbols: NameList = (),
-    timeframe: str = "",
-    resample: str = "",
-    funding: str | Path | None = None,
-    news: str | Path | None = None,
-    overrides: Sequence[str] = (),
-    resume: str = "",
     from_paper: str = "",
     store: Store | str | Path = STORE,
     runs: str | Path = RUNS,
     on_progress: OnProgress | None = None,
+    **options: Any,
 ) -> TrainOutcome:
-    """Train a team with M-GRPO in this process. The arguments are the options of the command `train`.
+    """Train a team with M-GRPO in this process. `options` are those of the command `train`: the fields of
+    `TrainRequest`.
 
     An empty `config` is the preset `demo`, or `recorded_training` where `data` or `from_paper` is given.
 
     After an interruption, `resume` with the id of the run goes on. `from_paper` is the id of a paper session that
     ended: its bars, costs and states are the data.
     """
-    request = TrainRequest(
-        config=config,
-        data=_folder(data, RUNS),
-        symbols=_names(symbols),
-        timeframe=timeframe,
-        resample=resample,
-        funding=funding,
-        news=news,
-        overrides=tuple(overrides),
-        resume=resume,
-    )
+    request = _request(TrainRequest, {"config": config, **options})
     from backend.runs.train import train_team  # it imports torch
 
     if from_paper:
@@ -172,96 +146,68 @@ def train(
 
 
 @names_missing_extras
+@with_options_of(EvaluateRequest)
 def evaluate(
     folder: str | Path,
     *,
-    data: str | Path | None = None,
-    symbols: NameList = (),
-    timeframe: str = "",
-    resample: str = "",
-    funding: str | Path | None = None,
-    news: str | Path | None = None,
-    baselines: NameList | None = None,
-    gate: bool = False,
-    in_sample: bool = False,
-    config: Config | str = "",
-    overrides: Sequence[str] = (),
     store: Store | str | Path = STORE,
     runs: str | Path = RUNS,
     on_progress: OnProgress | None = None,
+    **options: Any,
 ) -> EvaluationOutcome:
-    """Measure the trained team in `folder` against its warm start on held-out windows, as the command `evaluate`; with
-    `gate`, judge it by the rules of the settings `gate` and record that."""
+    """Measure the trained team in `folder` against its initial team on held-out windows. `options` are those of the
+    command `evaluate`: the fields of `EvaluateRequest`; with `gate`, it is judged by the gate's rules, which is
+    recorded."""
     from backend.runs.evaluation import evaluate_team  # it imports torch
 
-    request = EvaluateRequest(
-        folder=folder,
-        data=_folder(data, RUNS),
-        symbols=_names(symbols),
-        timeframe=timeframe,
-        resample=resample,
-        funding=funding,
-        news=news,
-        baselines=None if baselines is None else _names(baselines),
-        gate=gate,
-        in_sample=in_sample,
-        config=config,
-        overrides=tuple(overrides),
-    )
+    request = _request(EvaluateRequest, {"folder": folder, **options})
     return evaluate_team(request, store, Path(runs), _Callback(on_progress))
 
 
 @names_missing_extras
+@with_options_of(SftRequest)
 def sft(
     sources: NameList = "scripted",
     *,
-    folder: str | Path = RUNS / "sft",
     store: Store | str | Path = STORE,
-    data: str | Path | None = None,
-    symbols: NameList = (),
-    timeframe: str = "",
-    resample: str = "",
-    funding: str | Path | None = None,
-    news: str | Path | None = None,
-    config: Config | str = "",
-    overrides: Sequence[str] = (),
     on_progress: OnProgress | None = None,
+    **options: Any,
 ) -> SftOutcome:
-    """Fine-tune each role on the best conversations of the teams in `sources`, as the command `sft`.
+    """Fine-tune each role on the best conversations of the teams in `sources`. `options` are those of the command
+    `sft`: the fields of `SftRequest`.
 
     `folder` becomes a team. The same call goes on after an interruption.
     """
     from backend.runs.train import fine_tune_roles  # it imports torch
 
-    request = SftRequest(
-        sources=_names(sources),
-        folder=Path(folder),
-        data=_folder(data, RUNS),
-        symbols=_names(symbols),
-        timeframe=timeframe,
-        resample=resample,
-        funding=funding,
-        news=news,
-        config=config,
-        overrides=tuple(overrides),
-    )
+    request = _request(SftRequest, {"sources": sources, **options})
     return fine_tune_roles(request, _Callback(on_progress), store)
 
 
 @names_missing_extras
+@with_options_of(RunRequest)
 def demo(
     config: Config | str = "demo",
     *,
-    overrides: Sequence[str] = (),
     store: Store | str | Path = STORE,
     runs: str | Path = RUNS,
     on_progress: OnProgress | None = None,
+    **options: Any,
 ) -> EvaluationOutcome:
     """Make a market, train a team in it, and measure what that changed, as the command `demo`. It takes minutes."""
     from backend.runs.demo import run_demo  # it imports torch
 
-    request = RunRequest(config=config, overrides=tuple(overrides))
-    return run_demo(request, store, Path(runs), _Callback(on_progress))
+    return run_demo(_request(RunRequest, {"config": config, **options}), store, Path(runs), _Callback(on_progress))
+
+
+def _request(kind: type[_Request], given: dict[str, Any], runs: str | Path = RUNS) -> _Request:
+    """The request of a call. Raises `UserError` for an option that it does not have."""
+    known = [name for name, _, _ in options_of(kind)]
+    for name in given:
+        if name not in known:
+            raise UserError(f"there is no option '{name}'{suggestion(name, known)}: choose of {', '.join(known)}")
+    request = kind.of(**given)
+    return request.imported(Path(runs))[0] if isinstance(request, MarketRequest) else request
 
 
 class _Callback(Observer):
@@ -273,7 +219,3 @@ class _Callback(Observer):
     def progress(self, what: str, done: int, total: int) -> None:
         if self._on_progress is not None:
             self._on_progress(what, done, total)
-
-
-def _names(given: NameList) -> tuple[str, ...]:
-    return split_names(given) if isinstance(given, str) else tuple(given)

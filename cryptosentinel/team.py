@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from cryptosentinel.agents.instructions import callable_tools, constrained_tools, instructions, listed_tools, opening
 from cryptosentinel.agents.joint import Consultation, Several, about_one, answers_of, asking_jointly, of_several
@@ -51,12 +51,6 @@ _R = TypeVar("_R", bound=Role)
 # Yields the requests that it waits for and is resumed with their completions.
 AgentTask = Generator[Sequence[Request], Sequence[Completion], _T]
 TOKENS_PER_COIN = 64  # more for an answer on each further coin of a portfolio
-
-
-class RoleEdit(Protocol):
-    """A role with some of its parts changed."""
-
-    def __call__(self, role: _R, /) -> _R: ...
 
 
 @dataclass(frozen=True)
@@ -126,7 +120,7 @@ class Team:
     decisions: the same inputs give the same decision.
 
     `advisory` are sub-agents whose answers are read and bind nobody: their verdicts cap no position, their plans time
-    no order. `edit` changes what a role says or sees, for questions of the kind "what if"; it may not change its key.
+    no order.
     """
 
     def __init__(
@@ -136,7 +130,6 @@ class Team:
         settings: TeamSettings,
         *,
         advisory: Collection[str] = (),
-        edit: RoleEdit | None = None,
     ) -> None:
         self.codec = codec
         self.version_of = version_of
@@ -149,9 +142,6 @@ class Team:
             tools=settings.tools,
             inherits=settings.inherit_tools,
         )
-        if edit is not None:
-            self.manager = edit(self.manager)
-            self.sub_agents = {tool: edit(role) for tool, role in self.sub_agents.items()}
         self.roles = roles_of(settings.roles)
 
     def decide(

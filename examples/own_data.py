@@ -32,7 +32,7 @@ def main() -> None:
     """Backtest two strategies on these bars and print what they made of it."""
     market = cs.Market.from_frame(load(), "BTCUSDT")
     result = cs.backtest("ema_cross,donchian_breakout", data=market, baselines="hold")
-    print(result.metrics[["total_return", "sharpe", "max_drawdown", "trades"]].round(3))
+    print(result.frame()[["total_return", "sharpe", "max_drawdown", "trades"]].round(3))
     print(result.report())
 
 

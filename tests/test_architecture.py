@@ -22,7 +22,6 @@ MOST_FILES, MOST_LEVELS = 20, 3  # Python files of a folder; folders below a lay
 STARTED = {
     "cryptosentinel/__main__.py",
     "backend/cli/__main__.py",
-    "backend/cli/settings.py",
     "ui/app.py",
     "ui/server.py",
 }

@@ -49,7 +49,7 @@ def test_the_sample_has_a_name_in_any_folder(tmp_path: Path, monkeypatch: pytest
         ("data", "list"),
         ("data", "check", "sample"),
         ("backtest", "--data", "sample", "--team", "ema_cross", "--start", "2021-06-01", "--end", "2021-06-20"),
-        ("check", "lookahead", "--strategy", "ema_cross", "--data", "sample"),
+        ("check", "lookahead", "--team", "ema_cross", "--data", "sample"),
     ],
     ids=" ".join,
 )

@@ -78,7 +78,7 @@ def test_an_engine_of_ones_own_trades(example: Callable[[str], ModuleType]) -> N
     settings = ["engine.kind=own", "engine.plugin=own_engine:engine", "team.roles=market_analyst"]
     market = cs.Market.from_frame(example("own_data").load(bars=300), "BTCUSDT")
     result = cs.backtest("model", data=market, baselines="hold", overrides=settings, store="mem://")
-    [name] = [name for name in result.metrics.index if "always_long" in name]
+    [name] = [name for name in result.frame().index if "always_long" in name]
     assert result.metrics["trades"][name] > 0
     with pytest.raises(cs.UserError, match=r"engine\.kind = own gives no log-probs"):
         cs.train("quick", overrides=settings, store="mem://")

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from backend.cli.console import console, narrow_table, print_account, print_notes
-from backend.cli.options import (
-    BaselinesOption,
-    MarketOptions,
-    RecordOptions,
-    WindowOptions,
-    baseline_names,
-    grouped,
-)
+from backend.cli.options import RecordOptions, grouped
 from backend.cli.parts.progress import bars
 from backend.runs.requests import BacktestRequest, RunStart
 from simulator.market.timeframes import format_time
@@ -30,85 +22,15 @@ if TYPE_CHECKING:  # the database takes its time
 
 
 @grouped
-def backtest(
-    market: MarketOptions,
-    window: WindowOptions,
-    recorded: RecordOptions,
-    team: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--team",
-            help="Who is tested: 'scripted', the folder of a training run, 'model' (one that was not trained, see "
-            "engine.model; model=NAME, to compare several), a strategy like ema_cross, or your own as module:Class. "
-            "Repeatable.",
-        ),
-    ] = None,
-    baselines: BaselinesOption = "",
-    finer: Annotated[
-        str, typer.Option("--finer", help="Finer bars that decide what came first inside a bar: 1m, 5m.")
-    ] = "",
-    rules: Annotated[
-        str,
-        typer.Option("--rules", help="JSON file of the venue's rules; default: rules.json in --data. 'none' for none."),
-    ] = "",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of sampling and of the random baseline.")] = 1,
-    like: Annotated[
-        str,
-        typer.Option(
-            "--like",
-            help="A stored backtest whose data, window, costs, settings and seed are used; without --team also its "
-            "teams.",
-        ),
-    ] = "",
-    variant: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--variant",
-            help="Play this variant of each team besides: without:ROLE, scripted:ROLE, no_veto, unmasked, "
-            "shuffled_news, shuffled_days, altered_future. Repeatable.",
-        ),
-    ] = None,
-    unmasked: Annotated[
-        bool, typer.Option("--unmasked", help="Play each team again with names and dates shown, and compare the two.")
-    ] = False,
-    in_sample: Annotated[
-        bool,
-        typer.Option(
-            "--in-sample", help="Play a window that a team was trained on, too, and mark the result for ever."
-        ),
-    ] = False,
-    check_lookahead: Annotated[
-        bool,
-        typer.Option(
-            "--check-lookahead/--no-check-lookahead",
-            help="End the backtest of your own strategy with the look-ahead verdict; a bad one has exit code 1.",
-        ),
-    ] = True,
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            "--record",
-            help="Record the team's calls in this file, NAME.jsonl. --team NAME.jsonl replays it. After an "
-            "interruption, the same command continues and repeats no call.",
-        ),
-    ] = None,
-) -> None:
-    """Backtest teams and strategies against the baselines over one window, store every decision, and write a report."""
-    request = BacktestRequest(
-        teams=tuple(team or (() if like else ("scripted",))),
-        variants=tuple(variant or ()),
-        like=like,
-        baselines=baseline_names(baselines),
-        finer=finer,
-        rules=rules,
-        seed=seed,
-        unmasked=unmasked,
-        record=record,
-        check_lookahead=check_lookahead,
-        in_sample=in_sample,
-        **market.given(),
-        **window.given(),
-    )
+def backtest(request: BacktestRequest, recorded: RecordOptions) -> None:
+    """Backtest teams and strategies against the baselines over one window, store every decision, and write a report.
+
+    \b
+    cryptosentinel backtest --team ema_cross                        a strategy on the sample
+    cryptosentinel backtest --team runs/demo --data bars.csv        a trained team on your own bars
+    cryptosentinel backtest --team buy:Mine --start 2021-01-01      your own strategy, in buy.py
+    cryptosentinel backtest --like RUN --variant no_veto,unmasked   a stored backtest, changed
+    """
     request.check()
     from backend.reporting.result_stats import inference_cost_line
     from backend.runs.backtest import backtest_teams

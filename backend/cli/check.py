@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from backend.cli.console import console, print_notes
-from backend.cli.options import MarketOptions, WindowOptions, grouped
+from backend.cli.options import grouped
 from backend.cli.parts.progress import bars
 from backend.config.base import split_names
 from backend.runs.requests import CheckRequest
@@ -28,37 +28,26 @@ check_app = typer.Typer(
 )
 
 
-@dataclass(frozen=True)
-class SubjectOptions:
-    """What is checked, and where the report goes."""
-
-    strategy: Annotated[
-        str, typer.Option("--strategy", help="A strategy's name, or your own: my_module:MyStrategy, from this folder.")
-    ] = ""
-    team: Annotated[str, typer.Option("--team", help="'scripted' or the folder of a training run.")] = ""
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Seed of the altered markets, of tested times and of sampling.")
-    ] = 1
-    out: Annotated[Path | None, typer.Option("--out", help="File to write the whole report to, as JSON.")] = None
+OutOption = Annotated[Path | None, typer.Option("--out", help="File to write the whole report to, as JSON.")]
 
 
 @check_app.command("lookahead")
 @grouped
-def lookahead(market: MarketOptions, window: WindowOptions, subject: SubjectOptions) -> None:
+def lookahead(request: CheckRequest, out: OutOption = None) -> None:
     """Decide on markets that become another one after each decision: none may change. A strategy is tested over the
     whole history, a team over its window."""
-    _check_out(subject.out)
-    case = _case(subject, market, window)
+    _check_out(out)
+    case = _case(request)
     from backend.runs.check import case_verdict
 
     _announce(case)
     with bars() as shown:
         verdict = case_verdict(
-            case, subject.seed, lambda done, total: shown.progress("parts of the history", done, total)
+            case, request.seed, lambda done, total: shown.progress("parts of the history", done, total)
         )
     clean = verdict.status == "clean"
-    document = {"check": "lookahead", "clean": clean, "seed": subject.seed, "data_hash": case.market.content_hash}
-    _write(subject.out, {**document, **case.describe(), **verdict.to_dict(), "text": verdict.sentence()})
+    document = {"check": "lookahead", "clean": clean, "seed": request.seed, "data_hash": case.market.content_hash}
+    _write(out, {**document, **case.describe(), **verdict.to_dict(), "text": verdict.sentence()})
     console.print(f"{case.name}: {verdict.sentence()}", soft_wrap=True)
     if not clean:
         raise typer.Exit(1)
@@ -67,13 +56,12 @@ def lookahead(market: MarketOptions, window: WindowOptions, subject: SubjectOpti
 @check_app.command("recursion")
 @grouped
 def recursion(
-    market: MarketOptions,
-    window: WindowOptions,
-    subject: SubjectOptions,
+    request: CheckRequest,
     warm_up: Annotated[
         str, typer.Option("--warm-up", help="Lengths of history to try, in bars, with commas.")
     ] = "121,200,400,800",
     times: Annotated[int, typer.Option("--times", min=2, help="How many decisions to test.")] = 20,
+    out: OutOption = None,
 ) -> None:
     """Decide with histories that begin later: from how many bars on does more history change nothing?"""
     from backend.training.curriculum.queries import WARM_UP_BARS
@@ -81,8 +69,8 @@ def recursion(
     from simulator.checks.recursion import check_recursion
 
     lengths = _lengths(warm_up)
-    _check_out(subject.out)
-    case = _case(subject, market, window, greedy=True)
+    _check_out(out)
+    case = _case(replace(request, greedy=True))
     # A strategy that keeps state must be able to begin as early as the longest history.
     asked = case.window
     early = max(0, min(max(lengths), asked.start - WARM_UP_BARS)) // asked.decide_every * asked.decide_every
@@ -91,10 +79,10 @@ def recursion(
     with bars() as shown:
         report = check_recursion(
             case.drive, case.market, longer, warm_ups=lengths, times=times, first_time=asked.start,
-            seed=subject.seed, on_progress=lambda done, total: shown.progress("times", done, total), **case.account,
+            seed=request.seed, on_progress=lambda done, total: shown.progress("times", done, total), **case.account,
         )  # fmt: skip
-    document = {"check": "recursion", "clean": report.clean, "seed": subject.seed}
-    _write(subject.out, {**document, **case.describe(), **report.to_dict()})
+    document = {"check": "recursion", "clean": report.clean, "seed": request.seed}
+    _write(out, {**document, **case.describe(), **report.to_dict()})
     table = Table("warm-up", "compared", "changed", "first change", title=case.name, title_justify="left")
     for one in report.warm_ups:
         table.add_row(
@@ -114,15 +102,7 @@ def recursion(
     console.print(f"{case.name}: from {report.settled} bars of history on, more of it changes nothing")
 
 
-def _case(subject: SubjectOptions, market: MarketOptions, window: WindowOptions, *, greedy: bool = False) -> CheckCase:
-    request = CheckRequest(
-        strategy=subject.strategy,
-        team=subject.team,
-        seed=subject.seed,
-        greedy=greedy,
-        **market.given(),
-        **window.given(),
-    )
+def _case(request: CheckRequest) -> CheckCase:
     request.check()
     from backend.runs.check import check_case
 

@@ -19,106 +19,37 @@ from backend.cli.parts.signals import end_in_order, end_soon, exit_code
 from backend.errors import FOLDER_GONE, INTERRUPTED, message_and_code
 from simulator.errors import Interrupted, RunFailed, UserError
 
-_BEGIN, _TEAM, _OPERATE = "Begin here", "A team of your own", "Settings and stores"
-
 # In the order in which a newcomer needs them. Only the module of the command that is called is imported, and libraries
 # are imported inside the commands: torch takes seconds, and `--help` should not.
-COMMANDS = (
-    Command(
-        "demo",
-        "backend.cli.evaluate:demo",
-        "The whole loop in minutes: make a market, train a team in it, and measure the effect.",
-        _BEGIN,
+_LISTED = {
+    "Begin here": (
+        ("demo", "evaluate:demo", "Make a market, train a team in it, and measure the effect, in minutes."),
+        ("backtest", "backtest:backtest", "Backtest teams and strategies against baselines, with a report."),
+        ("runs", "runs:runs_app", "List the stored runs, show one (runs RUN), or a decision of it."),
+        ("ui", "serve:page", "Show the page of runs and backtests in a browser."),
+        ("jobs", "parts.jobs:jobs_app", "Work that continues without this terminal."),
+        ("data", "data:data_app", "Make, list, check and import market data."),
+        ("check", "check:check_app", "Check a strategy or a team: look-ahead, and the history it needs."),
     ),
-    Command(
-        "backtest",
-        "backend.cli.backtest:backtest",
-        "Backtest teams and strategies against the baselines over one window, store every decision, and write a "
-        "report.",
-        _BEGIN,
+    "A team of your own": (
+        ("models", "models:models_app", "List, check, try, pull and export models and adapters."),
+        ("train", "train:train", "Train a team with M-GRPO. Ctrl-C is safe: continue with --resume."),
+        ("sft", "train:sft", "Fine-tune each role on the best conversations of other teams."),
+        ("evaluate", "evaluate:evaluate", "Measure a trained team on held-out data."),
+        ("doctor", "evaluate:doctor", "Say what is wrong with a training run, and what to try."),
+        ("experiment", "experiments.commands:experiment_app", "Compare arms over seeds and windows, from one file."),
+        ("search", "experiments.search:search", "Search the parameters of a strategy, and test the best ones once."),
+        ("paper", "paper.commands:paper_app", "Paper trading: live or recorded data, no real money."),
     ),
-    Command(
-        "runs", "backend.cli.runs:runs_app", "List the stored runs, show one (runs RUN), or a decision of it.", _BEGIN
+    "Settings and stores": (
+        ("config", "train:show_config", "Show every setting of a configuration with its meaning."),
+        ("store", "store:store_app", "Check a store, back it up, compact it."),
     ),
-    Command(
-        "ui",
-        "backend.cli.serve:page",
-        "Show the page of runs and backtests in a browser. It reads the stores of the current folder.",
-        _BEGIN,
-    ),
-    Command(
-        "jobs",
-        "backend.cli.parts.jobs:jobs_app",
-        "Work that continues without this terminal: hand a command to the queue, list jobs, see one, cancel it.",
-        _BEGIN,
-    ),
-    Command("data", "backend.cli.data:data_app", "Make, list, check and import market data.", _BEGIN),
-    Command(
-        "check",
-        "backend.cli.check:check_app",
-        "Check a strategy or a team: look-ahead, and the history it needs. Exit code 1 where something is found.",
-        _BEGIN,
-    ),
-    Command(
-        "models",
-        "backend.cli.models:models_app",
-        "Base models and adapters: list them, check one, try one, pull one from the model hub, export a team's.",
-        _TEAM,
-    ),
-    Command(
-        "train",
-        "backend.cli.train:train",
-        "Train a team with M-GRPO. Ctrl-C is safe: go on with --resume.",
-        _TEAM,
-    ),
-    Command(
-        "sft",
-        "backend.cli.train:sft",
-        "Fine-tune each role: collect conversations, learn the best of them, score that on held-out states.",
-        _TEAM,
-    ),
-    Command(
-        "evaluate",
-        "backend.cli.evaluate:evaluate",
-        "Measure a trained team against the initial team, its teacher and the baselines on held-out data.",
-        _TEAM,
-    ),
-    Command(
-        "doctor",
-        "backend.cli.evaluate:doctor",
-        "Say what is wrong with a training run, and what to try: a table per role, and the findings.",
-        _TEAM,
-    ),
-    Command(
-        "experiment",
-        "backend.cli.experiments.commands:experiment_app",
-        "Experiments: arms, seeds and windows from one file, with the test chosen before the run.",
-        _TEAM,
-    ),
-    Command(
-        "search",
-        "backend.cli.experiments.search:search",
-        "Try many parameter sets of a strategy on the first part of a window, and the best of them once on the rest.",
-        _TEAM,
-    ),
-    Command(
-        "paper",
-        "backend.cli.paper.commands:paper_app",
-        "Paper trading: a team or strategy on live or recorded data, filled by the simulator. No real money.",
-        _TEAM,
-    ),
-    Command(
-        "config",
-        "backend.cli.settings:show_config",
-        "Show every setting of a configuration with its meaning.",
-        _OPERATE,
-    ),
-    Command(
-        "store",
-        "backend.cli.store:store_app",
-        "Check a store, back it up, compact it.",
-        _OPERATE,
-    ),
+}
+COMMANDS = tuple(
+    Command(name, f"backend.cli.{place}", text, panel)
+    for panel, listed in _LISTED.items()
+    for name, place, text in listed
 )
 
 app = typer.Typer(

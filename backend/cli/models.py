@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.table import Table
 
-from backend.cli.console import console, narrow_table, print_notes
+from backend.cli.console import console, narrow_table
 from backend.cli.options import RunsOption, SetOption
 from backend.config.base import suggestion
-from backend.runs.requests import RUNS, TryRequest
+from backend.runs.requests import RUNS, WindowRequest
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # they bring torch, which takes seconds
-    from backend.config.schema import Config
     from backend.models.checks import Findings
     from backend.models.export import Form
     from backend.models.registry import AdapterInfo, BaseInfo
-    from backend.runs.try_model import Contact, TrialDecision
-    from cryptosentinel.llm.engine import Usage
 
 models_app = typer.Typer(
     help="Base models and adapters: list them, check one, try one, pull one from the model hub, export a team's.",
@@ -81,7 +78,7 @@ def try_(
         ),
     ] = "",
     url: Annotated[str, typer.Option("--url", help="Address of the endpoint, where it is not the provider's.")] = "",
-    data: Annotated[Path | None, typer.Option("--data", help="Folder of Parquet bars. Default: the sample.")] = None,
+    data: Annotated[str, typer.Option("--data", help="Folder of bars. Default: the sample.")] = "",
     config: Annotated[str, typer.Option("--config", "-c", help="A preset or a TOML file.")] = "",
     set_: SetOption = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of sampling.")] = 1,
@@ -94,11 +91,8 @@ def try_(
 
     given = {"provider": provider, "url": url, "model": model}
     named = [f"engine.{name}={json.dumps(value)}" for name, value in given.items() if value]
-    request = TryRequest(config=config, overrides=(*(set_ or ()), *named), data=data, seed=seed)
-    decision = try_model(request, _print_contact, print_notes)
-    if decision is not None:
-        _print_decision(decision)
-    if decision is None or not decision.valid:
+    request = WindowRequest(config=config, overrides=(*(set_ or ()), *named), data=data, seed=seed)
+    if not try_model(request, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)):
         raise typer.Exit(1)
 
 
@@ -151,63 +145,6 @@ def export(
     load_plugins(load_config(Config(team=manifest.team), set_ or ()))  # roles of the user's own
     for exported in export_team(team, to, cast("Form", form), base):
         console.print(f"{exported.version}: {exported.path}", soft_wrap=True)
-
-
-def _print_contact(config: Config, contact: Contact) -> None:
-    """The first answer, and how its server wrote it."""
-    endpoint = config.engine.endpoint
-    where = config.engine.url or (config.engine.kind if endpoint is None else f"{endpoint.title}, {endpoint.url}")
-    _say(f"{config.engine.model} ({where})")
-    _say(f"first contact: {'a sound call' if contact.called else 'not the call that was asked for'}: {contact.said}")
-    if contact.answer is not None:
-        form = {"tool_calls": "as a tool call", "text": "as text", "none": "without a call"}[contact.answer.form]
-        _say(f"  written {form}; it ended with {contact.answer.finish or 'no reason'}")
-        if not contact.called:
-            hint = f" ({endpoint.title}: {endpoint.hint})" if endpoint is not None and endpoint.hint else ""
-            _say(f"  try a model that calls tools, or start its server so that it does{hint}")
-    for note in contact.notes:
-        _say(f"  adapted: {note}")
-    _say(f"  {_took(contact.usage, contact.usage.seconds, contact.money)}")
-
-
-def _print_decision(decision: TrialDecision) -> None:
-    """The decision, what it took, and what a backtest would take."""
-    from backend.config.prices import prices_date
-
-    _say("one decision:")
-    for line in decision.lines:
-        _say(f"  {line}")
-    for event in decision.events:
-        _say(f"  not usable: {event}")
-    for note in decision.notes:
-        _say(f"  adapted: {note}")
-    _say(f"  orders: {'; '.join(decision.orders) or 'none'}")
-    money = decision.spent.money if decision.priced else None
-    _say(f"  {decision.spent.calls} requests, {_took(decision.usage, decision.seconds, money)}")
-    count = decision.of_backtest
-    cost = "at a price that is not known" if money is None else f"for {count * money:,.4g}"
-    _say(
-        f"a backtest of the last 90 days with a decision a day takes about {count} of these: "
-        f"{count * decision.spent.tokens:,} tokens in {count * decision.seconds / 60:,.0f} minutes {cost}"
-    )
-    if money and 0 < decision.max_cost < count * money:
-        _say(f"that is more than budget.max_cost = {decision.max_cost:g}, where it would end: raise it before")
-    if money:
-        _say(f"prices: your own in budget.prices, or the table of {prices_date()}; check your provider's")
-    _say("the team can trade with it" if decision.valid else "the team could not have traded on this decision")
-
-
-def _took(usage: Usage, seconds: float, money: float | None) -> str:
-    """Tokens, seconds and money in words."""
-    thoughts = f" ({usage.reasoning:,} of them thoughts)" if usage.reasoning else ""
-    cached = f" ({usage.cached:,} from the cache)" if usage.cached else ""
-    price = "price unknown" if money is None else f"cost {money:,.4g}" if money else "cost nothing"
-    return f"{usage.prompt:,} tokens read{cached}, {usage.sampled:,} sampled{thoughts}, {seconds:,.1f} s, {price}"
-
-
-def _say(text: str) -> None:
-    """Text that may hold a model's own words."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 _GOOD = ("ok", "no checksum")

@@ -18,13 +18,11 @@ from backend.cli.parts.places import RunsOption, StoreOption
 from backend.config.places import RUNS, STORE
 from cryptosentinel.protocol.untrusted import visible
 from simulator.errors import UserError
-from simulator.files import write_whole
 from simulator.market.timeframes import format_time
 
 if TYPE_CHECKING:  # the database takes its time
-    from backend.reporting.comparison.run_labels import RunLabels
-    from backend.runs.again.decision_replay import DecisionReplay
     from backend.runs.deletion import RunDeletion
+    from backend.runs.replay import DecisionReplay
     from backend.store.records import RunRecord
     from backend.store.store import Store
 
@@ -106,17 +104,14 @@ def runs_show(
         int | None, typer.Option("--decision", help="Number of a decision to show as a tree: who asked whom, and why.")
     ] = None,
     team: Annotated[str, typer.Option("--team", help="Whose decision, where the run has those of several teams.")] = "",
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write the decision to this file, as one page, instead.")
-    ] = None,
     settings: Annotated[bool, typer.Option("--settings", help="Show all its settings, as JSON.")] = False,
     store: StoreOption = "",
 ) -> None:
     """Show a run: what came of it and how it was run, or with --decision N one decision with all that was said."""
     from backend.store.store import Store
 
-    if decision is None and (team or html):
-        raise UserError("--team and --html are about a decision: name it with --decision N")
+    if decision is None and team:
+        raise UserError("--team is about a decision: name it with --decision N")
     with Store.open(_where(context, store)) as opened:
         if decision is None:
             _show(opened, run, settings)
@@ -124,17 +119,9 @@ def runs_show(
         from backend.decisions.tree import find_decision
 
         stored, tree = find_decision(opened, run, decision, team or None)
-    from backend.reporting.decision_views import decision_page, text_tree
+    from backend.reporting.decision_views import text_tree
 
-    if html is None:
-        console.print(text_tree(stored, tree), highlight=False)
-        return
-    try:
-        html.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(html, decision_page(stored, tree))
-    except OSError as error:
-        raise UserError(f"{html} cannot be written ({error.strerror}): give another file with --html") from error
-    console.print(f"decision {decision}: {html}")
+    console.print(text_tree(stored, tree), highlight=False)
 
 
 @runs_app.command("replay")
@@ -146,77 +133,22 @@ def runs_replay(
         list[str] | None,
         typer.Option("--answer", help="A role's answer in place of its own: ROLE='{\"up\": 0.7, ...}'. Repeatable."),
     ] = None,
-    observe: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--observe",
-            help="What a role is shown instead: ROLE.brief=TEXT, or ROLE.TOOL='{...}' for the result of a tool. "
-            "Repeatable.",
-        ),
-    ] = None,
-    backtest: Annotated[
-        str, typer.Option("--backtest", help="Whose decision, where the run has those of several teams.")
-    ] = "",
-    team: Annotated[
-        str, typer.Option("--team", help="How the team was named in the backtest, where the run does not say.")
-    ] = "",
+    team: Annotated[str, typer.Option("--team", help="Whose decision, where the run has those of several teams.")] = "",
     rules: Annotated[
         bool, typer.Option("--rules", help="Let rules answer what was not asked then, and not the team's own model.")
     ] = False,
     store: StoreOption = "",
 ) -> None:
-    """Replay one decision with a role's answer replaced or an observation edited, beside what happened."""
-    from backend.runs.again.decision_edit import parse_edit
-    from backend.runs.again.decision_replay import replay_decision
+    """Replay one decision with a role's answer replaced, beside what happened."""
+    from backend.runs.replay import parse_answers, replay_decision
     from backend.store.store import Store
 
-    edit = parse_edit(answer or (), observe or ())
+    instead = parse_answers(answer or ())
     with Store.open(_where(context, store)) as opened:
-        replay = replay_decision(
-            opened, run, decision, edit, backtest=backtest or None, team=team, by="rules" if rules else "team"
-        )
+        replay = replay_decision(opened, run, decision, instead, team=team, by="rules" if rules else "team")
     console.print(_replay_table(replay))
     same = "The orders are the same." if replay.same else "The orders differ."
     console.print(f"{same} {replay.asked} requests were answered anew; the others as in the run.", soft_wrap=True)
-
-
-@runs_app.command("tag")
-def runs_tag(
-    context: typer.Context,
-    run: Annotated[str, typer.Argument(help="A run, as `cryptosentinel runs` lists it.")],
-    tags: Annotated[
-        list[str] | None, typer.Argument(metavar="TAG...", help="Tags; without any they are shown.")
-    ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Take these tags away.")] = False,
-    store: StoreOption = "",
-) -> None:
-    """Give a run tags, which `runs` and the page show, or take them away."""
-    from backend.reporting.comparison.run_labels import change_tags
-    from backend.store.store import Store
-
-    if remove and not tags:
-        raise UserError("name the tags that are taken away: runs tag RUN TAG --remove")
-    with Store.open(_where(context, store)) as opened:
-        labels = change_tags(opened, run, tags or (), remove=remove)
-    _print_labels(run, labels)
-
-
-@runs_app.command("note")
-def runs_note(
-    context: typer.Context,
-    run: Annotated[str, typer.Argument(help="A run, as `cryptosentinel runs` lists it.")],
-    text: Annotated[
-        str | None, typer.Argument(help='What is noted; "" takes the note away. Without it the note is shown.')
-    ] = None,
-    store: StoreOption = "",
-) -> None:
-    """Write a note about a run, which `runs show` and the page show, in place of its former one."""
-    from backend.reporting.comparison.run_labels import change_note
-    from backend.store.store import Store
-
-    with Store.open(_where(context, store)) as opened:
-        labels = change_note(opened, run, text)
-    _print_labels(run, labels)
 
 
 @runs_app.command("export")
@@ -317,25 +249,14 @@ def runs_compare(
 @runs_app.command("trials")
 def runs_trials(
     context: typer.Context,
-    export: Annotated[
-        Path | None, typer.Option("--export", help="Write the ledger to this file, with the identity of its store.")
-    ] = None,
-    import_: Annotated[
-        Path | None, typer.Option("--import", help="Add the trials in such a file; that of another store is refused.")
-    ] = None,
     store: StoreOption = "",
 ) -> None:
     """Show the ledger: how many ways of trading were ever tested on each window. Deleting runs lowers nothing."""
-    from backend.evaluation.trials import count_trials, export_trials, import_trials
+    from backend.evaluation.trials import count_trials
     from backend.store.store import Store
 
-    if import_ is not None:
-        with Store.open(_where(context, store)) as opened:
-            console.print(f"{import_trials(opened, import_)} new trials from {import_}", soft_wrap=True)
     with Store.open(_where(context, store)) as opened:
         trials = opened.trials()
-        if export is not None:
-            console.print(f"wrote {export_trials(opened, export)} trials to {export}", soft_wrap=True)
     table = narrow_table("trials")
     for heading in ("from (UTC)", "to (UTC)"):
         table.add_column(heading)
@@ -351,11 +272,7 @@ def runs_trials(
 @runs_app.command("delete")
 def runs_delete(
     context: typer.Context,
-    names: Annotated[list[str] | None, typer.Argument(metavar="RUN...", help="Runs to delete.")] = None,
-    older_than: Annotated[
-        str, typer.Option("--older-than", help="All runs that ended before so long: 12h, 30d, 4w.")
-    ] = "",
-    kind: Annotated[str, typer.Option("--kind", help="All runs of a kind: train, backtest, evaluate, demo.")] = "",
+    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs to delete.")],
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
     store: StoreOption = "",
     runs: RunsOption = RUNS,
@@ -366,21 +283,17 @@ def runs_delete(
     from backend.store.store import Store
 
     with Store.open(_where(context, store)) as opened:
-        plans = plan_deletions(opened, runs, names or (), kind, older_than)
+        plans = plan_deletions(opened, runs, names)
         needed = [plan for plan in plans if plan.needed_by]
-        if needed and names:
+        if needed:
             raise UserError("; ".join(f"run {plan.run} stays: {', '.join(plan.needed_by)}" for plan in needed))
-        going = [plan for plan in plans if not plan.needed_by]
         _show_deletions(plans)
-        if not going:
-            console.print("nothing to delete")
-            return
-        if not yes and not _confirmed(len(going)):
+        if not yes and not _confirmed(len(plans)):
             console.print("nothing was deleted")
             return
         with bars() as shown:
-            total, done = sum(plan.total for plan in going), 0
-            for plan in going:
+            total, done = sum(plan.total for plan in plans), 0
+            for plan in plans:
 
                 def deleted(count: int) -> None:
                     nonlocal done
@@ -389,7 +302,7 @@ def runs_delete(
 
                 delete_run(opened, plan, deleted)
     console.print(
-        f"deleted {len(going)} runs. The space of their records is used again, and given back by `cryptosentinel "
+        f"deleted {len(plans)} runs. The space of their records is used again, and given back by `cryptosentinel "
         "store compact`",
         soft_wrap=True,
     )
@@ -401,24 +314,18 @@ def _where(context: typer.Context, store: str) -> str:
 
 
 def _show_deletions(plans: Sequence[RunDeletion]) -> None:
-    """What a deletion would take, a line a run, and what stays and why."""
+    """What a deletion would take, a line a run."""
     table = narrow_table("to delete")
     for heading in ("kind", "status", "started (UTC)"):
         table.add_column(heading)
     for heading in ("records", "files"):
         table.add_column(heading, justify="right", no_wrap=True)
     for plan in plans:
-        if not plan.needed_by:
-            facts = ("", "no run", "") if plan.record is None else _facts(plan.record)
-            table.add_row(plan.run, *facts, f"{plan.total:,}", size_in_words(plan.size))
-    if table.row_count:
-        console.print(table)
+        facts = ("", "no run", "") if plan.record is None else _facts(plan.record)
+        table.add_row(plan.run, *facts, f"{plan.total:,}", size_in_words(plan.size))
+    console.print(table)
     for plan in plans:
-        for what in plan.needed_by:
-            console.print(f"stays: {plan.run}, for {what}")
-        for what in plan.mentioned_by:
-            console.print(f"note: {plan.run} is named by {what}, which has its own copy")
-        if plan.kept and not plan.needed_by:
+        if plan.kept:
             console.print(f"note: {', '.join(plan.kept)} in {plan.folder} stay: not of this program")
 
 
@@ -446,12 +353,6 @@ def _confirmed(count: int) -> bool:
     return typer.confirm(f"delete {count} runs?")
 
 
-def _print_labels(run: str, labels: RunLabels) -> None:
-    console.print(Text(f"{run}: {visible(', '.join(labels.tags)) or 'no tags'}"), soft_wrap=True)
-    if labels.note:
-        console.print(Text(f"note: {visible(labels.note)}"), soft_wrap=True)
-
-
 def _show(opened: Store, run: str, settings: bool) -> None:
     from backend.decisions.checked_documents import check_document
     from backend.decisions.document import read_decisions
@@ -471,7 +372,9 @@ def _show(opened: Store, run: str, settings: bool) -> None:
         console.print(Text(f"{label}: {value}"), soft_wrap=True)
     labels = read_labels(opened).get(run)
     if labels is not None:
-        _print_labels(run, labels)
+        console.print(Text(f"tags: {visible(', '.join(labels.tags)) or 'none'}"), soft_wrap=True)
+        if labels.note:
+            console.print(Text(f"note: {visible(labels.note)}"), soft_wrap=True)
     if settings:
         console.print_json(data=record.config)
     else:

@@ -1,32 +1,29 @@
 """`cryptosentinel train`: a training in this process or in several, its resume, and what it would take.
 
-`cryptosentinel sft`: each role learns from the best conversations of a team, and is scored before and after."""
+`cryptosentinel sft`: each role learns from the best conversations of a team, and is scored before and after.
+
+`cryptosentinel config`: the settings of a configuration, each with its meaning."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from backend.cli.console import console, narrow_table, print_notes
-from backend.cli.options import MarketOptions, RecordOptions, SetOption, TrainingConfigOption, grouped
+from backend.cli.options import ConfigOption, RecordOptions, SetOption, grouped
 from backend.cli.parts.places import StoreOption
 from backend.cli.parts.progress import bars
-from backend.cli.settings import print_config
-from backend.runs.requests import RUNS, STORE, Observer, RunStart, SftRequest, TrainRequest
+from backend.config.load import describe, load_config
+from backend.runs.requests import STORE, RunStart, SftRequest, TrainRequest
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # they import torch and the database
     from backend.config.schema import Config
     from backend.runs.outcomes import SftOutcome
-    from backend.store.store import Store
-    from backend.training.checkpoints import TrainingState
-    from simulator.market.market import Market
 
 
 class Launch(StrEnum):
@@ -36,67 +33,10 @@ class Launch(StrEnum):
     RAY = "ray"
 
 
-@dataclass(frozen=True)
-class OnRay:
-    """A training by rollout workers and a trainer for each role, which are actors on the Ray cluster at `address`. See
-    `backend.runs.train.TrainingProcess`."""
-
-    store: str
-    workers: int
-    files: str
-    asked_address: str
-
-    @property
-    def resume_options(self) -> str:
-        """Options that `train --resume RUN` needs besides."""
-        given = (("--files", self.files), ("--ray-address", self.asked_address))
-        return f" --launch ray --workers {self.workers}" + "".join(f" {name} {text}" for name, text in given if text)
-
-    def fit(self, config: Config) -> tuple[Config, str | None]:
-        """See `TrainingProcess`: as many shards as workers."""
-        from backend.distributed.driver import with_enough_shards
-
-        return with_enough_shards(config, self.workers)
-
-    def check(self, config: Config) -> None:
-        """Raise `UserError` for a training that actors cannot share, or no cluster that they could use."""
-        from backend.distributed.cluster import cluster_address
-        from backend.distributed.driver import check_distributed
-        from backend.distributed.files import check_files_url
-
-        if self.store == "mem://":
-            raise UserError("--store mem:// is in this process alone, and --launch ray has several: give a folder")
-        check_files_url(self.files)
-        cluster_address(self.asked_address, self.store)
-        check_distributed(config)
-
-    def check_resumed(self, folder: Path) -> None:
-        """Raise `UserError` for a run that was begun in one process."""
-        if (folder / "checkpoints").exists():
-            raise UserError(f"the run in {folder} was trained in one process: continue it without --launch")
-
-    def train(
-        self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
-    ) -> TrainingState:
-        """Train on the cluster. Raises `RunFailed`."""
-        from backend.distributed.cluster import cluster, cluster_address
-        from backend.distributed.driver import RayRequest, run_ray
-
-        where = self.store if "://" in self.store else str(Path(self.store).absolute())
-        request = RayRequest(where, self.workers, self.files)
-        with cluster(cluster_address(self.asked_address, self.store)):
-            return run_ray(config, market, store, run, folder, request, observer.progress, observer.trained)
-
-
 @grouped
 def train(
-    market: MarketOptions,
+    request: TrainRequest,
     recorded: RecordOptions,
-    config: TrainingConfigOption = "",
-    set_: SetOption = None,
-    resume: Annotated[
-        str, typer.Option("--resume", help="Id of a run to go on with; its own configuration is used.")
-    ] = "",
     from_paper: Annotated[
         str,
         typer.Option(
@@ -111,39 +51,42 @@ def train(
         Launch,
         typer.Option(
             "--launch",
+            rich_help_panel="Ray",
             help="local: this process and helpers. ray: rollout workers and a trainer for each role as actors on Ray.",
         ),
     ] = Launch.LOCAL,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Rollout workers of --launch ray.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Rollout workers.", rich_help_panel="Ray")] = 1,
     files: Annotated[
         str,
         typer.Option(
             "--files",
-            help="With --launch ray, where machines share no folder: an fsspec URL for the run's files, as s3://B/runs.",
+            rich_help_panel="Ray",
+            help="Where machines share no folder: an fsspec URL for the run's files, as s3://B/runs.",
         ),
     ] = "",
     ray_address: Annotated[
         str,
         typer.Option(
             "--ray-address",
+            rich_help_panel="Ray",
             help="HOST:PORT of a Ray cluster that this machine has joined, or auto; default: RAY_ADDRESS, else one of "
             "its own on this machine, for as long as the run lasts.",
         ),
     ] = "",
 ) -> None:
     """Train a team with M-GRPO. Ctrl-C is safe: go on with --resume."""
-    request = TrainRequest(config=config, overrides=tuple(set_ or ()), resume=resume, **market.given())
     if from_paper:
         request = request_from_paper(from_paper, request, recorded)
     if dry_run:
         show_dry_run(request.settings())
         return
-    process = OnRay(recorded.store, workers, files, ray_address) if launch is Launch.RAY else None
-    if process is None and (files or ray_address):
+    if launch is Launch.LOCAL and (files or ray_address):
         raise UserError("--files and --ray-address are for --launch ray: add that, or leave them out")
-    if not resume:
+    if not request.resume:
         request.check()
-    from backend.runs.train import train_team
+    from backend.runs.train import OnRay, train_team
+
+    process = OnRay(recorded.store, workers, files, ray_address) if launch is Launch.RAY else None
 
     def announce(start: RunStart) -> None:
         print_notes(start.notes)
@@ -191,32 +134,11 @@ def show_dry_run(config: Config) -> None:
 
 
 @grouped
-def sft(
-    market: MarketOptions,
-    config: TrainingConfigOption = "",
-    set_: SetOption = None,
-    from_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--from",
-            help="Whose conversations are learned: 'scripted', 'warm_start' (the base itself), the folder of a trained "
-            "team, or that of a data set. Repeatable; the best of what teams said is kept, and all of a data set.",
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the run, which becomes a team.")] = RUNS / "sft",
-    store: StoreOption = STORE,
-) -> None:
+def sft(request: SftRequest, store: StoreOption = STORE) -> None:
     """Fine-tune each role: collect conversations, learn the best of them, score that on held-out states.
 
-    Ctrl-C is safe: the same command goes on.
+    Ctrl-C is safe: the same command resumes.
     """
-    request = SftRequest(
-        config=config,
-        overrides=tuple(set_ or ()),
-        sources=tuple(from_ or ("scripted",)),
-        folder=out,
-        **market.given(),
-    )
     request.check()
     from backend.runs.train import fine_tune_roles
 
@@ -234,7 +156,7 @@ def sft(
             console.print(
                 f"{role}: imitation loss on validation states {losses[0]:.3f} -> {losses[1]:.3f} nats a token"
             )
-    console.print(f"the team is in {out}; try: cryptosentinel evaluate {out}", soft_wrap=True)
+    console.print(f"the team is in {outcome.folder}; try: cryptosentinel evaluate {outcome.folder}", soft_wrap=True)
 
 
 def _data_table(outcome: SftOutcome) -> Table:
@@ -270,3 +192,21 @@ def _score_table(scores: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def show_config(config: ConfigOption = "demo", set_: SetOption = None) -> None:
+    """Show every setting of a configuration with its meaning."""
+    print_config(load_config(config, set_ or []))
+
+
+def print_config(config: Config) -> None:
+    """Print every setting of a configuration with its meaning."""
+    values = config.to_dict()
+    table = Table("key", "value", "meaning", title="configuration", title_justify="left")
+    for entry in describe():
+        value: object = values
+        for part in entry.key.split("."):
+            assert isinstance(value, dict)
+            value = value[part]
+        table.add_row(entry.key, str(value), entry.meaning)
+    console.print(table)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 
-def attribution(gain: float, saved: float, scale: float = 100.0, form: str = "+.2f", unit: str = "") -> str:
-    """`lower trading costs +0.66, trading itself -0.66`: the two parts of `gain`, each with its own sign.
+def attribution(gain: float, saved: float, unit: str = "") -> str:
+    """`lower trading costs +0.66, trading itself -0.66`: the two parts of `gain`, each in percent with its own sign.
 
     Args:
         gain: difference of the returns, net of costs. saved: what the first paid less in costs, the same unit; negative
             where it paid more. The rest, ``gain - saved``, is the difference before costs.
-        scale: by which both are multiplied: 100 for percent, 1e4 for basis points; `form` and `unit` write them.
     """
 
     def shown(value: float) -> str:
-        text = f"{scale * value:{form}}"
+        text = f"{100 * value:+.2f}"
         return (text.replace("-", "+") if not float(text) else text) + unit  # what rounds to 0 has no sign of its own
 
     rest = f"trading itself {shown(gain - saved)}"

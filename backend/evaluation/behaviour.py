@@ -16,9 +16,8 @@ import numpy as np
 
 from backend.decisions.backtest_document import BacktestDocument
 from backend.decisions.document import StoredDecision
-from backend.evaluation.reliability import FEWEST, block_draws, horizon_of, move_of, percentiles
+from backend.evaluation.reliability import FEWEST, answers_in, block_draws, move_of, percentiles
 from backend.statistics.bootstrap import Interval
-from cryptosentinel.agents.joint import answers_of
 from cryptosentinel.agents.registry import MANAGER
 from cryptosentinel.agents.risk_analyst import ROLE, Verdict
 from simulator.arrays import FloatArray
@@ -79,28 +78,14 @@ class Shortfall:
 def judged_losses(decisions: Sequence[StoredDecision], market: Market, horizon: int) -> list[JudgedLoss]:
     """The first valid verdict about each coin and side in each decision whose horizon the market has. `horizon` (bars)
     is that of a question that does not say it. A proposal to be flat is judged as one to be long, as in training."""
-    interval = market.interval
-    bar_of = {int(time) + interval: bar for bar, time in enumerate(market.open_time)}
-    judged = []
-    for decision in decisions:
-        bar = bar_of.get(decision.time)
-        if bar is None:
-            continue
-        judged_before = set[tuple[str, str]]()
-        for conversation in decision.document.conversations:
-            if conversation.role != ROLE.key or conversation.answer is None:
-                continue
-            bars = horizon_of(conversation, _HORIZON, horizon)
-            for asked, answer in answers_of(ROLE, conversation.asked, conversation.answer):
-                symbol, side = str(asked.get("symbol", "")), str(asked.get("side", ""))
-                if not isinstance(answer, Verdict) or symbol not in market.symbols or (symbol, side) in judged_before:
-                    continue
-                move = move_of(market, symbol, bar, bars)
-                if move is not None:
-                    judged_before.add((symbol, side))
-                    loss = move if side == "short" else -move
-                    judged.append(JudgedLoss(decision.time, symbol, answer.loss / 100.0, loss, bars))
-    return judged
+    judged: dict[tuple[int, str, str], JudgedLoss] = {}
+    for time, bar, bars, asked, answer in answers_in(decisions, market, horizon, ROLE, _HORIZON):
+        symbol, side = str(asked["symbol"]), str(asked.get("side", ""))
+        move = move_of(market, symbol, bar, bars)
+        if isinstance(answer, Verdict) and move is not None:
+            loss = move if side == "short" else -move
+            judged.setdefault((time, symbol, side), JudgedLoss(time, symbol, answer.loss / 100.0, loss, bars))
+    return list(judged.values())
 
 
 def loss_coverage(judged: Sequence[JudgedLoss], interval: int, seed: int = 0) -> LossCoverage | None:

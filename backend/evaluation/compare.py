@@ -20,7 +20,7 @@ from cryptosentinel.episode import EpisodeResult, ThinkingTime, play
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.engine import RememberingEngine
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.team import AgentTask, derive_seed
+from cryptosentinel.team import derive_seed
 from simulator.backtest.run import BacktestResult, BacktestRun, Strategy, Window, run_backtest
 from simulator.errors import DataError
 from simulator.market.market import Market
@@ -59,35 +59,13 @@ def play_windows(
 ) -> list[EpisodeResult]:
     """The team's backtests of all windows, side by side. A measured `thinking_time` is that of the whole batch that an
     answer was one of."""
-    tasks = window_tasks(loaded, market, windows, account, limits, seed, thinking_time)
-    return played(tasks, loaded, report)
-
-
-def window_tasks(
-    loaded: LoadedTeam,
-    market: Market,
-    windows: Sequence[Window],
-    account: Account,
-    limits: GuardLimits,
-    seed: int,
-    thinking_time: ThinkingTime = 0.0,
-) -> list[AgentTask[EpisodeResult]]:
-    """The team's backtests of all windows, to be played."""
-    return [
+    tasks = [
         play(
-            loaded.team,
-            BacktestRun(market, window, **account.terms),
-            limits,
-            derive_seed(seed, window.start),
-            price=loaded.price,
-            thinking_time=thinking_time,
+            loaded.team, BacktestRun(market, window, **account.terms), limits, derive_seed(seed, window.start),
+            price=loaded.price, thinking_time=thinking_time,
         )
         for window in windows
-    ]
-
-
-def played(tasks: Sequence[AgentTask[EpisodeResult]], loaded: LoadedTeam, report: WorkReport) -> list[EpisodeResult]:
-    """Play tasks of teams that all have the engine of `loaded`, whose name is shown, side by side."""
+    ]  # fmt: skip
     report(loaded.name, 0, len(tasks))
     episodes = run_all(tasks, loaded.engine, on_finished=lambda done: report(loaded.name, done, len(tasks)))
     if isinstance(loaded.engine, RememberingEngine):

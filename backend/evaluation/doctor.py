@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -270,27 +270,15 @@ def missing_points(history: History, rule: Rule) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """A metric over the run: means of its first and last third, least and largest value, number of points."""
-
-    first: float
-    last: float
-    low: float
-    high: float
-    points: int
-
-
-@dataclass(frozen=True)
 class Examination:
-    """The doctor's report on a run. `summaries` by metric; `failures` by role, why answers were invalid and how often;
-    `too_short` the rules that cannot judge yet: by role ('' is the team), how many more steps they need."""
+    """The doctor's report on a run. `failures` by role, why answers were invalid and how often; `too_short` the rules
+    that cannot judge yet, with the most steps that each still needs."""
 
     run: str
     steps: int
     findings: tuple[DiagnosticFinding, ...]
-    summaries: Mapping[str, Summary]
     failures: Mapping[str, Mapping[str, int]]
-    too_short: Mapping[str, Mapping[str, int]]
+    too_short: Mapping[str, int]
 
     def verdict(self) -> str:
         """In one sentence; that nothing is wrong only where every rule had the steps that it needs."""
@@ -298,16 +286,12 @@ class Examination:
             count, worst = len(self.findings), self.findings[0].severity
             return f"{count} finding{'s' if count > 1 else ''}, the most severe is {worst}"
         if self.too_short:
-            more = max(count for by_role in self.too_short.values() for count in by_role.values())
+            more = max(self.too_short.values())
             return (
                 f"no finding so far, but the run is too short to judge: {len(self.too_short)} of {len(RULES)} rules "
                 f"need up to {more} more steps"
             )
         return "no finding: none of the known failures"
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
-        return {"verdict": self.verdict(), **asdict(self)}
 
 
 def examine_run(store: Store, run: str) -> Examination:
@@ -335,16 +319,9 @@ def examine(
     history = History([(step, steps[step]) for step in sorted(steps)], RunSettings.of(settings))
     findings = diagnose(history)
     found = {(one.rule, one.role) for one in findings}
-    short = {
-        rule.name: {role: n for role, n in missing_points(history, rule).items() if (rule.name, role) not in found}
+    missing = {
+        rule.name: [n for role, n in missing_points(history, rule).items() if (rule.name, role) not in found]
         for rule in RULES
     }
-    names = sorted({name for _, values in history.steps for name in values})
-    summaries = {name: _summary([row[0] for _, row in rows]) for name in names if (rows := history.rows(name))}
-    too_short = {name: by_role for name, by_role in short.items() if by_role}
-    return Examination(run, max(steps), tuple(findings), summaries, failures or {}, too_short)
-
-
-def _summary(values: Sequence[float]) -> Summary:
-    third = max(1, len(values) // 3)
-    return Summary(fmean(values[:third]), fmean(values[-third:]), min(values), max(values), len(values))
+    too_short = {name: max(steps) for name, steps in missing.items() if steps}
+    return Examination(run, max(steps), tuple(findings), failures or {}, too_short)

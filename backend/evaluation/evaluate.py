@@ -25,10 +25,9 @@ from backend.evaluation.compare import (
     baselines,
     chained_equity,
     difference,
-    played,
+    play_windows,
     split_windows,
     table,
-    window_tasks,
 )
 from backend.evaluation.trials import record_trial
 from backend.processes import WorkReport
@@ -57,19 +56,16 @@ def measure(
     name: str,
     store: Store,
     run: str,
-    report: WorkReport,
-    episodes: Mapping[str, list[EpisodeResult]] | None = None,
+    episodes: Mapping[str, list[EpisodeResult]],
 ) -> Measurement:
-    """Play `teams` (named `trained` and `warm_started`, and any others) and the baselines on the held-out windows.
+    """Compare `teams` (named `trained` and `warm_started`, and any others), whose `play_held_out` are `episodes` by
+    name, with the baselines on the held-out windows.
 
     Stores the evaluation as `name`, and the first window's backtests with the trained team's decisions as `name/...`.
-    `episodes`, by the teams' names, are `play_held_out` of each where they are played already.
     """
     evaluation, account = config.evaluation, account_of(config, market)
     thinking = thinking_time_of(config)
     windows = held_out_windows(config, market)
-    if episodes is None:
-        episodes = {one.name: play_held_out(config, [(one, market)], report)[0] for one in teams}
     results: dict[str, list[BacktestResult]] = {
         team: [episode.result for episode in of_team] for team, of_team in episodes.items()
     }
@@ -98,25 +94,12 @@ def measure(
     return Measurement(document, decisions)
 
 
-def play_held_out(
-    config: Config, seats: Sequence[tuple[LoadedTeam, Market]], report: WorkReport
-) -> list[list[EpisodeResult]]:
-    """The backtests of the held-out windows, for each team and the market that it trades in. All have one engine, and
-    are played side by side on it: many conversations at once take it less time than a few."""
-    tasks = [
-        window_tasks(
-            team,
-            market,
-            held_out_windows(config, market),
-            account_of(config, market),
-            limits_of(config.guard),
-            config.evaluation_seed,
-            thinking_time_of(config),
-        )
-        for team, market in seats
-    ]
-    episodes = iter(played([task for of_team in tasks for task in of_team], seats[0][0], report))
-    return [[next(episodes) for _ in of_team] for of_team in tasks]
+def play_held_out(config: Config, team: LoadedTeam, market: Market, report: WorkReport) -> list[EpisodeResult]:
+    """The team's backtests of the held-out windows."""
+    return play_windows(
+        team, market, held_out_windows(config, market), account_of(config, market), limits_of(config.guard),
+        config.evaluation_seed, report, thinking_time_of(config),
+    )  # fmt: skip
 
 
 def held_out_windows(config: Config, market: Market) -> list[Window]:

@@ -3,11 +3,9 @@ beta, and how dear trading may become."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-import threading
-from collections import OrderedDict
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,11 +22,6 @@ from simulator.market.timeframes import YEAR_MS
 _LEVEL = 0.95
 _SAMPLES = 2_000
 _FEWEST_SAMPLES, _MOST_BARS = 200, 20_000_000  # of all resamples together: what a reader waits for
-
-# A table of runs shows the interval that the run itself shows when it is opened: it is made once a process.
-_MADE: OrderedDict[bytes, WindowIntervals] = OrderedDict()
-_MOST_MADE = 1_000
-_MAKING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -76,7 +69,8 @@ def evidence_of(result: BacktestDocument, hold: BacktestDocument | None, trials:
     intervals, problem = None, ""
     try:
         ruined = held is not None and held.min(initial=0.0) <= -1.0
-        intervals = _intervals(returns, per_year, None if ruined else held)
+        other = None if ruined or held is None else held.tobytes()
+        intervals = _intervals(returns.tobytes(), per_year, other)
     except DataError as error:
         problem = str(error)
     regression = None
@@ -104,22 +98,13 @@ def evidence_of(result: BacktestDocument, hold: BacktestDocument | None, trials:
     )
 
 
-def _intervals(returns: FloatArray, per_year: float, held: FloatArray | None) -> WindowIntervals:
-    """`window_intervals` of these numbers, made once. Raises `DataError` as that does."""
-    numbers = hashlib.sha256(repr((len(returns), per_year, held is None)).encode())
-    numbers.update(returns.tobytes())
-    numbers.update(b"" if held is None else held.tobytes())
-    key = numbers.digest()
-    with _MAKING:
-        if key in _MADE:
-            return _MADE[key]
-    samples = min(_SAMPLES, max(_FEWEST_SAMPLES, _MOST_BARS // max(len(returns), 1)))
-    made = window_intervals(returns, per_year, held, samples=samples, level=_LEVEL)
-    with _MAKING:
-        _MADE[key] = made
-        while len(_MADE) > _MOST_MADE:
-            _MADE.popitem(last=False)
-    return made
+@lru_cache(maxsize=1_000)
+def _intervals(returns: bytes, per_year: float, held: bytes | None) -> WindowIntervals:
+    """`window_intervals` of these numbers, made once a process: a table of runs shows what each run itself shows.
+    Raises `DataError` as that does."""
+    samples = min(_SAMPLES, max(_FEWEST_SAMPLES, _MOST_BARS // max(len(returns) // 8, 1)))
+    other = None if held is None else np.frombuffer(held)
+    return window_intervals(np.frombuffer(returns), per_year, other, samples=samples, level=_LEVEL)
 
 
 def _returns(result: BacktestDocument) -> FloatArray:

@@ -13,11 +13,22 @@ from typing import Any
 
 import numpy as np
 
+from backend.config.schema import Config
 from backend.decisions.document import StoredDecision
 from backend.evaluation.evaluate import TRAINED
+from backend.evaluation.in_sample import comparable_spans
+from backend.models.manifest import TeamManifest
 from backend.statistics.mean_interval import RESAMPLES, mean_interval
+from simulator.backtest.run import Window
+from simulator.market.market import Market
+from simulator.market.timeframes import format_time
 
 GATE_RECORD = "gate"  # name of the record
+_HELD_OUT = "held out"
+_NOT_TRAINED_HERE = (
+    "no run in this store trained the team, so what it was trained on cannot be verified: train it yourself, also from "
+    "its weights with --set training.start_from=FOLDER"
+)
 _LEVEL = 0.95
 OWN_BEGINNING = "warm_started"  # the team as its training began
 RIVALS = (OWN_BEGINNING, "flat")  # whom a team must beat: itself untrained, and doing nothing
@@ -120,3 +131,25 @@ def _guard_was_idle(decisions: Sequence[StoredDecision]) -> GateRule:
         how = ", ".join(f"{count} times {rule}" for rule, count in sorted(ended.items()))
         return GateRule("guard", False, f"on held-out windows the guard had to end trading: {how}")
     return GateRule("guard", True, f"in {len(decisions)} held-out decisions the guard never had to end trading")
+
+
+def held_out_rules(
+    manifest: TeamManifest, config: Config, market: Market, windows: Sequence[Window], *, trained_here: bool
+) -> list[GateRule]:
+    """Whether the `windows` of `market` lie apart from all that the team of `manifest` was trained and selected on. On
+    recorded bars the manifest counts only for a team that was `trained_here`: anybody may have written any other."""
+    if config.market.data and not trained_here:
+        return [GateRule(_HELD_OUT, False, _NOT_TRAINED_HERE)]
+    return [_apart_from_training(manifest, market, windows, config)]
+
+
+def _apart_from_training(manifest: TeamManifest, market: Market, windows: Sequence[Window], config: Config) -> GateRule:
+    """By bars on the same market, by time on another recorded one; a generated market has nothing in common with a
+    recorded one, nor with one of another law or seed."""
+    spans = comparable_spans(manifest, config, market)
+    if not spans:
+        return GateRule(_HELD_OUT, True, "measured on a market that has no bar in common with that of its training")
+    first, until = int(market.open_time[windows[0].start]) + market.interval, max(one.until for one in spans)
+    said = f"the first window begins at {format_time(first)} UTC, and what decided on the team ends at "
+    said += f"{format_time(until)} UTC"
+    return GateRule(_HELD_OUT, first >= until, said if first >= until else f"{said}: measure it on later bars")

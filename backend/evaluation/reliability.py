@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from backend.decisions.document import ConversationDocument, StoredDecision
 from backend.statistics.bootstrap import Interval
 from cryptosentinel.agents.joint import answers_of
 from cryptosentinel.agents.market_analyst import FLAT_BAND, ROLE, Forecast
+from cryptosentinel.agents.role import SubAgent
 from cryptosentinel.tools.context import horizon_volatility
 from simulator.arrays import FloatArray, IntArray
 from simulator.market.market import Market
@@ -71,24 +73,29 @@ class Reliability:
 def judged_forecasts(decisions: Sequence[StoredDecision], market: Market, horizon: int) -> list[JudgedForecast]:
     """The first valid forecast about each coin in each decision whose horizon the market has. `horizon` (bars) is that
     of a forecast that does not say it."""
-    interval = market.interval
-    bar_of = {int(time) + interval: bar for bar, time in enumerate(market.open_time)}
-    judged = []
+    judged: dict[tuple[int, str], JudgedForecast] = {}
+    for time, bar, bars, asked, answer in answers_in(decisions, market, horizon, ROLE, _HORIZON):
+        symbol = str(asked["symbol"])
+        came = _came(market, symbol, bar, bars)
+        if isinstance(answer, Forecast) and came is not None:
+            judged.setdefault((time, symbol), JudgedForecast(time, symbol, answer.distribution(), came, bars))
+    return list(judged.values())
+
+
+def answers_in(
+    decisions: Sequence[StoredDecision], market: Market, horizon: int, role: SubAgent, pattern: re.Pattern[str]
+) -> Iterator[tuple[int, int, int, Mapping[str, Any], Any]]:
+    """Time, bar, horizon in bars, question and answer of every valid answer of `role` about a coin of the market, in
+    decisions at closes that it has. `pattern` finds the horizon in a question, else it is `horizon`."""
+    bar_of = {int(time) + market.interval: bar for bar, time in enumerate(market.open_time)}
     for decision in decisions:
-        bar, told = bar_of.get(decision.time), set[str]()
+        bar = bar_of.get(decision.time)
         for conversation in decision.document.conversations if bar is not None else ():
-            if conversation.role != ROLE.key or conversation.answer is None:
-                continue
-            bars = horizon_of(conversation, _HORIZON, horizon)
-            for asked, answer in answers_of(ROLE, conversation.asked, conversation.answer):
-                symbol = str(asked.get("symbol", ""))
-                if not isinstance(answer, Forecast) or symbol in told or symbol not in market.symbols:
-                    continue
-                came = _came(market, symbol, bar or 0, bars)
-                if came is not None:
-                    told.add(symbol)
-                    judged.append(JudgedForecast(decision.time, symbol, answer.distribution(), came, bars))
-    return judged
+            if conversation.role == role.key and conversation.answer is not None:
+                bars = horizon_of(conversation, pattern, horizon)
+                for asked, answer in answers_of(role, conversation.asked, conversation.answer):
+                    if asked.get("symbol") in market.symbols:
+                        yield decision.time, bar or 0, bars, asked, answer
 
 
 def reliability_of(judged: Sequence[JudgedForecast], interval: int, seed: int = 0) -> Reliability | None:

@@ -2,7 +2,7 @@
 many.
 
 A trial is told from another by all that decides what it does: configuration, prompts, sampling, seed, weights, source.
-Nothing resets the count: it stays when a run is deleted, and a ledger of another store is refused.
+Nothing resets the count: it stays when a run is deleted.
 """
 
 from __future__ import annotations
@@ -19,16 +19,11 @@ from typing import Any
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.strategies import NamedStrategy
 from backend.config.schema import Config
-from backend.store.errors import StoreError
 from backend.store.records import TrialRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import MANAGER
-from simulator.documents import parse_json
-from simulator.errors import UserError
-from simulator.files import write_whole
 from simulator.market.market import Market
 
-_FORMAT = "cryptosentinel-trials"
 _OF_STRATEGIES = ("costs", "venue")  # sections that change what a strategy earns
 _OF_TEAMS = (*_OF_STRATEGIES, "guard", "team", "engine")
 
@@ -82,51 +77,6 @@ def digest_of_trial(subject: LoadedTeam | NamedStrategy, config: Config, every: 
     else:
         parts |= {"config": {name: settings[name] for name in _OF_STRATEGIES}, "source": _source(subject)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def export_trials(store: Store, path: Path) -> int:
-    """Write the ledger to a file with the identity of its store, and return how many trials it has."""
-    trials = store.trials()
-    document = {
-        "format": _FORMAT,
-        "store": store.identity,
-        "trials": [asdict(one) for one in trials],
-    }
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(document, indent=1) + "\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}): give another file") from error
-    return len(trials)
-
-
-def import_trials(store: Store, path: Path) -> int:
-    """Add the trials in a file that `export_trials` wrote, and return how many were new.
-
-    Raises `StoreError` for a file that is no ledger, and for that of another store: its trials were no trials here, and
-    a count of both would be the count of neither.
-    """
-    try:
-        document = parse_json(path.read_bytes())
-        known = document["format"] == _FORMAT
-        identity, rows = str(document["store"]), list(document["trials"])
-        records = [TrialRecord.from_row(row) for row in rows]
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read ({error.strerror}): give a file of `runs trials --export`") from error
-    except (ValueError, TypeError, KeyError, AttributeError, StoreError) as error:
-        raise StoreError(f"{path} is no ledger of trials: give a file of `runs trials --export`") from error
-    if not known:
-        raise StoreError(f"{path} is no ledger of trials: give a file of `runs trials --export`")
-    own = store.identity
-    if identity != own:
-        raise StoreError(
-            f"{path} is the ledger of another store ({identity[:8]}, this one is {own[:8]}): its trials are counted "
-            "there"
-        )
-    there = {(one.run, one.name) for one in store.trials()}
-    new = [one for one in records if (one.run, one.name) not in there]
-    store.put(new)
-    return len(new)
 
 
 def _source(subject: NamedStrategy) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
-from backend.runs.requests import MarketRequest
+from backend.runs.requests import MarketRequest, options_of
 from simulator.errors import UserError
 
 # Those that work for a while and end by themselves.
@@ -15,7 +14,6 @@ JOB_COMMANDS = (
     "backtest", "train", "sft", "evaluate", "demo", "experiment", "search", "check", "data", "models", "paper",
 )  # fmt: skip
 _PAPER_JOBS = (("run",), ("resume",), ("demo",))
-_REPEATED = {"teams": "team", "variants": "variant", "overrides": "set"}  # fields whose option is given once a value
 
 
 def check_command(command: Sequence[str]) -> None:
@@ -41,16 +39,16 @@ def request_command(words: Sequence[str], request: MarketRequest, **more: str) -
     A value follows "=", so that it may begin with a dash; a field that has its default is left out.
     """
     command = [*words]
-    for one in fields(request):
-        value, option = getattr(request, one.name), f"--{one.name.replace('_', '-')}"
-        if one.name in _REPEATED:
-            command += [f"--{_REPEATED[one.name]}={item}" for item in value]
-        elif one.name == "origin" or value == one.default:
+    for name, default, declared in options_of(request):
+        value, spelled = getattr(request, name), declared.names[0]
+        if value == default:
             continue
-        elif isinstance(value, bool):
-            command.append(option if value else f"--no-{option[2:]}")
+        if isinstance(value, bool):
+            command.append(spelled if value else f"--no-{spelled[2:]}")
+        elif declared.repeated:
+            command += [f"{spelled}={item}" for item in value]
         else:
-            command.append(f"{option}={','.join(value) or 'none' if isinstance(value, tuple) else value}")
+            command.append(f"{spelled}={','.join(value) or 'none' if isinstance(value, tuple) else value}")
     return (*command, *(f"--{name}={value}" for name, value in more.items()))
 
 

@@ -64,10 +64,10 @@ def new_start(config: Config, request: WindowRequest, make_feed: MakeFeed) -> Fe
         market = load_market(config.market, config.costs)
         window = requested_window(market, request)
         return _recorded(config, market, account_of(config, market), window)
-    if request.data or request.start or request.funding or request.news:
+    if request.data or request.start:
         raise UserError(
-            "--data, --start, --funding and --news are of recorded data: a session on an exchange begins now, with the "
-            "exchange's own data; leave them out, or leave --exchange out"
+            "--data and --start are of recorded data: a session on an exchange begins now, with the exchange's data; "
+            "leave them out, or leave --exchange out"
         )
     if request.decide_every < 0:
         raise UserError(f"decide_every is {request.decide_every}: give a number of bars, or 0 for once a day")

@@ -63,7 +63,7 @@ def train_request_of(session: str, request: TrainRequest, store: Store, runs: Pa
         UserError: an unknown session, one that still runs, one with too few decisions, or a request that names data of
             its own.
     """
-    own = [name for name in ("data", "symbols", "timeframe", "resample", "funding", "news") if getattr(request, name)]
+    own = [name for name in ("data", "symbols", "timeframe", "resample") if getattr(request, name)]
     if own or request.resume:
         named = "--resume" if request.resume else f"--{own[0]}"
         raise UserError(

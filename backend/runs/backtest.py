@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from backend.builders.loaded_team import UNMASKED, LoadedTeam, scripted_team
+from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import (
     Account,
     account_of,
@@ -31,7 +31,6 @@ from backend.decisions.document import write_decisions
 from backend.decisions.recording import episode_decisions, remarks
 from backend.evaluation.compare import baselines
 from backend.evaluation.in_sample import IN_SAMPLE, overlaps
-from backend.evaluation.memorisation import headlines_note, masking_note
 from backend.evaluation.trials import record_trial
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, team_folder
 from backend.reporting.report import write_report
@@ -49,12 +48,15 @@ from backend.runs.requests import (
 )
 from backend.runs.stored_setup import TeamSource, like_stored
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
-from backend.runs.window import choose_window
+from backend.runs.window import DAYS, DAYS_OF_TEAM, choose_window
 from backend.store.run_record import new_run_id, recorded_run, store_at
 from backend.store.store import Store
 from backend.training.curriculum.queries import WARM_UP_BARS
+from cryptosentinel.conversation.headlines import masked_headline
+from cryptosentinel.conversation.masking import MAX_TEXT_CHARS
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.llm.engine import engine_notes
+from cryptosentinel.protocol.untrusted import clean
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Window
@@ -62,11 +64,14 @@ from simulator.checks.perturbation import AlteredRun
 from simulator.checks.verdict import LookaheadVerdict
 from simulator.errors import UserError
 from simulator.folders import sample_data
+from simulator.market.coins import COINS, base_coin
 from simulator.market.gaps import find_gaps
 from simulator.market.market import Market
+from simulator.market.timeframes import DAY_MS
 from simulator.synthetic.truth import truth_of
 
 _GENERATED = {"kind", "coins", "bars", "seed", "edge", "drift_ratio", "news_accuracy"}  # settings of a generated market
+_NEWS_BEFORE = 30 * DAY_MS  # how far back before a window the tools look
 _RECORDED = "recorded"  # the preset of recorded bars; generated ones have the defaults
 
 Subject = LoadedTeam | NamedStrategy  # who is tested
@@ -129,39 +134,36 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
         request = replace(request, decide_every=config.team.decide_every)
     load_plugins(config)
     market = load_market(config.market, config.costs)
-    if not request.teams:
-        raise UserError("no team is named: give at least one, such as 'scripted'")
-    strategies = {name: made_ready(named_strategy(name)) for name in request.teams if names_strategy(name)}
-    warm_ups = [strategies[name][1] if name in strategies else WARM_UP_BARS for name in request.teams]
-    chosen_window = choose_window(market, request, max(warm_ups))
+    teams = request.tested
+    strategies = {name: made_ready(named_strategy(name)) for name in teams if names_strategy(name)}
+    warm_ups = [strategies[name][1] if name in strategies else WARM_UP_BARS for name in teams]
+    own_world = not config.market.data and trained_world(teams) is not None
+    chosen_window = choose_window(market, request, max(warm_ups), DAYS_OF_TEAM if own_world else DAYS)
     window = chosen_window.window
     first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
-    marked = overlaps(request.teams, config, market, first, last, allowed=request.in_sample)
-    subjects = [strategies[name][0] if name in strategies else subject_of(name, config) for name in request.teams]
+    marked = overlaps(teams, config, market, first, last, allowed=request.in_sample)
+    subjects = [strategies[name][0] if name in strategies else subject_of(name, config) for name in teams]
     if len({subject.name for subject in subjects}) < len(subjects):
-        raise UserError("the same team is named twice: give each --team once")
-    sources = {subject.name: TeamSource(name) for subject, name in zip(subjects, request.teams, strict=True)}
-    if request.unmasked:
-        subjects = with_unmasked(subjects)
-        shown = {name + UNMASKED: TeamSource(source.team, "unmasked") for name, source in sources.items()}
-        sources |= {one.name: shown[one.name] for one in subjects if one.name in shown}
+        raise UserError("the same team is named twice: name each once in --team")
+    sources = {subject.name: TeamSource(name) for subject, name in zip(subjects, teams, strict=True)}
     altered: dict[str, Market] = {}
     if request.variants:
         subjects, altered = _with_variants(request, config, subjects, sources, market, window)
-    if request.record is not None and sum(isinstance(subject, LoadedTeam) for subject in subjects) != 1:
-        raise UserError("--record is for the calls of one team: name one, without --unmasked")
+    if request.record and sum(isinstance(subject, LoadedTeam) for subject in subjects) != 1:
+        raise UserError("--record is for the calls of one team: name one, without --variant")
     chosen = [note for subject in subjects if isinstance(subject, LoadedTeam) for note in subject.notes]
     notes = [
         *marked.values(),
         *chosen_window.notes,
         *chosen,
-        *notes_on(request.teams, config, market),
+        *notes_on(teams, config, market),
         *notes_on_headlines(subjects, market, window),
     ]
     account = account_of(config, market)
     return BacktestPlan(
-        config, market, account, window, subjects, request.seed, tuple(notes), request.record, request.check_lookahead,
-        altered, marked, sources, chosen_window.why,
+        config, market, account, window, subjects, request.seed, tuple(notes),
+        Path(request.record) if request.record else None, request.check_lookahead, altered, marked, sources,
+        chosen_window.why,
     )  # fmt: skip
 
 
@@ -180,15 +182,13 @@ def _with_variants(
         for variant in map(Variant.parse, dict.fromkeys(request.variants)):
             changed: Subject
             if isinstance(subject, LoadedTeam):
-                if subject.name.endswith(UNMASKED):
-                    continue
                 changed = variant.of(subject)
             elif variant.changes_market:
                 changed = replace(subject, name=f"{subject.name}{variant.suffix}")
             else:
                 raise UserError(f"variant {variant} is of a team, and {subject.name} is a strategy: leave it out")
             if changed.name in {one.name for one in (*subjects, *every)}:
-                raise UserError(f"{changed.name} would be played twice: leave out --unmasked or the variant {variant}")
+                raise UserError(f"{changed.name} would be played twice: leave out the variant {variant}")
             if variant.changes_market:
                 if config.venue.finer:
                     raise UserError(f"variant {variant} has no finer bars: run it without them")
@@ -303,26 +303,15 @@ def notes_on(names: Sequence[str], config: Config, market: Market) -> list[str]:
 
 
 def notes_on_headlines(subjects: Sequence[Subject], market: Market, window: Window) -> list[str]:
-    """What each masked team reads of the news."""
+    """What each masked team reads of the news; nothing where no headline names anything, as on a synthetic market."""
+    names = [one.name for one in subjects if isinstance(one, LoadedTeam) and one.team.settings.mask_symbols]
     first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
-    notes = (
-        headlines_note(subject.name, market, first, last)
-        for subject in subjects
-        if isinstance(subject, LoadedTeam) and subject.team.settings.mask_symbols
-    )
-    return [note for note in notes if note is not None]
-
-
-def with_unmasked(subjects: Sequence[Subject]) -> list[Subject]:
-    """Each subject, and after each masked team the same team without masks. Raises `UserError` if no team is masked."""
-    paired: list[Subject] = []
-    for subject in subjects:
-        paired.append(subject)
-        if isinstance(subject, LoadedTeam) and subject.team.settings.mask_symbols:
-            paired.append(subject.unmasked())
-    if len(paired) == len(subjects):
-        raise UserError("there is no masked team to be shown the names: name a team, and leave team.mask_symbols on")
-    return paired
+    known = [one.text for one in market.news if first - _NEWS_BEFORE <= one.known_at <= last] if names else []
+    others = frozenset({base_coin(symbol) for symbol in market.symbols} - COINS.keys())
+    masked = [masked_headline(text, others) for text in {clean(text, MAX_TEXT_CHARS) for text in known}]
+    changed, withheld = sum(one.replaced > 0 for one in masked), sum(one.withheld for one in masked)
+    said = f"headlines were masked, {changed} of {len(masked)}, and {withheld} withheld; some names still pass"
+    return [f"{name}: {said}" for name in names] if changed else []
 
 
 def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, observer: Observer = SILENT) -> Path:
@@ -381,9 +370,6 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
         matched = [next(iter(results.values()))]
         for name, [result] in baselines(names, market, [window], plan.account, matched, plan.seed).items():
             write_backtest(store, run, name, result)
-        for name in results:
-            if name + UNMASKED in results:
-                later.append(masking_note(name, results[name], results[name + UNMASKED], plan.seed))
         record = store.run(run)
         notes = [*refused, *plan.notes, *dict.fromkeys(later)]
         store.set_document(replace(record, config={**record.config, "notes": notes, "trials": trials}))

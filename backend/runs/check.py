@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.builders.loaded_team import LoadedTeam, scripted_team
+from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import account_of, limits_of, load_market
 from backend.builders.plugins import load_plugins
-from backend.builders.strategies import NamedStrategy, made_ready, named_strategy
-from backend.config.schema import SCRIPTED, Config
-from backend.runs.backtest import market_settings
+from backend.builders.strategies import NamedStrategy, made_ready
+from backend.runs.backtest import market_settings, subject_of
 from backend.runs.requests import CheckRequest
 from backend.runs.strategy_run import lookahead_verdict, play_strategy
 from backend.runs.window import choose_window
@@ -21,7 +20,6 @@ from cryptosentinel.llm.engine import RememberingEngine
 from cryptosentinel.scheduler import run_all
 from simulator.backtest.run import BacktestRun, Window
 from simulator.checks.verdict import CheckProgress, Drive, LookaheadVerdict, drive_strategies, verdict_of_drive
-from simulator.errors import UserError
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
 
@@ -58,16 +56,14 @@ class CheckCase:
 
 def check_case(request: CheckRequest) -> CheckCase:
     """Load the strategy or the team of the request, its market and its account. Raises `UserError`."""
-    if bool(request.strategy) == bool(request.team):
-        raise UserError("say what to check: either --strategy NAME (or module:Class) or --team scripted (or a folder)")
     config, strategy, warm_up = market_settings(request), None, WARM_UP_BARS
     load_plugins(config)
-    if request.strategy:
-        strategy, warm_up = made_ready(named_strategy(request.strategy))
+    subject = subject_of(request.team, config)
+    if isinstance(subject, NamedStrategy):
+        strategy, warm_up = made_ready(subject)
         name, drive = strategy.name, drive_strategies(strategy.make)
     else:
-        loaded = _checked_team(request.team, config)
-        loaded = loaded.at_temperature(0.0) if request.greedy else loaded
+        loaded = subject.at_temperature(0.0) if request.greedy else subject
         name, drive = loaded.name, team_drive(loaded, limits_of(config.guard), request.seed)
     market = load_market(config.market, config.costs)
     chosen = choose_window(market, request, warm_up)
@@ -89,14 +85,6 @@ def case_verdict(case: CheckCase, seed: int, on_progress: CheckProgress | None =
     verdict = lookahead_verdict(played, whole=True, seed=seed, on_progress=on_progress)
     assert verdict is not None  # there is a `load`
     return verdict
-
-
-def _checked_team(name: str, config: Config) -> LoadedTeam:
-    if name == SCRIPTED:
-        return scripted_team(config.team)
-    from backend.builders.teams import configured_team  # it imports torch
-
-    return configured_team(name, config)
 
 
 def team_drive(loaded: LoadedTeam, limits: GuardLimits, seed: int) -> Drive:

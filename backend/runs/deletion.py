@@ -7,9 +7,7 @@ last. So one that is cut short leaves a run that is marked; a second deletion fi
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,17 +30,14 @@ RUN_FILES = (
     "KILL", "STOP", "PROMOTE", "PROCESS",
 )  # fmt: skip
 _UNFINISHED = ".tmp"  # what an interrupt may leave beside them
-_AGE = re.compile(r"(\d+)([hdw])")
-_HOURS = {"h": 1, "d": 24, "w": 168}
 
 
 @dataclass(frozen=True)
 class RunDeletion:
     """What would go with a run: how many records of each table, and `size` bytes of files in `folder`.
 
-    `needed_by` says, a line each, who needs the run's files; then it stays. `mentioned_by` are runs that name it and
-    need nothing of it. `kept` are files in the folder that the program did not write. `record` is None for records
-    whose run is not there, which an import that was cut short leaves.
+    `needed_by` lists what needs the run's files; then it stays. `kept` are files in the folder that the program did not
+    write. `record` is None for records whose run is not there, which an import that was cut short leaves.
     """
 
     run: str
@@ -51,7 +46,6 @@ class RunDeletion:
     folder: Path | None = None
     size: int = 0
     needed_by: tuple[str, ...] = ()
-    mentioned_by: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     files: tuple[Path, ...] = field(default=(), repr=False)
 
@@ -61,35 +55,13 @@ class RunDeletion:
         return sum(self.records.values())
 
 
-def plan_deletions(
-    store: Store, runs: Path, names: Sequence[str], kind: str = "", older_than: str = "", now: int | None = None
-) -> list[RunDeletion]:
-    """What deleting the runs `names` would delete, or all those of a `kind` that ended or began before `older_than`
-    (such as `30d`; counted from `now`, ms, by default the present). The newest come first: who needs another is
-    newer.
+def plan_deletions(store: Store, runs: Path, names: Sequence[str]) -> list[RunDeletion]:
+    """What deleting the runs `names` would delete, the newest first: what needs another run is newer.
 
-    Runs that are being written are left out, and with `names` refused. Nothing is deleted. Raises `UserError`.
+    Nothing is deleted. Raises `UserError` for a run that is not there or is being written.
     """
     known = {record.run: record for record in store.runs()}
-    if names:
-        if kind or older_than:
-            raise UserError("give the runs by name, or --kind and --older-than, not both")
-        chosen = list(dict.fromkeys(names))
-    else:
-        if not kind and not older_than:
-            raise UserError("name a run to delete, or choose by --older-than 30d or --kind backtest")
-        present = int(1000 * time.time()) if now is None else now
-        before = None if not older_than else present - milliseconds(older_than)
-        chosen = [
-            run
-            for run, record in known.items()
-            if record.status != "running"
-            and (not kind or record.kind == kind)
-            and (before is None or (record.finished_at or record.started_at) < before)
-        ]
-        if kind and all(record.kind != kind for record in known.values()):
-            kinds = ", ".join(sorted({record.kind for record in known.values()})) or "none"
-            raise UserError(f"no run of kind '{kind}'; there are {kinds}")
+    chosen = list(dict.fromkeys(names))
     order = {run: place for place, run in enumerate(known)}  # the newest first
     chosen.sort(key=lambda run: order.get(run, len(order)))
     plans = [_plan(store, runs, run, known, chosen) for run in chosen]
@@ -121,14 +93,6 @@ def delete_run(store: Store, plan: RunDeletion, on_deleted: Callable[[int], None
     store.delete_run(plan.run, on_deleted)
 
 
-def milliseconds(age: str) -> int:
-    """An age such as 12h, 30d or 4w. Raises `UserError`."""
-    match = _AGE.fullmatch(age)
-    if match is None:
-        raise UserError(f"'{age}' is no age: give hours, days or weeks, such as 12h, 30d or 4w")
-    return int(match[1]) * _HOURS[match[2]] * 3_600_000
-
-
 # -- what belongs to a run ---------------------------------------------------------------------------------------------
 
 
@@ -137,13 +101,10 @@ def _plan(store: Store, runs: Path, run: str, known: dict[str, RunRecord], chose
     folder = folder_of(run, runs)
     files, kept = _files_of(folder) if folder is not None else ((), ())
     needed: list[str] = []
-    mentioned: list[str] = []
     if folder is not None:
         for other in known.values():
             if other.run not in chosen and other.status != "deleting":
-                needs, mentions = _uses(other, run, folder, runs)
-                needed += [f"{what} of run {other.run}" for what in needs]
-                mentioned += [f"{what} of run {other.run}" for what in mentions]
+                needed += [f"{what} of run {other.run}" for what in _needs(other, run, folder, runs)]
         chosen_folders = {_resolved(one) for name in chosen if (one := folder_of(name, runs)) is not None}
         needed += [f"the team in {team} has its base there" for team in _teams_over(folder, runs, chosen_folders)]
     return RunDeletion(
@@ -153,7 +114,6 @@ def _plan(store: Store, runs: Path, run: str, known: dict[str, RunRecord], chose
         folder,
         sum(size_of(path) for path in files),
         tuple(needed),
-        tuple(mentioned),
         kept,
         files,
     )
@@ -198,26 +158,23 @@ def _remove(path: Path) -> None:
 # -- who needs it ------------------------------------------------------------------------------------------------------
 
 
-def _uses(other: RunRecord, run: str, folder: Path, runs: Path) -> tuple[list[str], list[str]]:
-    """What of another run needs files of `folder`, and what only names them, in words."""
+def _needs(other: RunRecord, run: str, folder: Path, runs: Path) -> list[str]:
+    """What of another run needs files of `folder`, in words."""
     config = other.config.get("config")
     training = config.get("training", {}) if isinstance(config, dict) else {}
-    needs: list[str] = []
-    mentions: list[str] = []
-    if _inside(training.get("base_model"), run, folder):
-        needs.append("the base model (training.base_model)")
-    if _inside(training.get("start_from"), run, folder):
-        own = folder_of(other.run, runs)
-        copied = own is not None and (own / _START).is_dir()
-        (mentions if copied else needs).append("the beginning (training.start_from)")
-    if _inside(training.get("states"), run, folder):
-        needs.append("the recorded states and bars (training.states)")
-    team = other.config.get("team")
-    teams = other.config.get("teams")
-    named = [team] if isinstance(team, str) else list(teams) if isinstance(teams, list) else []
-    if any(_inside(name, run, folder) for name in named):
-        needs.append("the team that was measured")
-    return needs, mentions
+    own = folder_of(other.run, runs)
+    needs = {
+        "the base model (training.base_model)": [training.get("base_model")],
+        # A training that has begun has its own copy of the team that it began with.
+        "the beginning (training.start_from)": [] if own and (own / _START).is_dir() else [training.get("start_from")],
+        "the recorded states and bars (training.states)": [training.get("states")],
+        "the team that was measured": _listed(other.config.get("team")) + _listed(other.config.get("teams")),
+    }
+    return [what for what, paths in needs.items() if any(_inside(path, run, folder) for path in paths)]
+
+
+def _listed(named: Any) -> list[Any]:
+    return named if isinstance(named, list) else [named]
 
 
 def _inside(named: Any, run: str, folder: Path) -> bool:

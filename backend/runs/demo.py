@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 from backend.builders.market import account_of, load_market
 from backend.config.schema import Config
 from backend.evaluation.answer import answer_text
-from backend.evaluation.evaluate import Measurement, summary_record, verdict, write_example
+from backend.evaluation.evaluate import summary_record, verdict, write_example
 from backend.evaluation.held_out_value import SCENARIOS
 from backend.policies.hardware import describe_hardware
 from backend.processes import Workers, started
 from backend.reporting.report import write_report
-from backend.runs.measured_team import MeasuredTeam, measured_in_states, measured_on_windows, team_parts
+from backend.runs.measured_team import MeasuredTeam, TeamResult, measure_team
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart
 from backend.store.records import valid_run_id
@@ -24,7 +23,6 @@ from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.rl_job import check_training, processes_for, run_rl
 from backend.training.start import begin
-from cryptosentinel.agents.registry import roles_of
 from simulator.documents import read_document
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -77,14 +75,15 @@ def run_demo(
         ):
             try:
                 with started(min(workers or most, most)) as processes:
-                    trained, measured, value, answer = _train_and_measure(
+                    trained, result = _train_and_measure(
                         config, market, opened, run, folder, observer, processes, spent - began
                     )
             finally:
                 spent += time.monotonic() - began
                 _save(folder, config, run, spent, finished=False)
-            write_example(opened, run, measured.decisions)
-            sentence = verdict(measured.result, answer="" if answer is None else answer_text(answer))
+            write_example(opened, run, result.windows.decisions)
+            said = "" if result.answer is None else answer_text(result.answer)
+            sentence = verdict(result.windows.result, answer=said)
             opened.add_evaluation(
                 summary_record(
                     run,
@@ -98,7 +97,8 @@ def run_demo(
             )
         _save(folder, config, run, spent, finished=True)
         report = write_report(opened, run, folder)
-    return EvaluationOutcome(run, folder, report, config, sentence, measured.result, value=value, answer=answer)
+    held_out, value, answer = result.windows.result, result.value, result.answer
+    return EvaluationOutcome(run, folder, report, config, sentence, held_out, value=value, answer=answer)
 
 
 def _train_and_measure(
@@ -110,22 +110,24 @@ def _train_and_measure(
     observer: Observer,
     processes: Workers,
     offset: float,
-) -> tuple[TrainingState, Measurement, dict[str, Any] | None, dict[str, Any] | None]:
-    """The training, the team's measurement on held-out windows, what its decisions are worth on held-out states, and
-    the answer. `offset` added to the clock is the seconds that the demo has taken."""
+) -> tuple[TrainingState, TeamResult]:
+    """The training, and what was measured of the team. `offset` added to the clock is the seconds that the demo has
+    taken."""
+    private = "Each role's tools show something of their own. " if config.market.kind == "private" else ""
+    shared = f"{processes.number} processes share the work." if processes.number > 1 else "One process does the work."
     observer.message(
         f"1. The market: {len(market):,} bars of {market.timeframe}, {len(market.symbols)} coins. Each drifts up, down "
-        "or sideways for weeks. The drift is hidden; trend, funding and headlines hint at it. "
-        f"{_known_to_one_role(config)}{_shared(processes.number)}"
+        f"or sideways for weeks. The drift is hidden; trend, funding and headlines hint at it. {private}{shared}"
     )
+    given = config.training.base_model or config.training.start_from
     observer.message(
-        f"2. Warm start: a small model learns the format from transcripts of a scripted team. {_taught(config)}"
+        "2. Warm start: "
+        + ("the model is given." if given else "a small model learns the format from transcripts of a scripted team.")
     )
     begin(config, market, folder, observer.progress, processes)
     observer.message(
         "3. M-GRPO. Each step shows the team's outcome score (0.5: nothing earned) and the share of valid answers. "
-        f"{_paid(config)} 'validation' is the outcome in states that training never uses; the best version there is "
-        "kept."
+        "'validation' is the outcome in states that training never uses; the best version there is kept."
     )
     trained = run_rl(config, market, store, run, folder, observer.progress, observer.trained, processes)
     observer.message(
@@ -134,59 +136,9 @@ def _train_and_measure(
         f"decision is scored over {SCENARIOS:,} common scenarios, so luck plays no part. The "
         "trained team also decides in a no-edge control, where there is nothing to learn."
     )
-    with team_parts(MeasuredTeam(config, str(folder))) as parts:
-        measured = measured_on_windows(parts, store, run, processes, observer.progress)
-        if not parts.is_simulated:
-            return trained.state, measured, None, None
-        value, _, answer = measured_in_states(
-            parts, store, run, processes, observer.progress, time.monotonic() + offset
-        )
-    return trained.state, measured, value, answer
-
-
-def _shared(processes: int) -> str:
-    """How many processes do the work, for a message."""
-    return "One process does the work." if processes == 1 else f"{processes} processes share the work."
-
-
-def _known_to_one_role(config: Config) -> str:
-    """What only one role's tools show, for a message."""
-    if config.market.kind != "private":
-        return ""
-    return (
-        "Only MarketAnalyst's tools show these, only RiskAnalyst's that a jump may come, only Trader's that the spread "
-        "is wide. "
-    )
-
-
-def _paid(config: Config) -> str:
-    """What the roles are rewarded for, and which of them learn, for a message."""
-    roles, frozen = roles_of(config.team.roles), config.training.freeze
-    learn = ", ".join(role for role in roles if role not in frozen)
-    who = f"Only {learn} learns; the others keep what the warm start taught them." if frozen else "All roles learn."
-    if config.training.stage1_steps == 0:
-        return f"The format was learned in the warm start, so each step rewards what the team earns. {who}"
-    return (
-        "In stage 1 the sub-agents practice alone too; once the format is reliable a gate opens, and stage 2 rewards "
-        f"what the team earns. {who}"
-    )
-
-
-_TEACHERS = {
-    "expert": "follow rules that read all the evidence",
-    "skip_trades": "follow rules that leave a third of their changes out at random",
-    "random_all": "follow rules that read one of trend, news and funding at random, and draw orders, verdicts and the "
-    "roles that they consult at random",
-}
-
-
-def _taught(config: Config) -> str:
-    """What the warm start teaches, for a message."""
-    if config.training.base_model or config.training.start_from:
-        return "Here the model is given, so there is none to make."
-    return (
-        f"{config.nano.teacher_share:.0%} of its decisions {_TEACHERS[config.nano.teacher]}; the others are random. "
-        f"So the model learns the format, and {'little' if config.nano.teacher_share < 0.5 else 'some'} of the skill."
+    measured = MeasuredTeam(config, str(folder))
+    return trained.state, measure_team(
+        measured, store, run, processes, observer.progress, lambda: time.monotonic() + offset
     )
 
 

@@ -12,20 +12,18 @@ from backend.config.schema import Config
 from backend.evaluation.answer import answer_text
 from backend.evaluation.evaluate import (
     TRAINED,
-    Measurement,
     held_out_windows,
     summary_record,
     verdict,
 )
-from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict, judged
-from backend.evaluation.gate_data import held_out_rules
+from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict, held_out_rules, judged
 from backend.evaluation.in_sample import IN_SAMPLE, overlaps
 from backend.models.manifest import MANIFEST, read_manifest, team_folder
 from backend.models.team_digest import team_digest
 from backend.processes import started
 from backend.reporting.report import write_report
 from backend.runs.backtest import notes_on_headlines
-from backend.runs.measured_team import MeasuredTeam, measured_in_states, measured_on_windows, team_parts
+from backend.runs.measured_team import MeasuredTeam, TeamResult, measure_team
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, EvaluateRequest, Observer, RunStart
 from backend.store.records import EvaluationRecord, RunRecord
@@ -71,45 +69,41 @@ def evaluate_team(
             opened, run, "evaluate", config.evaluation_seed, market.content_hash, config, team=name,
             venue=venue_record(account, market), notes=list(notes), **marks,
         ):  # fmt: skip
-            value = control = answer = None
-            with started(processes_for(config)) as workers, team_parts(MeasuredTeam(config, name)) as parts:
-                measured = measured_on_windows(parts, opened, run, workers, observer.progress)
-                if parts.is_simulated:
-                    value, control, answer = measured_in_states(
-                        parts, opened, run, workers, observer.progress, time.monotonic() - began
-                    )
+            with started(processes_for(config)) as workers:
+                result = measure_team(
+                    MeasuredTeam(config, name), opened, run, workers, observer.progress,
+                    lambda: time.monotonic() - began,
+                )  # fmt: skip
             folder_of_team = team_folder(request.folder)
             has_manifest = (folder_of_team / MANIFEST).is_file()
             trained_at = read_manifest(folder_of_team).costs if has_manifest else None
-            said = "" if answer is None else answer_text(answer)
-            sentence = verdict(measured.result, other_costs(trained_at or config.costs, config.costs), said)
+            said = "" if result.answer is None else answer_text(result.answer)
+            sentence = verdict(result.windows.result, other_costs(trained_at or config.costs, config.costs), said)
             if marked:
                 sentence = f"{'. '.join(marked.values())}. {sentence}"
-            gate = _gate(request, config, market, measured, control, digest, trained) if request.gate else None
+            gate = _gate(request, config, market, result, digest, trained) if request.gate else None
             if gate is not None:
                 opened.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, gate.to_json()))
             opened.add_evaluation(summary_record(run, sentence, time.monotonic() - began))
         report = write_report(opened, run, folder)
-    return EvaluationOutcome(
-        run, folder, report, config, sentence, measured.result, gate=gate, value=value, answer=answer
-    )
+    held_out, value, answer = result.windows.result, result.value, result.answer
+    return EvaluationOutcome(run, folder, report, config, sentence, held_out, gate=gate, value=value, answer=answer)
 
 
 def _gate(
     request: EvaluateRequest,
     config: Config,
     market: Market,
-    measured: Measurement,
-    control: dict[str, Any] | None,
+    result: TeamResult,
     digest: str,
     trained: RunRecord | None,
 ) -> GateVerdict:
     """The verdict on the team whose files had the digest `digest` when it was measured."""
     folder = team_folder(request.folder)
-    rules = judged(config.evaluation_seed, measured.result, control, measured.decisions)
+    rules = judged(config.evaluation_seed, result.windows.result, result.control, result.windows.decisions)
     windows = held_out_windows(config, market)
     rules += held_out_rules(read_manifest(folder), config, market, windows, trained_here=trained is not None)
-    if control is None and market.truth is not None and config.market.edge:
+    if result.control is None and market.truth is not None and config.market.edge:
         advice = "the control was not measured: evaluate with --set evaluation.states=400 or more"
         rules.append(GateRule("no-edge control", False, advice))
     if team_digest(folder, config.training.base_model) != digest:

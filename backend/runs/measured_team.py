@@ -7,8 +7,7 @@ each loads the markets and the teams from the configuration and the team's folde
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -117,15 +116,6 @@ def _parts(measured: MeasuredTeam) -> TeamParts:
     return _LOADED[0]
 
 
-@contextmanager
-def team_parts(measured: MeasuredTeam) -> Iterator[TeamParts]:
-    """The parts of a team for the time of a block; nothing of them is kept afterwards."""
-    try:
-        yield _parts(measured)
-    finally:
-        _LOADED.clear()
-
-
 @dataclass(frozen=True)
 class _Windows:
     """A piece: the held-out windows of one team."""
@@ -150,20 +140,47 @@ Played = tuple[
 ]  # windows, or values and what is achievable
 
 
-def measured_on_windows(parts: TeamParts, store: Store, run: str, workers: Workers, report: WorkReport) -> Measurement:
+@dataclass(frozen=True)
+class TeamResult:
+    """What was measured of a team: its held-out `windows`; where decisions can be scored over scenarios, what they are
+    worth on held-out states and on those of the no-edge `control`, and the `answer` made of both (`answer_of`)."""
+
+    windows: Measurement
+    value: dict[str, Any] | None = None
+    control: dict[str, Any] | None = None
+    answer: dict[str, Any] | None = None
+
+
+def measure_team(
+    measured: MeasuredTeam, store: Store, run: str, workers: Workers, report: WorkReport, seconds: Callable[[], float]
+) -> TeamResult:
+    """Measure a team and store all of it. `seconds` gives how long its run has taken. Nothing loaded is kept."""
+    try:
+        parts = _parts(measured)
+        windows = _on_windows(parts, store, run, workers, report)
+        if not parts.is_simulated:
+            return TeamResult(windows)
+        value, control = _in_states(parts, workers, report)
+        answer = answer_of(value, control, seconds())
+        for name, document in ((HELD_OUT_VALUE, value), (CONTROL_VALUE, control), (ANSWER, answer)):
+            if document is not None:
+                store.add_evaluation(EvaluationRecord(run, name, 0, document))
+        return TeamResult(windows, value, control, answer)
+    finally:
+        _LOADED.clear()
+
+
+def _on_windows(parts: TeamParts, store: Store, run: str, workers: Workers, report: WorkReport) -> Measurement:
     """The held-out windows of all teams and baselines, stored as `held_out`."""
     names = [TRAINED, WARM_STARTED, SCRIPTED, *([] if teacher_of(parts.config) == "expert" else [TEACHER])]
     played = workers.each(_do, [_Windows(parts.measured, name) for name in names], report)
     episodes = {name: of_team for name, (of_team, _, _) in zip(names, played, strict=True)}
     teams = [parts.team(name) for name in names]
-    return measure(parts.config, parts.market, teams, "held_out", store, run, report, episodes)
+    return measure(parts.config, parts.market, teams, "held_out", store, run, episodes)
 
 
-def measured_in_states(
-    parts: TeamParts, store: Store, run: str, workers: Workers, report: WorkReport, seconds: float
-) -> tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any]]:
-    """What decisions are worth in the held-out states and in those of the no-edge control, and the answer made of both
-    (`answer_of`), all stored."""
+def _in_states(parts: TeamParts, workers: Workers, report: WorkReport) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """What decisions are worth in the held-out states, and in those of the no-edge control where there is one."""
     own = _cut(parts.measured, parts.config.evaluation.states, control=False)
     other = _cut(parts.measured, parts.control_config.evaluation.states, control=True)
     pieces = [*own, *(other if parts.has_control else ())]
@@ -171,15 +188,10 @@ def measured_in_states(
     value = value_document(
         parts.config, parts.states, joined_values([one for _, one, _ in done[: len(own)]]), _mean_of(own, done)
     )
-    control = None
-    if parts.has_control:
-        values = joined_values([one for _, one, _ in done[len(own) :]])
-        control = value_document(parts.control_config, parts.control_states, values)
-    answer = answer_of(value, control, seconds)
-    for name, document in ((HELD_OUT_VALUE, value), (CONTROL_VALUE, control), (ANSWER, answer)):
-        if document is not None:
-            store.add_evaluation(EvaluationRecord(run, name, 0, document))
-    return value, control, answer
+    if not parts.has_control:
+        return value, None
+    values = joined_values([one for _, one, _ in done[len(own) :]])
+    return value, value_document(parts.control_config, parts.control_states, values)
 
 
 def _cut(measured: MeasuredTeam, states: int, *, control: bool) -> list[_States]:
@@ -202,7 +214,7 @@ def _do(piece: _Piece, report: WorkReport) -> Played:
         def shown(what: str, done: int, total: int) -> None:
             report(f"windows of {what}", done, total)
 
-        [episodes] = play_held_out(parts.config, [(parts.team(piece.team), parts.market)], shown)
+        episodes = play_held_out(parts.config, parts.team(piece.team), parts.market, shown)
         return episodes, {}, None
     config = parts.control_config if piece.control else parts.config
     queries = (parts.control_states if piece.control else parts.states)[piece.first : piece.stop]

@@ -15,11 +15,9 @@ from backend.evaluation.gate import GateVerdict
 from backend.evaluation.paired_runs import ComparedResult
 from backend.reporting import charts
 from backend.reporting.report import write_pages
-from backend.reporting.result_stats import monthly_returns, yearly_returns
 from backend.reporting.run_summary import RunSummary, WindowResult
 from backend.reporting.tearsheet.drawdowns import Drawdown, deepest_drawdowns
 from backend.reporting.training.curves import learning_curves, optimizer_curves, reward_curves
-from simulator.backtest import metrics
 from simulator.errors import UserError
 from simulator.files import write_whole
 
@@ -50,8 +48,7 @@ class BacktestOutcome:
         results = self._window.results
         return {name: result.lookahead for name, result in results.items() if result.lookahead is not None}
 
-    @property
-    def metrics(self) -> pd.DataFrame:
+    def frame(self) -> pd.DataFrame:
         """A row for each team, strategy and baseline: return, Sharpe ratio, drawdown, costs and the other metrics."""
         return _named(self._window.rows)
 
@@ -87,25 +84,6 @@ class BacktestOutcome:
             }
         )
 
-    @property
-    def returns(self) -> pd.DataFrame:
-        """Simple return of each bar, by its close (UTC), a column for each. That of an account that was ruined is -1,
-        and 0 from then on."""
-        equity = self.equity
-        columns = {name: metrics.returns_of(equity[name].to_numpy()) for name in equity.columns}
-        return pd.DataFrame(columns, index=equity.index[1:])
-
-    def months(self, name: str = "") -> pd.DataFrame:
-        """Returns of the calendar months (UTC) of a team, strategy or baseline, the first that was tested if none is
-        named: a row for each year, a column for each month (1 to 12) and `year`. A month that was not traded is
-        missing."""
-        result = self._result(name)
-        months = monthly_returns(result.times, result.equity)
-        table = pd.DataFrame(index=pd.Index(sorted({one.year for one in months}), name="year"), columns=range(1, 13))
-        for one in months:
-            table.loc[one.year, one.month] = one.total_return
-        return table.astype(float).assign(year=pd.Series(yearly_returns(months)))
-
     def drawdowns(self, name: str = "", most: int = 5) -> pd.DataFrame:
         """The deepest drawdowns, the deepest first: `depth` as a fraction of the peak, and `peak`, `valley` and
         `recovery` (UTC, missing where the account did not get back) with `days` from peak to recovery or the end."""
@@ -122,20 +100,12 @@ class BacktestOutcome:
         results = [self._result(one) for one in names]
         return [ComparedResult(self.summary.run, one, result) for one, result in zip(names, results, strict=True)]
 
-    def frame(self) -> pd.DataFrame:
-        """The table of results, as `metrics`."""
-        return self.metrics
-
-    def plot(self) -> go.Figure:
-        """The picture of the results, as `figure`."""
-        return self.figure()
-
     def report(self, path: str | Path | None = None) -> Path:
         """The path of the report, one page that works offline, with the tearsheet; a copy of it is written to `path` if
         that is given. Raises `UserError` where it cannot be."""
         return _copied(self.page, path)
 
-    def figure(self) -> go.Figure:
+    def plot(self) -> go.Figure:
         """Return since the start of each team, strategy and baseline."""
         curves = {name: result.equity for name, result in self._window.results.items()}
         times = charts.moments(self._window.main_result.times)
@@ -163,25 +133,16 @@ class TrainOutcome:
     state: TrainingState
     summary: RunSummary
 
-    @property
-    def metrics(self) -> pd.DataFrame:
+    def frame(self) -> pd.DataFrame:
         """A row for each step, with a column for each metric, such as `team/outcome` or `manager/reward/mean`."""
         return _stepwise(self.summary)
-
-    def frame(self) -> pd.DataFrame:
-        """The metrics by step, as `metrics`."""
-        return self.metrics
-
-    def plot(self, title: str = "Reward") -> go.Figure:
-        """A curve of the training, as `figure`."""
-        return self.figure(title)
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report into the team's folder, and a copy of it to `path` if that is given; returns the path.
         Raises `UserError` where it cannot be written."""
         return _copied(write_pages(self.summary, self.folder), path)
 
-    def figure(self, title: str = "Reward") -> go.Figure:
+    def plot(self, title: str = "Reward") -> go.Figure:
         """One picture of the report, such as Reward, Format, Expert score, Calls in a decision, Validation or Entropy.
 
         Raises `UserError` for any other title.
@@ -212,8 +173,7 @@ class EvaluationOutcome:
     value: dict[str, Any] | None = None
     answer: dict[str, Any] | None = None
 
-    @property
-    def metrics(self) -> pd.DataFrame:
+    def frame(self) -> pd.DataFrame:
         """A row for each team and baseline: means over the held-out windows."""
         return _named(self.held_out["rows"])
 
@@ -228,20 +188,12 @@ class EvaluationOutcome:
         row = self.held_out["difference"]
         return _named({"Held-out windows": {"mean": row["mean"], "low": row["ci95"][0], "high": row["ci95"][1]}})
 
-    def frame(self) -> pd.DataFrame:
-        """The table of results, as `metrics`."""
-        return self.metrics
-
-    def plot(self) -> go.Figure:
-        """The picture of the differences, as `figure`."""
-        return self.figure()
-
     def report(self, path: str | Path | None = None) -> Path:
         """The path of the report, one page that works offline; a copy of it is written to `path` if that is given.
         Raises `UserError` where it cannot be."""
         return _copied(self.page, path)
 
-    def figure(self) -> go.Figure:
+    def plot(self) -> go.Figure:
         """The paired differences of the windows, their mean and its 95 % interval."""
         return charts.difference_chart({"Held-out windows": self.held_out["difference"]}).plotly()
 
@@ -260,8 +212,7 @@ class SftOutcome:
     scores: dict[str, dict[str, Any]]
     losses: dict[str, Sequence[float] | None]
 
-    @property
-    def metrics(self) -> pd.DataFrame:
+    def frame(self) -> pd.DataFrame:
         """A row for each role: its conversations, and its score on held-out states before and after."""
         rows = {}
         for role, score in self.scores.items():
@@ -274,10 +225,6 @@ class SftOutcome:
                 "loss_after": losses[1],
             }
         return _named(rows)
-
-    def frame(self) -> pd.DataFrame:
-        """The table of roles, as `metrics`."""
-        return self.metrics
 
     def conversations(self, role: str) -> dict[str, int]:
         """How many conversations of a role were collected, dropped and kept, and how the kept ones were divided."""

@@ -1,25 +1,29 @@
 """What a caller gives to a use case: a frozen request, and an observer that shows what happens.
 
-A field of a request that is left out changes nothing: then the configuration decides. No heavy library is imported.
+A request is declared once: its fields are the options of the command line, the arguments of the Python API and what a
+page hands to a job. A field that is left out changes nothing: then the configuration decides. No heavy library is
+imported.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
 
-from backend.config.base import suggestion
+from backend.config.base import split_names, suggestion
 from backend.config.load import load_config
+from backend.config.market import NONE
 from backend.config.places import RUNS
 from backend.config.places import STORE as STORE
 from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config, model_named
 from backend.models.manifest import MANIFEST, SAMPLE_TEAM, read_manifest, team_folder
 from simulator.errors import UserError
-from simulator.folders import data_folder, sample_data, timeframes_in
+from simulator.folders import data_folder, named_data, sample_data, timeframes_in
 from simulator.market.timeframes import TIMEFRAMES, parse_time
 
 if TYPE_CHECKING:  # they import torch and pandas, which take seconds
@@ -29,6 +33,46 @@ if TYPE_CHECKING:  # they import torch and pandas, which take seconds
     from simulator.market.market import Market
 
 GENERATED, RECORDED_TRAINING = "demo", "recorded_training"  # presets
+DATA, WHO, COSTS, CHECKS, ADVANCED = "Data", "Who", "Costs", "Checks", "Advanced"  # parts of a command's help
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field of a request is given on the command line; it stands in the field's annotation.
+
+    `names` are other than the field's own; `setting` is the key of the configuration that it sets. A `repeated` option
+    is given once for each value, which may hold commas; an `argument` has no name.
+    """
+
+    panel: str
+    help: str
+    names: tuple[str, ...] = ()
+    setting: str = ""
+    repeated: bool = False
+    argument: bool = False
+
+
+Baselines = Annotated[
+    tuple[str, ...] | None,
+    Option(WHO, "Strategies to compare with: hold,ema_cross; none for none.", (), "evaluation.baselines"),
+]
+
+
+def options_of(request: type[RunRequest] | RunRequest) -> Iterator[tuple[str, Any, Option]]:
+    """Name, default and option of each field of a request that is one."""
+    hints = get_type_hints(request if isinstance(request, type) else type(request), include_extras=True)
+    for one in fields(request):
+        declared = next(
+            (mark for mark in getattr(hints[one.name], "__metadata__", ()) if isinstance(mark, Option)), None
+        )
+        if declared is not None:
+            names = declared.names or (f"--{one.name.replace('_', '-')}",)
+            yield one.name, one.default, replace(declared, names=names)
+
+
+def is_list(default: Any) -> bool:
+    """Whether a field with this default takes a list: an empty one, or None where the configuration has one."""
+    return isinstance(default, tuple) or default is None
 
 
 def check_subject(name: str) -> None:
@@ -43,9 +87,6 @@ def check_subject(name: str) -> None:
     if installed(STRATEGY.group, name):
         return
     named = [SCRIPTED, PROMPTED, SAMPLE_TEAM, *known]
-    if "," in name and all(part.strip() in named or Path(part.strip()).exists() for part in name.split(",")):
-        each = " ".join(f"--team {part.strip()}" for part in name.split(","))
-        raise UserError(f"no team is called '{name}': name each by itself, as {each}")
     raise UserError(
         f"no team '{name}'{suggestion(name, named)}: give 'scripted', 'sample' (a shipped trained team), 'model' (see "
         f"engine.model) or 'model=NAME', a strategy ({', '.join(known)}), your own as module:Class, a recording, or "
@@ -75,12 +116,32 @@ def _about_file(path: Path, attribute: str) -> str:
 class RunRequest:
     """`config` is a preset, the path of a TOML file, or a configuration. `overrides` are like `training.seed=5`."""
 
-    config: Config | str = "demo"
-    overrides: tuple[str, ...] = ()
+    config: Annotated[
+        Config | str, Option(ADVANCED, "A preset (demo, quick, recorded, ...) or a TOML file.", ("--config", "-c"))
+    ] = "demo"
+    overrides: Annotated[
+        tuple[str, ...],
+        Option(ADVANCED, "Override a setting: section.key=value. Repeatable.", ("--set", "-s"), repeated=True),
+    ] = ()
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """The request of what a user gives. A list may be a text with commas, or several of them; what is None or empty
+        text is left out."""
+        values = {name: value for name, value in given.items() if value is not None and value != ""}
+        for name, default, declared in options_of(cls):
+            if name in values and is_list(default) and not declared.repeated:
+                values[name] = _listed(values[name], default)
+            elif name in values and isinstance(default, tuple | Path):
+                values[name] = type(default)(values[name]) if isinstance(default, tuple) else Path(values[name])
+        return cls(**values)
 
     def options(self) -> dict[str, Any]:
         """The settings that other fields than the overrides set, by their dotted keys."""
-        return {}
+        given = ((getattr(self, name), default, one.setting) for name, default, one in options_of(self) if one.setting)
+        values = {key: list(value) if isinstance(value, tuple) else value for value, default, key in given
+                  if value is not None and value != default}  # fmt: skip
+        return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
     def settings(self) -> Config:
         """The configuration with the overrides and the other fields applied. Raises `ConfigError`."""
@@ -103,29 +164,43 @@ class RunRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class MarketRequest(RunRequest):
-    """A run on a market: the folder of bars, their symbols and timeframe, and what lies beside them."""
+    """A run on a market: the folder of bars, their symbols and timeframe."""
 
-    config: Config | str = ""
-    data: str | Path | None = None
-    symbols: tuple[str, ...] = ()
-    timeframe: str = ""
-    resample: str = ""
-    funding: str | Path | None = None
-    news: str | Path | None = None
+    config: Annotated[
+        Config | str, Option(ADVANCED, "A preset or a TOML file; default: one that fits the data.", ("--config", "-c"))
+    ] = ""
+    data: Annotated[
+        str | Path,
+        Option(
+            DATA, "Folder of bars, CSV files (imported), or 'sample'. Default: as configured.", setting="market.data"
+        ),
+    ] = ""
+    symbols: Annotated[
+        tuple[str, ...],
+        Option(DATA, "Symbols: BTCUSDT,ETHUSDT. Default: as configured, or all there are.", setting="market.symbols"),
+    ] = ()
+    timeframe: Annotated[str, Option(DATA, f"Bars to read: {' '.join(TIMEFRAMES)}.", (), "market.timeframe")] = ""
+    resample: Annotated[
+        str, Option(DATA, "Longer bars to decide on, made of those: 4h, 1d.", (), "market.resample")
+    ] = ""
 
     def settings(self) -> Config:
         """As for every request, with the fields of the market. An empty `config` is the preset `demo`, or
         `recorded_training` where `data` is a folder of bars."""
         return self.on(self.config or (RECORDED_TRAINING if self.data else GENERATED))
 
-    def options(self) -> dict[str, Any]:
-        """As for every request, with the fields of the market."""
-        fields = {
-            "data": self.data, "timeframe": self.timeframe, "resample": self.resample, "funding_dir": self.funding,
-            "news": self.news,
-        }  # fmt: skip
-        named = {f"market.{key}": str(value) for key, value in fields.items() if value}
-        return named | ({"market.symbols": list(self.symbols)} if self.symbols else {})
+    def imported(self, runs: Path = RUNS) -> tuple[Self, str]:
+        """The request with the files of other programs in `data` imported into a folder of bars below `runs`, and a
+        sentence about it, empty where there are none. Raises `UserError` for files that cannot be used."""
+        path = Path(self.data or "")
+        if not self.data or not os.path.exists(path) or timeframes_in(named_data(path)):
+            return self, ""
+        if not path.is_file() and not any(one.is_file() for one in path.rglob("*")):
+            return self, ""
+        from backend.builders.sources import bars_at  # pandas, for those who have such files
+
+        folder, done = bars_at(path, runs)
+        return replace(self, data=folder), done
 
     def on(self, source: Config | str | None) -> Config:
         """As for every request. Where a data source of the user's own is set, what it gives is in `market.data`."""
@@ -168,11 +243,10 @@ class WindowRequest(MarketRequest):
     An empty `config` is the preset for the data. `seed` is that of sampling.
     """
 
-    config: Config | str = ""
-    start: str = ""
-    end: str = ""
-    decide_every: int = 0
-    seed: int = 1
+    start: Annotated[str, Option(DATA, "First day, UTC, as 2024-01-31. Default: 90 days before the end.")] = ""
+    end: Annotated[str, Option(DATA, "Last day, UTC, not included. Default: the end of the data.")] = ""
+    decide_every: Annotated[int, Option(DATA, "Bars between decisions; 0: once a day.")] = 0
+    seed: Annotated[int, Option(ADVANCED, "Seed of sampling and of random baselines.")] = 1
 
     @property
     def tested(self) -> tuple[str, ...]:
@@ -189,38 +263,66 @@ class WindowRequest(MarketRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TryRequest(WindowRequest):
-    """One decision with the model of `engine.model`, which was not trained here."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class BacktestRequest(WindowRequest):
     """Teams and strategies over one window, beside the baselines.
 
-    `teams` are names as `backend.runs.backtest.subject_of` takes them. With `unmasked`, each team also plays with real
-    symbols and dates. `record` is the file that the calls of the one team are recorded in. With
-    `check_lookahead`, the backtest of a user's strategy ends with the look-ahead verdict.
+    `teams` are names as `backend.runs.backtest.subject_of` takes them. `record` is the file that the calls of the one
+    team are recorded in. With `check_lookahead`, the backtest of a user's strategy ends with the look-ahead verdict.
 
     `variants` (`backend.builders.variants`) are played of each team besides. `like` is the id of a stored backtest: its
-    configuration, data, window and seed are used, and without `teams` its teams. With `in_sample`, a window that
-    overlaps what a team was trained on is played, and the result marked for ever; else it is refused.
+    configuration, data, window and seed are used. Without `teams`, its teams are played, else the scripted one. With
+    `in_sample`, a window that overlaps what a team was trained on is played, and the result marked for ever; else it is
+    refused.
     """
 
-    teams: tuple[str, ...] = ("scripted",)
-    finer: str = ""
-    rules: str = ""
-    baselines: tuple[str, ...] | None = None
-    unmasked: bool = False
-    record: Path | None = None
-    check_lookahead: bool = True
-    variants: tuple[str, ...] = ()
-    like: str = ""
-    in_sample: bool = False
+    teams: Annotated[
+        tuple[str, ...],
+        Option(
+            WHO,
+            "Who is tested: scripted, a training's folder, model or model=NAME (see engine.model), a "
+            "strategy like ema_cross, your own as module:Class. Several with commas.",
+            ("--team",),
+        ),
+    ] = ()
+    baselines: Baselines = None
+    variants: Annotated[
+        tuple[str, ...],
+        Option(
+            WHO,
+            "Play each team changed, too: without:ROLE, scripted:ROLE, no_veto, unmasked, shuffled_news, "
+            "shuffled_days, altered_future.",
+            ("--variant",),
+        ),
+    ] = ()
+    like: Annotated[
+        str, Option(WHO, "A stored backtest whose data, window and settings are used, by default its teams.")
+    ] = ""
+    finer: Annotated[
+        str, Option(COSTS, "Finer bars that decide what came first inside a bar: 1m.", (), "venue.finer")
+    ] = ""
+    rules: Annotated[
+        str,
+        Option(
+            COSTS,
+            "JSON of the venue's fees and limits; none for none. Default: rules.json in --data.",
+            setting="venue.rules",
+        ),
+    ] = ""
+    check_lookahead: Annotated[bool, Option(CHECKS, "Whether your own strategy looks ahead; if so, exit code 1.")] = (
+        True
+    )
+    in_sample: Annotated[bool, Option(CHECKS, "Play a window that a team was trained on, marked so for ever.")] = False
+    record: Annotated[
+        str | Path,
+        Option(
+            ADVANCED, "Record the team's calls in NAME.jsonl; --team NAME.jsonl replays them. The same command resumes."
+        ),
+    ] = ""
 
     @property
     def tested(self) -> tuple[str, ...]:
         """See `WindowRequest`."""
-        return self.teams
+        return self.teams or (() if self.like else (SCRIPTED,))
 
     def check(self) -> None:
         """As for every window; also the baselines and the names of the teams."""
@@ -232,46 +334,43 @@ class BacktestRequest(WindowRequest):
         for name in self.teams:
             check_subject(name)
 
-    def options(self) -> dict[str, Any]:
-        """As on every market; also the venue and the baselines."""
-        venue = {"venue.finer": self.finer, "venue.rules": self.rules}
-        named = super().options() | {key: value for key, value in venue.items() if value}
-        return named | _baselines(self.baselines)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest(MarketRequest):
     """A training with M-GRPO. `resume` is the id of a run to go on with; that run's configuration is used. `origin` is
     what the run's record says of where its data came from."""
 
-    resume: str = ""
+    resume: Annotated[str, Option(ADVANCED, "Id of a run to resume; its own configuration is used.")] = ""
     origin: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(MarketRequest):
     """The trained team in `folder` on held-out windows. An empty `config` is the configuration of its training, where
-    the store has that. With
-    `gate`, the verdict on whether it may take the place of a team that trades is made and recorded. With `in_sample`,
-    windows that overlap its training are measured too, and the result is marked for ever."""
+    the store has that. With `gate`, the verdict on whether it may take the place of a team that trades is made and
+    recorded. With `in_sample`, windows that overlap its training are measured too, and the result is marked for
+    ever."""
 
-    folder: str | Path
-    config: Config | str = ""
-    baselines: tuple[str, ...] | None = None
-    gate: bool = False
-    in_sample: bool = False
+    folder: Annotated[
+        str | Path, Option("", "Folder of a finished training, such as runs/demo.", ("folder",), argument=True)
+    ] = ""
+    config: Annotated[
+        Config | str,
+        Option(ADVANCED, "A preset or a TOML file; default: the configuration of its training.", ("--config", "-c")),
+    ] = ""
+    baselines: Baselines = None
+    gate: Annotated[
+        bool, Option(CHECKS, "Judge it by the rules of the gate and record that; if it fails, exit code 1.")
+    ] = False
+    in_sample: Annotated[bool, Option(CHECKS, "Measure on windows that it was trained on, marked so for ever.")] = False
 
     def check(self) -> None:
         """As for every request; also the team's folder. What its manifest says is checked later."""
         if not self.config:
             read_manifest(team_folder(self.folder))
         self.on(self.config or None)
-        if self.data is not None:
+        if self.data:
             data_folder(self.data)
-
-    def options(self) -> dict[str, Any]:
-        """As on every market; also the baselines."""
-        return super().options() | _baselines(self.baselines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,25 +381,41 @@ class SftRequest(MarketRequest):
     conversations.
     """
 
-    sources: tuple[str, ...] = ("scripted",)
-    folder: Path = RUNS / "sft"
+    sources: Annotated[
+        tuple[str, ...],
+        Option(
+            WHO,
+            "Whose conversations are learned: scripted, warm_start (the base itself), the folder of a "
+            "trained team, or of a data set. Several with commas. The best of teams is kept, and all of a data set.",
+            ("--from",),
+        ),
+    ] = ("scripted",)
+    folder: Annotated[Path, Option(ADVANCED, "Folder of the run, which becomes a team.", ("--out",))] = RUNS / "sft"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckRequest(WindowRequest):
-    """One strategy or one team, checked for look-ahead or for the history it needs.
+    """The strategy or team `team`, checked for look-ahead or for the history it needs.
 
     With `greedy`, a team is not sampled: its sampling seeds depend on the number of bars before a decision.
     """
 
-    strategy: str = ""
-    team: str = ""
+    team: Annotated[
+        str, Option(WHO, "A strategy, your own as module:Class, scripted, or the folder of a training.")
+    ] = ""
     greedy: bool = False
 
     @property
     def tested(self) -> tuple[str, ...]:
         """See `WindowRequest`."""
         return (self.team,) if self.team else ()
+
+    def check(self) -> None:
+        """As for every window; also the name."""
+        super().check()
+        if not self.team:
+            raise UserError("nothing to check is named: give --team, such as my_module:MyStrategy")
+        check_subject(self.team)
 
 
 @dataclass(frozen=True)
@@ -338,5 +453,9 @@ class Observer:
 SILENT = Observer()
 
 
-def _baselines(named: tuple[str, ...] | None) -> dict[str, Any]:
-    return {} if named is None else {"evaluation.baselines": list(named)}
+def _listed(given: Any, default: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names in one text with commas, or in several. An existing path may hold commas itself; where the
+    configuration has a list (`default` is None), `none` is the empty one."""
+    texts = [given] if isinstance(given, str) else [str(one) for one in given]
+    names = tuple(name for text in texts for name in ((text,) if os.path.exists(text) else split_names(text)))
+    return () if default is None and names == (NONE,) else names

@@ -5,23 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from backend.builders.strategies import named_strategies
 from backend.config.load import load_config
 from backend.config.schema import SCRIPTED, Config
-from backend.decisions.backtest_document import BacktestDocument, read_backtests
-from backend.models.manifest import MANIFEST
-from backend.runs.requests import RUNS, SILENT, BacktestRequest, Observer
+from backend.decisions.backtest_document import read_backtests
+from backend.runs.requests import SILENT, BacktestRequest, Observer
 from backend.store.records import RunRecord
 from backend.store.run_record import own_config
 from backend.store.store import Store
 from simulator.backtest.run import Window
 from simulator.errors import UserError
-from simulator.market.timeframes import DAY_MS, format_time
+from simulator.market.timeframes import format_time
 
 _SOURCES, _EVERY = "sources", "decide_every"  # in the record's document
 
@@ -91,9 +88,10 @@ def stored_setup(store: Store, run_id: str) -> StoredSetup:
         raise UserError(f"run {run_id} is no backtest with a result ({run.kind}, {run.status}): choose a backtest")
     config = own_config(run)
     document = results[tested[0]]
-    start = document.start
-    every = _decide_every(run, store, document)
-    window = Window(start, start + len(document.times) - 1, every)
+    every = run.config.get(_EVERY)
+    if not isinstance(every, int) or every < 1:
+        raise UserError(f"run {run_id} does not contain how often its teams decided: make the backtest again")
+    window = Window(document.start, document.start + len(document.times) - 1, every)
     return StoredSetup(
         run,
         config,
@@ -103,45 +101,15 @@ def stored_setup(store: Store, run_id: str) -> StoredSetup:
     )
 
 
-def source_of(setup: StoredSetup, name: str, team: str = "") -> TeamSource:
-    """How the subject `name` was named; `team` is what the user says of it. Raises `UserError` where neither is
-    known."""
-    known = setup.sources.get(name)
-    if team:
-        return TeamSource(team, "" if known is None else known.variant)
-    if known is None:
-        raise UserError(
-            f"run {setup.run.run} does not say where '{name}' lies: name it with --team, as you did for the backtest"
-        )
-    return known
-
-
 def named_source(run: RunRecord, name: str) -> TeamSource | None:
     """How the subject `name` of a run was named, as its record says; None where that is not known.
 
     An imported run may name nothing that is loaded but what the program has itself.
     """
     document = run.config.get(_SOURCES)
-    if isinstance(document, dict) and name in document:
-        try:
-            source = TypeAdapter(TeamSource).validate_python(document[name])
-        except ValidationError:
-            return None
-        inside = source.team == SCRIPTED or source.team in named_strategies()
-        return source if inside or not run.imported else None
-    if name == SCRIPTED or name in named_strategies():
-        return TeamSource(name)
-    folder = RUNS / name
-    return TeamSource(str(folder)) if Path(name).name == name and (folder / MANIFEST).is_file() else None
-
-
-def _decide_every(run: RunRecord, store: Store, document: BacktestDocument) -> int:
-    """Bars between decisions: as recorded, or in the run of an older program as its decisions show it."""
-    recorded = run.config.get(_EVERY)
-    if isinstance(recorded, int) and recorded > 0:
-        return recorded
-    times = sorted({one.time for one in store.decisions(run.run)})
-    bar = document.times[1] - document.times[0] if len(document.times) > 1 else DAY_MS
-    if len(times) > 1:
-        return max(1, min(later - one for one, later in pairwise(times)) // bar)
-    return max(1, DAY_MS // bar)
+    try:
+        source = TypeAdapter(dict[str, TeamSource]).validate_python(document).get(name)
+    except ValidationError:
+        return None
+    inside = source is not None and (source.team == SCRIPTED or source.team in named_strategies())
+    return source if inside or not run.imported else None

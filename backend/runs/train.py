@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from backend.builders.market import account_of, load_market, split, unknown_to_training
+from backend.builders.market import Account, account_of, load_market, split, unknown_to_training
 from backend.builders.parts import part_notes
 from backend.config.schema import Config
 from backend.policies.hardware import describe_hardware, hardware_change
@@ -30,52 +30,82 @@ from simulator.market.market import Market
 SFT = "sft"  # the kind of such a run, and the name of what it came to
 
 
-class TrainingProcess(Protocol):
-    """How a training runs. `ThisProcess` is the way in this process; `backend.cli.train.OnRay` another."""
+class ThisProcess:
+    """A training in this process, and in helpers that keep nothing (`backend.processes`). Another way, such as Ray,
+    overrides the methods."""
 
-    @property
-    def resume_options(self) -> str:
-        """Options that `train --resume RUN` needs besides, each with a space before it."""
+    resume_options = ""  # that `train --resume RUN` needs besides, each with a space before it
 
     def fit(self, config: Config) -> tuple[Config, str | None]:
         """The configuration as a new run in this way has it, and a note on what is another for that."""
-
-    def check(self, config: Config) -> None:
-        """Raise `UserError` for a configuration that cannot be trained in this way."""
-
-    def check_resumed(self, folder: Path) -> None:
-        """Raise `UserError` for a run that was begun in another way: each keeps its state in other files."""
-
-    def train(
-        self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
-    ) -> TrainingState:
-        """Train, going on from the newest checkpoint in `folder` if there is one. Raises `RunFailed`."""
-
-
-class ThisProcess:
-    """A training in this process, and in helpers that keep nothing (`backend.processes`)."""
-
-    resume_options = ""
-
-    def fit(self, config: Config) -> tuple[Config, str | None]:
-        """See `TrainingProcess`."""
         return config, None
 
     def check(self, config: Config) -> None:
-        """See `TrainingProcess`."""
+        """Raise `UserError` for a configuration that cannot be trained in this way."""
         rl_job.check_training(config)
 
     def check_resumed(self, folder: Path) -> None:
-        """See `TrainingProcess`."""
+        """Raise `UserError` for a run that was begun in another way: each keeps its state in other files."""
         if (folder / "services").exists():
             raise UserError(f"the run in {folder} was trained on Ray: continue it with --launch ray")
 
     def train(
         self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
     ) -> TrainingState:
-        """See `TrainingProcess`."""
+        """Train, from the newest checkpoint in `folder` on if there is one. Raises `RunFailed`."""
         with started(rl_job.processes_for(config)) as workers:
             return rl_job.run_rl(config, market, store, run, folder, observer.progress, observer.trained, workers).state
+
+
+@dataclass(frozen=True)
+class OnRay(ThisProcess):
+    """A training by rollout workers and a trainer for each role, which are actors on the Ray cluster at `address`."""
+
+    store: str
+    workers: int
+    files: str
+    asked_address: str
+
+    @property
+    def resume_options(self) -> str:  # type: ignore[override]  # it is only read
+        """See `ThisProcess`."""
+        given = (("--files", self.files), ("--ray-address", self.asked_address))
+        return f" --launch ray --workers {self.workers}" + "".join(f" {name} {text}" for name, text in given if text)
+
+    def fit(self, config: Config) -> tuple[Config, str | None]:
+        """See `ThisProcess`: as many shards as workers."""
+        from backend.distributed.driver import with_enough_shards
+
+        return with_enough_shards(config, self.workers)
+
+    def check(self, config: Config) -> None:
+        """Raise `UserError` for a training that actors cannot share, or no cluster that they could use."""
+        from backend.distributed.cluster import cluster_address
+        from backend.distributed.driver import check_distributed
+        from backend.distributed.files import check_files_url
+
+        if self.store == "mem://":
+            raise UserError("--store mem:// is in this process alone, and --launch ray has several: give a folder")
+        check_files_url(self.files)
+        cluster_address(self.asked_address, self.store)
+        check_distributed(config)
+
+    def check_resumed(self, folder: Path) -> None:
+        """Raise `UserError` for a run that was begun in one process."""
+        if (folder / "checkpoints").exists():
+            raise UserError(f"the run in {folder} was trained in one process: continue it without --launch")
+
+    def train(
+        self, config: Config, market: Market, store: Store, run: str, folder: Path, observer: Observer
+    ) -> TrainingState:
+        """Train on the cluster. Raises `RunFailed`."""
+        from backend.distributed.cluster import cluster, cluster_address
+        from backend.distributed.driver import RayRequest, run_ray
+
+        where = self.store if "://" in self.store else str(Path(self.store).absolute())
+        request = RayRequest(where, self.workers, self.files)
+        with cluster(cluster_address(self.asked_address, self.store)):
+            return run_ray(config, market, store, run, folder, request, observer.progress, observer.trained)
 
 
 def train_team(
@@ -83,7 +113,7 @@ def train_team(
     store: Store | str | Path = STORE,
     runs: Path = RUNS,
     observer: Observer = SILENT,
-    process: TrainingProcess | None = None,
+    process: ThisProcess | None = None,
 ) -> TrainOutcome:
     """Train a team, record the run in `store`, and leave the team in the run's folder below `runs`.
 
@@ -91,80 +121,53 @@ def train_team(
     cannot go on, and `Interrupted` after Ctrl-C; both can be resumed.
     """
     process = process or ThisProcess()
-    settings = _settings(request, process)
+    config, run = request.settings(), request.resume or new_run_id("train")
+    folder, notes, former = runs / run, list[str](), dict[str, Any]()
+    if not request.resume:
+        config, note = process.fit(config)
+        notes += [note] if note else []
+        process.check(config)
     with store_at(store) as opened:
-        prepared = _prepared(request, settings, opened, runs, observer, process)
-        run, folder, config, market = prepared.run, prepared.folder, prepared.config, prepared.market
+        if request.resume:
+            config, former = _resumed(opened, request, folder, process, observer), opened.run(run).config
+        market = load_market(config.market, config.costs)
+        if request.resume and opened.run(run).data_hash != market.content_hash:
+            raise UserError(
+                f"run {run} was trained on other data (its hash differs from that of {market.source} now): resume "
+                "with the same files, or start a new run"
+            )
+        hardware = describe_hardware(config.training, former.get("hardware", {}))
+        origin = dict(former.get("origin", {}) if request.resume else request.origin)
+        account = account_of(config, market)
+        notes += _notes(config, market, account, origin)
+        other_hardware = hardware_change(former.get("hardware", {}), hardware)
+        notes += [other_hardware] if other_hardware else []
+        observer.started(RunStart(run, folder, config, market, account, notes=tuple(notes)))
+        folder.mkdir(parents=True, exist_ok=True)  # before the record, or a kill between leaves a run without a folder
+        more = {"hardware": hardware, **({"origin": origin} if origin else {})}
         with recorded_run(
             opened, run, "train", config.training.seed, market.content_hash, config, process.resume_options,
-            resumes=bool(request.resume), **prepared.more,
+            resumes=bool(request.resume), **more,
         ):  # fmt: skip
             state = process.train(config, market, opened, run, folder, observer)
         summary = summarise(opened, run)
     return TrainOutcome(run, folder, config, state, summary)
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """A training before its record is written; `more` is what the record holds besides the configuration."""
-
-    run: str
-    folder: Path
-    config: Config
-    market: Market
-    more: dict[str, Any]
-
-
-def _settings(request: TrainRequest, process: TrainingProcess) -> tuple[Config, list[str]]:
-    """The configuration that was asked for, and notes on it. Raises `UserError` for one that cannot be trained so."""
-    config, notes = request.settings(), []
-    if not request.resume:
-        config, note = process.fit(config)
-        notes += [note] if note else []
-        process.check(config)
-    return config, notes
-
-
-def _prepared(
-    request: TrainRequest,
-    settings: tuple[Config, list[str]],
-    opened: Store,
-    runs: Path,
-    observer: Observer,
-    process: TrainingProcess,
-) -> _Prepared:
-    """The run, its folder, its configuration and its market. Raises `UserError` for a request that cannot be met."""
-    config, notes = settings
-    run = request.resume or new_run_id("train")
-    folder = runs / run
-    if request.resume:
-        config = _resumed(opened, request, folder, process, observer)
-    market = load_market(config.market, config.costs)
-    if request.resume and opened.run(run).data_hash != market.content_hash:
-        raise UserError(
-            f"run {run} was trained on other data (its hash differs from that of {market.source} now): resume "
-            "with the same files, or start a new run"
-        )
-    former = opened.run(run).config.get("hardware", {}) if request.resume else {}
-    account, hardware = account_of(config, market), describe_hardware(config.training, former)
-    origin = dict(opened.run(run).config.get("origin", {}) if request.resume else request.origin)
-    not_scored = unknown_to_training(account)
+def _notes(config: Config, market: Market, account: Account, origin: Mapping[str, Any]) -> list[str]:
+    """Where the data came from, what training does not score, and what lies in the parts of recorded bars."""
+    notes = []
     if origin:
         notes.append(
             f"the data is what session {origin['session']} recorded: {origin['states']} states from "
             f"{origin['first']} to {origin['last']}"
         )
+    not_scored = unknown_to_training(account)
     if not_scored:
         notes.append(f"training does not score {', '.join(not_scored)}; `evaluate` and `backtest` do")
     if market.truth is None:  # of a generated market all parts are alike
         notes += part_notes(market, split(market, config.market, config.team.horizon_bars))
-    other_hardware = hardware_change(former, hardware)
-    if other_hardware:
-        notes.append(other_hardware)
-    observer.started(RunStart(run, folder, config, market, account, notes=tuple(notes)))
-    folder.mkdir(parents=True, exist_ok=True)  # before the record, or a kill between leaves a run without a folder
-    more = {"hardware": hardware, **({"origin": origin} if origin else {})}
-    return _Prepared(run, folder, config, market, more)
+    return notes
 
 
 def fine_tune_roles(request: SftRequest, observer: Observer = SILENT, store: Store | str | Path = STORE) -> SftOutcome:
@@ -208,7 +211,7 @@ def _sft_run(store: Store, document: Mapping[str, Any], folder: Path) -> tuple[s
     return new_run_id(SFT), False
 
 
-def _resumed(store: Store, request: TrainRequest, folder: Path, process: TrainingProcess, observer: Observer) -> Config:
+def _resumed(store: Store, request: TrainRequest, folder: Path, process: ThisProcess, observer: Observer) -> Config:
     """The configuration of a run that goes on. Makes sure that no other program trains it. Raises `UserError`,
     also for an imported run."""
     run = request.resume

@@ -11,7 +11,8 @@ from simulator.errors import DataError, UserError
 from simulator.market.market import Market
 from simulator.market.timeframes import DAY_MS, format_time, parse_time
 
-_DEFAULT_DAYS = 90
+DAYS = 90  # of a window without a start
+DAYS_OF_TEAM = 30  # of one for a team in the market of its training: a model decides a few times a second
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,10 @@ def requested_window(market: Market, request: WindowRequest, warm_up: int = WARM
     return choose_window(market, request, warm_up).window
 
 
-def choose_window(market: Market, request: WindowRequest, warm_up: int = WARM_UP_BARS) -> ChosenWindow:
-    """The window of a request, by default the last 90 days: its dates are UTC, the first decision comes at the first
+def choose_window(
+    market: Market, request: WindowRequest, warm_up: int = WARM_UP_BARS, days: int = DAYS
+) -> ChosenWindow:
+    """The window of a request, by default the last `days`: its dates are UTC, the first decision comes at the first
     close from the start on that has `warm_up` bars before it, the last close is the last one up to the end.
 
     Raises `UserError`, and `DataError` if it is too short.
@@ -40,7 +43,7 @@ def choose_window(market: Market, request: WindowRequest, warm_up: int = WARM_UP
     begin, interval, last_bar = int(market.open_time[0]), market.interval, len(market) - 1
     last_asked = last_bar if end is None else (end - begin) // interval - 1
     last = min(last_bar, last_asked)
-    first_asked = last - _DEFAULT_DAYS * DAY_MS // interval
+    first_asked = last - days * DAY_MS // interval
     if start is not None:
         first_asked = -((begin - start) // interval) - 1  # the first close at or after `start`
     first = max(first_asked, warm_up, 0)
@@ -64,22 +67,22 @@ def choose_window(market: Market, request: WindowRequest, warm_up: int = WARM_UP
         if warm_up:
             reason += f", and {warm_up} bars must come before the first decision"
         used = format_time(begin + (first + 1) * interval)
-        notes.append(_moved("start", request.start or f"{_DEFAULT_DAYS} days before the end", used, reason))
+        notes.append(_moved("start", request.start or f"{days} days before the end", used, reason))
     if last < last_asked:
         notes.append(_moved("end", request.end, format_time(begin + (last + 1) * interval), "the data end there"))
     every = request.decide_every or max(1, DAY_MS // interval)
-    return ChosenWindow(Window(int(first), int(last), every), _why(request, bool(notes)), tuple(notes))
+    return ChosenWindow(Window(int(first), int(last), every), _why(request, days, bool(notes)), tuple(notes))
 
 
 def _moved(end: str, asked: str, used: str, reason: str) -> str:
     return f"{end} {asked} was asked for and {used} UTC is used: {reason}"
 
 
-def _why(request: WindowRequest, moved: bool) -> str:
+def _why(request: WindowRequest, days: int, moved: bool) -> str:
     if moved:
-        return "not as asked, see the notes" if request.start or request.end else "as much of 90 days as there is"
+        return "not as asked, see the notes" if request.start or request.end else f"as much of {days} days as there is"
     if request.start:
         return "as asked" if request.end else "from the start as asked to the last bar"
     if request.end:
-        return f"the {_DEFAULT_DAYS} days up to the end as asked; choose another start with --start"
-    return f"the last {_DEFAULT_DAYS} days; choose with --start and --end"
+        return f"the {days} days up to the end as asked; choose another start with --start"
+    return f"the last {days} days; choose with --start and --end"

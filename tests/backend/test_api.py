@@ -55,27 +55,25 @@ def executed(text: str, names: dict[str, Any]) -> dict[str, Any]:
 def test_the_page_s_backtests_run_as_they_are_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = executed(PAGE.read_text(encoding="utf-8").split(TRAINING)[0], {})
     result, cheap = names["result"], names["cheap"]
-    assert list(result.metrics.index[:2]) == ["scripted", "ema_cross"] and "hold" in result.metrics.index
+    assert list(result.frame().index[:2]) == ["scripted", "ema_cross"] and "hold" in result.frame().index
     returns = result.equity.iloc[-1] / result.equity.iloc[0] - 1
-    pd.testing.assert_series_equal(returns, result.metrics["total_return"], check_names=False)
+    pd.testing.assert_series_equal(returns, result.frame()["total_return"], check_names=False)
     assert result.equity.index[0] == pd.Timestamp("2021-06-01", tz="UTC")
     change = result.equity["scripted"].iloc[-1] - result.equity["scripted"].iloc[0]
     assert names["profit"]["scripted"] == pytest.approx(change)
     assert set(result.decisions["team"]) == {"scripted"} and len(result.decisions) == 30
     assert 0 < len(names["active"]) <= 30 and names["drawdown"].max().max() == 0.0
-    assert [trace.name for trace in result.figure().data][:2] == ["Scripted team", "EMA cross"]
+    assert [trace.name for trace in result.plot().data][:2] == ["Scripted team", "EMA cross"]
     assert result.report().is_file() and result.report().parent == result.folder
-    assert names["months"].loc[2021, 6] == pytest.approx(result.metrics["total_return"]["ema_cross"])
-    assert names["months"]["year"].loc[2021] == pytest.approx(names["months"].loc[2021, 6])
-    assert names["worst"]["depth"][0] == pytest.approx(result.metrics["max_drawdown"]["ema_cross"])
-    grown = (1.0 + result.returns).prod() - 1.0
-    pd.testing.assert_series_equal(grown, result.metrics["total_return"], check_names=False)
+    assert names["worst"]["depth"][0] == pytest.approx(result.frame()["max_drawdown"]["ema_cross"])
+    grown = (1.0 + names["returns"]).prod() - 1.0
+    pd.testing.assert_series_equal(grown, result.frame()["total_return"], check_names=False)
     with pytest.raises(UserError, match="no result of 'nobody'; there are scripted, ema_cross"):
-        result.months("nobody")
+        result.drawdowns("nobody")
     compared = names["compared"]
     assert compared.verdict.startswith("ema_cross is") and list(compared.frame().index) == ["ema_cross"]
     assert compared.frame()["wealth"]["ema_cross"] == pytest.approx(
-        (1 + result.metrics["total_return"]["ema_cross"]) / (1 + result.metrics["total_return"]["scripted"]) - 1
+        (1 + result.frame()["total_return"]["ema_cross"]) / (1 + result.frame()["total_return"]["scripted"]) - 1
     )
     assert "Against the first" in names["page"].read_text(encoding="utf-8")
     within = cs.compare(result.run).frame()
@@ -86,7 +84,7 @@ def test_the_page_s_backtests_run_as_they_are_written(here: Path, capsys: pytest
     assert again.frame()["wealth"].tolist() == [0.0] and result.run in again.frame().index[0]
     with pytest.raises(UserError, match="needs two results or more"):
         cs.compare(result, team="ema_cross")
-    assert cheap.config.costs.taker_fee == 0.0 and list(cheap.metrics.index) == ["sma_cross", "hold"]
+    assert cheap.config.costs.taker_fee == 0.0 and list(cheap.frame().index) == ["sma_cross", "hold"]
     assert cheap.trades["fees"].sum() == 0.0
     assert "no team 'ema_cros' (did you mean 'ema_cross'?)" in capsys.readouterr().out
     with Store.open("runs/store") as store:
@@ -106,13 +104,13 @@ def test_a_training_and_its_evaluation(here: Path, nano: Path) -> None:
     overrides = [*SMALL, "training.shards=2", f"training.base_model={str(nano)!r}"]  # a helper, on two cores
     training = cs.train(overrides=overrides, on_progress=lambda *news: seen.append(news))
     assert ("M-GRPO", 3, 3) in seen
-    assert list(training.metrics.index) == [0, 1, 2, 3] and "manager/reward/mean" in training.metrics
+    assert list(training.frame().index) == [0, 1, 2, 3] and "manager/reward/mean" in training.frame()
     assert training.state.step == 3 and training.plot("Validation").data
     assert training.report("copy.html").is_file() and (training.folder / "report.html").is_file()
     with pytest.raises(UserError, match=r"no picture 'Loss'; there are .*Validation"):
-        training.figure("Loss")
+        training.plot("Loss")
     measured = cs.evaluate(training.folder, baselines=["hold"])
-    assert set(measured.metrics.index) == {"trained", "warm_started", "scripted", "hold"}
+    assert set(measured.frame().index) == {"trained", "warm_started", "scripted", "hold"}
     assert list(measured.differences.index) == ["Held-out windows"]
     assert (measured.differences["low"] <= measured.differences["mean"]).all()
     assert measured.equity.iloc[0].tolist() == [1.0] * 4 and measured.report().is_file()
@@ -141,7 +139,7 @@ def test_a_fine_tuning(here: Path, nano: Path) -> None:
     overrides = [*(f"sft.{one}" for one in few), f"training.base_model={nano}", "market.bars=900", "market.coins=1"]
     tuned = cs.sft(config="quick", folder="team", overrides=overrides)
     assert tuned.folder == Path("team") and (here / "team" / "team.json").is_file()
-    table = tuned.metrics
+    table = tuned.frame()
     assert (table["collected"] == table["kept"] + table["dropped"]).all()
     assert (table["kept"] == table["train"] + table["validation"]).all()
     with Store.open(STORE) as store:
@@ -181,7 +179,7 @@ def test_a_configuration_object_is_used_as_it_is(here: Path) -> None:
         "store": "mem://",
     }
     result = cs.backtest("hold", config=config, **request)
-    assert result.config.costs == config.costs and list(result.metrics.index) == ["hold"]
+    assert result.config.costs == config.costs and list(result.frame().index) == ["hold"]
 
 
 def test_a_market_that_is_more_than_its_bars_is_not_cut_down(here: Path) -> None:

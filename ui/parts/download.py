@@ -17,7 +17,7 @@ from ui.access import escape_markdown
 _TABLES: dict[str, Callable[[BacktestOutcome], pd.DataFrame]] = {
     "equity": lambda outcome: outcome.equity,
     "trades": lambda outcome: outcome.trades,
-    "metrics": lambda outcome: outcome.metrics,
+    "metrics": lambda outcome: outcome.frame(),
     "decisions": lambda outcome: outcome.decisions,
 }
 _PARQUET = "application/vnd.apache.parquet"

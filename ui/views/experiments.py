@@ -149,7 +149,7 @@ def _ledger() -> None:
     counts = {window: count_trials(trials, *window) for window in windows}
     st.caption(
         "Each configuration, prompt, seed and set of weights that was ever tested on a window. Deleting a run lowers "
-        "nothing. As a file: `cryptosentinel runs trials --export FILE`."
+        "nothing."
     )
     table = {
         "data": [window[0][:12] for window in windows],

@@ -157,7 +157,7 @@ def _ask() -> None:
     if start != config.training.start_from:
         changed.append(f"training.start_from={start}")
     changed += [line.strip() for line in others.splitlines() if line.strip()]
-    request = TrainRequest(config=preset, overrides=tuple(changed), data=data if data != config.market.data else None)
+    request = TrainRequest(config=preset, overrides=tuple(changed), data=data if data != config.market.data else "")
     command = _command(request)
     st.caption("The same as a command:")
     st.code(visible(command_words(command)), language=None, wrap_lines=True)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from backend.cli.console import console, narrow_table
-from backend.cli.options import MarketOptions, RecordOptions, WindowOptions, grouped
+from backend.cli.options import RecordOptions, grouped
 from backend.cli.parts.progress import bars
+from backend.runs.requests import WindowRequest
 from simulator.errors import UserError
 from simulator.files import write_whole
 
@@ -24,8 +25,7 @@ _SHOWN = 5
 @grouped
 def search(
     strategy: Annotated[str, typer.Argument(help="A strategy's name, or your own as module:Class.")],
-    market: MarketOptions,
-    window: WindowOptions,
+    window: WindowRequest,
     recorded: RecordOptions,
     trials: Annotated[int, typer.Option("--trials", min=2, max=100_000, help="Parameter sets to try.")] = 200,
     range_: Annotated[
@@ -49,7 +49,6 @@ def search(
     name: Annotated[
         str, typer.Option("--name", help="Keep each round under this name: the same command goes on after a kill.")
     ] = "",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the sampler tpe.")] = 1,
     json_: Annotated[Path | None, typer.Option("--json", help="Write all of it to this file, too.")] = None,
 ) -> None:
     """Try many parameter sets of a strategy on the first part of a window, and the best of them once on the rest."""
@@ -57,8 +56,8 @@ def search(
 
     request = SearchRequest(
         strategy=strategy, trials=trials, ranges=_ranges(range_ or []) or None, test_share=test_share, workers=workers,
-        sampler=cast("Sampler", sampler), split=cast("SplitName", split), name=name, seed=seed,
-        **market.given(), **window.given(),
+        sampler=cast("Sampler", sampler), split=cast("SplitName", split), name=name,
+        **vars(window),
     )  # fmt: skip
     request.check()
     with bars() as shown:

@@ -11,15 +11,13 @@ import typer
 
 from backend.cli.console import console, narrow_table, print_account
 from backend.cli.options import (
-    MarketOptions,
     RecordOptions,
     RunsOption,
     StoreOption,
-    WindowOptions,
     grouped,
 )
 from backend.cli.parts.progress import bars
-from backend.runs.requests import RUNS, STORE, RunStart
+from backend.runs.requests import RUNS, STORE, RunStart, WindowRequest
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 
@@ -42,7 +40,6 @@ class SessionOptions:
         str,
         typer.Option(
             "--team",
-            "--strategy",
             help="Who trades, as for backtest: 'scripted', 'model' (see engine.model), a training's folder, a strategy "
             "like ema_cross, or your own as buy.py:Buy.",
         ),
@@ -55,14 +52,12 @@ class SessionOptions:
     broker: Annotated[
         str, typer.Option("--broker", help="Who fills: simulated (default), or sandbox: its test network beside that.")
     ] = ""
-    seed: Annotated[int, typer.Option("--seed", help="Seed of sampling.")] = 1
 
 
 @paper_app.command("run")
 @grouped
 def run_session(
-    market: MarketOptions,
-    window: WindowOptions,
+    window: WindowRequest,
     recorded: RecordOptions,
     options: SessionOptions,
     session: Annotated[str, typer.Option("--session", hidden=True)] = "",
@@ -70,7 +65,7 @@ def run_session(
     """Begin a session and follow it to its end. After any kill, `paper resume` continues it."""
     from backend.paper.sessions import PaperRequest, run_paper
 
-    request = PaperRequest(session=session, **vars(options), **market.given(), **window.given())
+    request = PaperRequest(session=session, **vars(options), **vars(window))
     with bars(_announce) as shown:
         outcome = run_paper(request, recorded.store, recorded.runs, shown)
     _print(outcome)

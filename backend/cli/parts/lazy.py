@@ -13,8 +13,8 @@ from typer.core import TyperCommand, TyperGroup
 
 @dataclass(frozen=True)
 class Command:
-    """A command by name: where it is (`module:function`, or `module:app` of a group), what the list of commands says of
-    it (its own help begins with the same), and the part of the list that it stands in."""
+    """A command by name: where it is (`module:function`, or `module:app` of a group), its line in the list of commands,
+    and the part of the list that it stands in."""
 
     name: str
     place: str

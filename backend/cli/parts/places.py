@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-StoreOption = Annotated[str, typer.Option("--store", help="Folder of the store, or ws:// of a SurrealDB server.")]
-RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds a folder for each run.")]
+_SHOWN: Any = {"rich_help_panel": "Advanced", "show_default": False}
+StoreOption = Annotated[
+    str,
+    typer.Option("--store", help="Folder of the store (runs/store), or ws:// of a server.", metavar="TEXT", **_SHOWN),
+]
+RunsOption = Annotated[
+    Path, typer.Option("--runs", help="Folder that holds a folder for each run (runs).", metavar="TEXT", **_SHOWN)
+]

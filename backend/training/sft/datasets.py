@@ -1,6 +1,6 @@
-"""Data sets of the roles: the best conversations of each question, one Parquet file a role, and the same as JSONL.
+"""Data sets of the roles: the best conversations of each question, one Parquet file a role.
 
-A folder holds `{role}.parquet`, `{role}.jsonl` and `manifest.json`, which says where the rows come from, how many were
+A folder holds `{role}.parquet` and `manifest.json`, which says where the rows come from, how many were
 dropped and why, and the hash of every file. Rows are in the chat format (see `conversations.py`).
 """
 
@@ -118,10 +118,9 @@ def write_data_set(folder: Path, rows: Sequence[SftRow], manifest: Mapping[str, 
     hashes: dict[str, str] = {}
     for role in ROLES:
         own = [asdict(row) for row in rows if row.role == role]
-        path, lines = folder / f"{role}.parquet", folder / f"{role}.jsonl"
+        path = folder / f"{role}.parquet"
         pq.write_table(pa.Table.from_pylist(own, schema=_SCHEMA), path)
-        lines.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in own), encoding="utf-8")
-        hashes |= {one.name: _hash(one) for one in (path, lines)}
+        hashes[path.name] = _hash(path)
     write_whole(folder / DATA_MANIFEST, json.dumps({**manifest, "format": _FORMAT, "sha256": hashes}, indent=2) + "\n")
 
 

@@ -20,12 +20,6 @@ from backend.training.rollout.collect import RolloutSettings, collect, practise
 from cryptosentinel.agents.registry import MANAGER, ROLES
 
 _CHUNK = 16  # states scored at a time, for the progress bar alone
-SCORED_BY = {
-    "manager": "outcome",
-    "market_analyst": "Brier score",
-    "risk_analyst": "pinball and verdict",
-    "trader": "shortfall",
-}
 
 
 @dataclass(frozen=True)
@@ -37,11 +31,9 @@ class RoleScores:
 
     def of_states(self) -> npt.NDArray[np.float64]:
         """Mean score of each state, (states,); NaN where nothing was measured."""
-        return _row_means(self.score)
-
-    def of_states_if_valid(self) -> npt.NDArray[np.float64]:
-        """The same over the valid answers alone."""
-        return _row_means(np.where(self.valid, self.score, np.nan))
+        measured = np.isfinite(self.score)
+        totals = np.where(measured, self.score, 0.0).sum(axis=1)
+        return np.where(measured.any(axis=1), totals / np.maximum(1, measured.sum(axis=1)), np.nan)
 
 
 def score_roles(
@@ -82,8 +74,8 @@ def compare_roles(
     seed: int,
 ) -> dict[str, dict[str, Any]]:
     """Per role: mean scores before, after and of a reference team over the states that all three were measured on, the
-    paired difference after - before with its 95 % bootstrap interval over states, the same among valid answers alone,
-    and the shares of valid answers. Neighbouring states share bars, so that an interval is somewhat too narrow.
+    paired difference after - before with its 95 % bootstrap interval over states, and the shares of valid answers.
+    Neighbouring states share bars, so that an interval is somewhat too narrow.
 
     A difference is None where fewer than two states can be compared.
     """
@@ -91,21 +83,13 @@ def compare_roles(
     for role in ROLES:
         rows = np.stack([one[role].of_states() for one in (before, after, reference)])  # (3, states)
         rows = rows[:, np.isfinite(rows).all(axis=0)]
-        valid_rows = np.stack([one[role].of_states_if_valid() for one in (before, after)])
-        valid_rows = valid_rows[:, np.isfinite(valid_rows).all(axis=0)]
         means = [_mean(row) for row in rows]
         comparison[role] = {
-            "scored_by": SCORED_BY.get(role, "expert score"),
             "states": rows.shape[1],
             "before": means[0],
             "after": means[1],
             "reference": means[2],
             "difference": _difference(rows[1] - rows[0], samples, seed),
-            "among_valid": {
-                "before": _mean(valid_rows[0]),
-                "after": _mean(valid_rows[1]),
-                "difference": _difference(valid_rows[1] - valid_rows[0], samples, seed),
-            },
             "valid_before": float(before[role].valid.mean()),
             "valid_after": float(after[role].valid.mean()),
         }
@@ -120,10 +104,3 @@ def _difference(row: npt.NDArray[np.float64], samples: int, seed: int) -> dict[s
 
 def _mean(row: npt.NDArray[np.float64]) -> float | None:
     return float(row.mean()) if len(row) else None
-
-
-def _row_means(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Means of the rows over what is not NaN; NaN where a row has nothing."""
-    measured = np.isfinite(table)
-    totals = np.where(measured, table, 0.0).sum(axis=1)
-    return np.where(measured.any(axis=1), totals / np.maximum(1, measured.sum(axis=1)), np.nan)

@@ -6,25 +6,40 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import typer
 
+from backend.builders.loaded_team import scripted_team
 from backend.builders.market import load_market
+from backend.builders.strategies import named_strategy
 from backend.cli import main as cli
 from backend.cli.parts.lazy import commands_below
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.models.manifest import TeamManifest, TrainedSpan, write_manifest
-from backend.runs.backtest import backtest_teams, market_settings, notes_on, settings_for, subject_of
+from backend.runs.backtest import (
+    Subject,
+    backtest_teams,
+    market_settings,
+    notes_on,
+    notes_on_headlines,
+    plan_backtest,
+    settings_for,
+    subject_of,
+)
 from backend.runs.requests import BacktestRequest
 from backend.store.store import Store
+from simulator.backtest.run import Window
 from simulator.data.archive import write_market
 from simulator.data.venue import write_rules
 from simulator.errors import UserError
 from simulator.exchange.rules import SymbolRules
+from simulator.market.events import NewsItem
 from simulator.market.market import Market
+from simulator.market.timeframes import DAY_MS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.command_line import Run, program
@@ -66,146 +81,49 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return program(tmp_path, monkeypatch, capsys)
 
 
-MARKET = ("--data", "--symbols", "--timeframe", "--resample", "--funding", "--news")
-WINDOW = ("--start", "--end", "--decide-every", "--seed")
-CONFIG = ("--config", "--set")
-KEPT = ("--store", "--runs")
-CHECK = ("--strategy", "--team", *MARKET, *WINDOW, *CONFIG, "--out")
-PROGRAM = ("--version", "--install-completion", "--show-completion")
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "": ("data", "check", "backtest", "train", "evaluate", "runs", "store", "config", "demo", *PROGRAM),
-    "data": ("sample", "list", "check", "import", "download"),
-    "data sample": ("--out", "--seed"),
-    "data list": ("DATA",),
-    "data check": ("DATA", "--symbols", "--timeframe"),
-    "data import": (
-        "SOURCE",
-        "--out",
-        "--symbols",
-        "--instrument",
-        "--symbol",
-        "--timeframe",
-        "--venue",
-        "--columns",
-        "--time-format",
-        "--time-zone",
-        "--delimiter",
-        "--decimal",
-        "--replace",
-    ),
-    "data download": ("--exchange", "--symbols", "--timeframe", "--start", "--end", "--market", "--url", "--out"),
-    "check": ("lookahead", "recursion"),
-    "check lookahead": CHECK,
-    "check recursion": (*CHECK, "--warm-up", "--times"),
-    "backtest": (
-        *MARKET,
-        *WINDOW,
-        *CONFIG,
-        *KEPT,
-        "--team",
-        "--baselines",
-        "--finer",
-        "--unmasked",
-        "--rules",
-        "--check-lookahead",
-        "--record",
-        "--like",
-        "--variant",
-        "--in-sample",
-    ),
-    "train": (
-        *MARKET,
-        *CONFIG,
-        *KEPT,
-        "--resume",
-        "--from-paper",
-        "--dry-run",
-        "--launch",
-        "--files",
-        "--workers",
-        "--ray-address",
-    ),
-    "sft": (*MARKET, *CONFIG, "--from", "--out", "--store"),
-    "evaluate": ("FOLDER", *MARKET, *CONFIG, *KEPT, "--baselines", "--gate", "--in-sample"),
-    "doctor": ("RUN", "--store", "--json"),
-    "models": ("list", "check", "try", "pull", "export"),
-    "models list": ("--models", "--runs"),
-    "models check": ("PATH", "--base"),
-    "models try": ("MODEL", "--provider", "--url", "--data", *CONFIG, "--seed"),
-    "models pull": ("NAME", "--models", "--revision", "--to"),
-    "models export": ("--to", "--as", "--base", "--set"),
-    "store": ("check", "backup", "compact"),
-    "store check": ("--store", "--runs"),
-    "store backup": ("TARGET", "--store"),
-    "store compact": ("--store",),
-    "runs": ("show", "replay", "compare", "trials", "export", "import", "delete", "--store", "--long"),
-    "runs replay": ("RUN", "--decision", "--answer", "--observe", "--backtest", "--team", "--rules", "--store"),
-    "runs compare": ("RUN", "--team", "--store"),
-    "runs trials": ("--export", "--import", "--store"),
-    "runs delete": ("RUN", "--older-than", "--kind", "--yes", "--store", "--runs"),
-    "runs export": ("RUN", "FILE", "--parquet", "--store"),
-    "runs tag": ("RUN", "TAG", "--remove", "--store"),
-    "runs note": ("RUN", "TEXT", "--store"),
-    "runs import": ("FILE", "--store"),
-    "runs show": ("RUN", "--decision", "--team", "--html", "--settings", "--store"),
-    "jobs": ("run", "list", "show", "cancel"),
-    "jobs run": ("COMMAND", "--runs"),
-    "jobs list": ("--runs",),
-    "jobs show": ("JOB", "--log", "--runs"),
-    "jobs cancel": ("JOB", "--runs"),
-    "paper": ("run", "resume", "promote", "status", "stop", "kill", "report", "demo"),
-    "paper promote": ("SESSION", "--team", "--store"),
-    "paper run": (*MARKET, *WINDOW, *CONFIG, *KEPT, "--team", "--strategy", "--broker", "--exchange", "--url"),
-    "paper resume": ("SESSION", "--release", *KEPT),
-    "paper status": ("SESSION", "--check", *KEPT),
-    "paper stop": ("SESSION", "--runs"),
-    "paper kill": ("SESSION", "--freeze", "--runs"),
-    "paper report": ("SESSION", "--parity", "--shadow", *KEPT),
-    "paper demo": (*KEPT, "--speed"),
-    "search": (
-        "STRATEGY",
-        *MARKET,
-        *CONFIG,
-        *WINDOW,
-        "--trials",
-        "--range",
-        "--test-share",
-        "--workers",
-        "--sampler",
-        "--split",
-        "--name",
-        "--json",
-        *KEPT,
-    ),
-    "experiment": ("run", "show", "list"),
-    "experiment run": ("FILE", *KEPT, "--seeds", "--name", "--workers"),
-    "experiment show": ("NAME", "--runs"),
-    "experiment list": ("--runs",),
-    "config": CONFIG,
-    "demo": (*CONFIG, *KEPT, "--workers"),
-    "ui": ("--host", "--port", "--token", "--no-token", "--allow-plugins"),
-}
+EVERY = dict(commands_below(typer.main.get_command(cli.app), "cryptosentinel"))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_help_lists_every_option(name: str, command: Run) -> None:
-    result = command(*name.split(), "--help")
-    assert result.code == 0, result.err
-    assert "Usage" in result.out
-    for option in OPTIONS[name]:
-        assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", result.out, re.IGNORECASE), option
-    told = {found for found in re.findall(r"│ \*? *(--[a-z-]+)", result.out) if found != "--help"}
-    assert told <= set(OPTIONS[name]), "an option that this table does not know"
+@pytest.mark.parametrize("path", EVERY)
+def test_help_explains_every_option(path: str) -> None:
+    command = EVERY[path]
+    assert command.help
+    for one in command.params:
+        if not getattr(one, "hidden", False):
+            assert getattr(one, "help", None), f"{path} {one.name} has no help"
+            assert one.param_type_name == "argument" or all(name.startswith("-") for name in one.opts)
 
 
-def test_the_table_knows_every_command() -> None:
-    assert {path for path, _ in commands_below(typer.main.get_command(cli.app), "")} == {
-        f" {name}" if name else "" for name in OPTIONS
-    }
+def test_a_backtests_help_is_a_page_in_panels_with_examples(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        cli.app(["backtest", "--help"])
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert len(lines) <= 60 and max(map(len, lines)) <= 100
+    assert re.findall(r"╭─ (\w+) ─", shown) == ["Options", "Data", "Who", "Costs", "Checks", "Advanced"]
+    assert len(re.findall(r"^ *cryptosentinel backtest --", shown, re.MULTILINE)) == 4
+
+
+LISTS = ("symbols", "teams", "baselines", "variants")
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_every_list_takes_commas_or_several_options(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a, b").mkdir()
+    for given in ("x,y", ["x", "y"], " x , y,", ("x,y",)):
+        assert getattr(BacktestRequest.of(**{name: given}), name) == ("x", "y")
+    assert getattr(BacktestRequest.of(**{name: ["a, b", "x"]}), name) == ("a, b", "x"), "a folder keeps its comma"
+    assert BacktestRequest.of(**{name: ""}) == BacktestRequest.of(**{name: None}) == BacktestRequest()
+    assert BacktestRequest.of(baselines="none").baselines == ()
+    assert BacktestRequest.of(overrides=["a.b=[1,2]"]).overrides == ("a.b=[1,2]",)
 
 
 BACKTEST = ("backtest", "--data", "bars", "--timeframe", "4h", "--start", "2020-01-24", "--end", "2020-02-05")
-CHECKS = ("check", "lookahead", "--data", "bars", "--timeframe", "4h", "--strategy", "hold")
+CHECKS = ("check", "lookahead", "--data", "bars", "--timeframe", "4h", "--team", "hold")
 # what it is: (arguments, the trouble, the way out)
 MISTAKES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a strategy misspelt": ((*BACKTEST, "--team", "ema_cros"), "no team 'ema_cros'", "did you mean 'ema_cross'"),
@@ -213,7 +131,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a folder without a team": ((*BACKTEST, "--team", "bars"), "no team 'bars'", "folder of a finished"),
     "no such module": ((*BACKTEST, "--team", "nothing:Here"), "no module 'nothing'", "from the folder it is in"),
     "own strategy that fails": ((*BACKTEST, "--team", "my_own:Broken"), "division by zero (my_own.py", "mend it"),
-    "the same one twice": ((*BACKTEST, "--team", "hold", "--team", "hold"), "named twice", "give each --team once"),
+    "the same one twice": ((*BACKTEST, "--team", "hold,hold"), "named twice", "name each once in --team"),
     "a baseline misspelt": ((*BACKTEST, "--baselines", "hold,holt"), "no baseline 'holt'", "did you mean 'hold'"),
     "a baseline twice": ((*BACKTEST, "--baselines", "hold,hold"), "'hold' is named twice", "'hold'"),
     "no finer bars": ((*BACKTEST, "--finer", "5m"), "no 5m bars of AAAUSDT, BBBUSDT", "data list"),
@@ -224,8 +142,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str, str]] = {
         (*BACKTEST, "--config", "demo", "--set", "costs.impact=1"), "impact needs participation", "costs.impact=1"
     ),
     "a typo in a setting": ((*BACKTEST, "--set", "venue.rulez=x"), "unknown key 'venue.rulez'", "'rules'"),
-    "nobody to check": ((*CHECKS, "--team", "scripted"), "either --strategy NAME", "--team"),
-    "a strategy to check misspelt": ((*CHECKS[:-1], "holdd"), "no strategy 'holdd'", "did you mean 'hold'"),
+    "nobody to check": (CHECKS[:-2], "nothing to check is named", "give --team"),
+    "a strategy to check misspelt": ((*CHECKS[:-1], "holdd"), "no team 'holdd'", "did you mean 'hold'"),
     "a typo in a check": ((*CHECKS, "--set", "costs.taker=1"), "unknown key 'costs.taker'", "taker_fee"),
     "a check of finer bars": ((*CHECKS, "--set", "venue.finer=5m"), "no 5m bars", "data list"),
     "a demo at a venue that cannot be": (
@@ -265,7 +183,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(mistake: str, command: Run) -
 def test_strategies_are_tested_in_a_teams_place_under_the_costs_of_the_data(command: Run) -> None:
     write_rules("bars/rules.json", {name: SymbolRules(lot=0.01, taker_fee=0.003) for name in FINE.symbols})
     result = command(
-        *BACKTEST, "--team", "donchian_breakout", "--team", "my_own:Buys", "--baselines", "hold,macd_cross,oracle",
+        *BACKTEST, "--team", "donchian_breakout,my_own:Buys", "--baselines", "hold,macd_cross,oracle",
         "--finer", "1h", "--set", "costs.latency_bars=1", "--store", "here",
     )  # fmt: skip
     assert result.code == 0, result.err
@@ -345,7 +263,7 @@ def test_checks_trade_at_the_same_venue_as_backtests(what: str, command: Run) ->
     write_recorded(FINE, Path("bars/mark"))
     options = () if what == "lookahead" else ("--warm-up", "125,150", "--times", 4)
     result = command(
-        "check", what, "--data", "bars", "--timeframe", "4h", "--strategy", "sma_cross",
+        "check", what, "--data", "bars", "--timeframe", "4h", "--team", "sma_cross",
         "--start", "2020-01-28", "--set", "venue.finer=1h", *options,
     )  # fmt: skip
     assert result.code == 0, result.out + result.err
@@ -417,6 +335,36 @@ def test_a_team_plays_its_own_world_unless_it_is_given_another(tmp_path: Path, m
         BacktestRequest(teams=("team",), data=ROOT / "data" / "synthetic"),
     ):
         assert market_settings(request).market.data.endswith("data/synthetic")
+
+
+def test_a_team_in_its_own_market_plays_the_last_30_days_and_any_other_90(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model decides a few times a second: three coins of the demo for 90 days take it a minute and a half."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "team").mkdir()
+    _write_team(tmp_path / "team", load_config("demo", ["market.bars=1200"]))
+    monkeypatch.setattr("backend.runs.backtest.subject_of", lambda name, config: scripted_team(config.team))
+
+    def days(**asked: Any) -> tuple[float, str]:
+        plan = plan_backtest(BacktestRequest(**asked))
+        return (plan.window.stop - plan.window.start) * plan.market.interval / DAY_MS, plan.why_window
+
+    assert days(teams=("team",)) == (30.0, "the last 30 days; choose with --start and --end")
+    assert days(teams=("ema_cross",), config="demo", overrides=("market.bars=1200",))[0] == 90.0
+    data = ROOT / "data" / "synthetic"
+    assert days(teams=("team",), data=data) == (90.0, "the last 90 days; choose with --start and --end")
+
+
+def test_the_note_on_headlines_counts_what_was_masked() -> None:
+    last = int(FINE.open_time[-1]) + FINE.interval
+    texts = ["Elon Musk sells again after the report", "Traders buy as demand grows", "Buterin Hoskinson Lubin"]
+    news = tuple(NewsItem(last - 9, last - 9 + number, None, text) for number, text in enumerate(texts))
+    subjects: list[Subject] = [scripted_team(Config().team), named_strategy("hold")]
+    window = Window(150, len(FINE) - 1, 24)
+    [note] = notes_on_headlines(subjects, replace(FINE, news=news), window)
+    assert note.startswith("scripted: headlines were masked, ") and note.endswith("some names still pass")
+    assert notes_on_headlines(subjects, FINE, window) == [], "the headlines of a synthetic market name nothing"
 
 
 def test_a_team_on_another_kind_of_market_gets_a_line_that_says_so(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import limits_of
-from backend.builders.strategies import named_strategies, named_strategy
 from backend.builders.teams import load_team
 from backend.config.load import load_config
 from backend.runs.check import team_drive
@@ -20,7 +19,6 @@ from simulator.backtest.run import Window
 from simulator.checks.recursion import check_recursion
 from simulator.checks.verdict import verdict_of_drive
 from simulator.data.archive import write_market
-from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -124,7 +122,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.mark.parametrize(("subject", "warm_up"), [("sma_cross", 100), ("hold", 0), ("my_own:Honest", 0)])
 def test_an_honest_strategy_is_clean(check: Run, subject: str, warm_up: int) -> None:
-    result = check("lookahead", "--strategy", subject, "--decide-every", 2, "--out", "report.json")
+    result = check("lookahead", "--team", subject, "--decide-every", 2, "--out", "report.json")
     assert result.code == 0, result.err
     assert f"{subject}: no look-ahead found" in result.out and MARKET.content_hash[:12] in result.out
     report = json.loads(Path("report.json").read_text())
@@ -136,7 +134,7 @@ def test_an_honest_strategy_is_clean(check: Run, subject: str, warm_up: int) -> 
 
 @pytest.mark.parametrize("subject", ["Peeking", "made", "Precomputes"])
 def test_one_that_peeks_is_shown_where(check: Run, subject: str) -> None:
-    result = check("lookahead", "--strategy", f"my_own:{subject}", "--decide-every", 1, "--out", "report.json")
+    result = check("lookahead", "--team", f"my_own:{subject}", "--decide-every", 1, "--out", "report.json")
     assert (result.code, result.err) == (1, "")
     report = json.loads(Path("report.json").read_text())
     [first] = report["findings"]
@@ -146,22 +144,15 @@ def test_one_that_peeks_is_shown_where(check: Run, subject: str) -> None:
 
 
 def test_what_does_not_repeat_and_what_asks_past_the_clock(check: Run) -> None:
-    result = check("lookahead", "--strategy", "my_own:Unseeded", "--decide-every", 1)
+    result = check("lookahead", "--team", "my_own:Unseeded", "--decide-every", 1)
     assert result.code == 1 and "NOT REPEATABLE" in result.out and "fix its seeds" in result.out
-    door = check("lookahead", "--strategy", "my_own:Door")
+    door = check("lookahead", "--team", "my_own:Door")
     assert door.code == 2 and "my_own:Door failed: LookAheadError" in door.err
 
 
 def test_a_note_says_when_nothing_was_ordered(check: Run) -> None:
-    result = check("lookahead", "--strategy", "flat")
+    result = check("lookahead", "--team", "flat")
     assert result.code == 0 and "which proves little" in result.out
-
-
-def test_the_scripted_team_is_clean(check: Run) -> None:
-    result = check("lookahead", "--team", "scripted", "--out", "report.json")
-    assert result.code == 0, result.err
-    assert "scripted: no look-ahead found" in result.out
-    assert json.loads(Path("report.json").read_text())["with_orders"] > 0
 
 
 # Recursion
@@ -176,7 +167,7 @@ def test_the_scripted_team_is_clean(check: Run) -> None:
 )
 def test_the_warm_up_that_is_needed(check: Run, subject: str, code: int, settled: int | None, sentence: str) -> None:
     result = check(
-        "recursion", "--strategy", subject, "--start", "2020-01-30", "--decide-every", 1, "--warm-up", "150,40,100",
+        "recursion", "--team", subject, "--start", "2020-01-30", "--decide-every", 1, "--warm-up", "150,40,100",
         "--out", "report.json",
     )  # fmt: skip
     assert (result.code, result.err) == (code, ""), result.err
@@ -200,26 +191,20 @@ def test_the_history_that_the_scripted_team_needs(check: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "say what to check: either --strategy"),
-        (["--strategy", "hold", "--team", "scripted"], "say what to check: either --strategy"),
-        (["--strategy", "holdd"], "no strategy 'holdd' (did you mean 'hold'?); there are"),
-        (["--strategy", "absent:Own"], "no module 'absent' in"),
-        (["--strategy", "my_own:Absent"], "no class or function 'Absent'; its classes with a method decide are Base"),
-        (["--strategy", "my_own:number"], "no class or function 'number'"),
-        (["--strategy", "my_own:"], "write module:MyStrategy, like my_module:MyStrategy"),
-        (["--strategy", "../my_own:Honest"], "write module:MyStrategy, like my_module:MyStrategy"),
-        (["--strategy", "my_own:TooMuch"], "needs the arguments market, window"),
-        (["--strategy", "my_own:Nothing"], "makes a Nothing without a method decide"),
-        (["--strategy", "my_own:empty"], "makes a object without a method decide"),
-        (["--strategy", "my_own:Broken"], "ZeroDivisionError: division by zero (my_own.py, line"),
-        (["--strategy", "wrong_syntax:A"], "cannot be imported: SyntaxError"),
-        (["--strategy", "wrong_import:A"], "cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"),
-        (["--team", "no_folder"], "no team 'no_folder'"),
-        (["--strategy", "hold", "--data", "nowhere"], "nowhere"),
-        (["--strategy", "hold", "--symbols", "ZZZUSDT"], "no symbol 'ZZZUSDT'"),
-        (["--strategy", "hold", "--timeframe", "3h"], "3h"),
-        (["--strategy", "hold", "--out", "absent/report.json"], "give the path of a file in a folder that exists"),
-        (["--strategy", "hold", "--start", "soon"], "'soon' is not a date"),
+        ([], "nothing to check is named: give --team"),
+        (["--team", "holdd"], "no team 'holdd' (did you mean 'hold'?)"),
+        (["--team", "absent:Own"], "no module 'absent' in"),
+        (["--team", "my_own:Absent"], "no class or function 'Absent'; its classes with a method decide are Base"),
+        (["--team", "my_own:number"], "no class or function 'number'"),
+        (["--team", "my_own:"], "write module:MyStrategy, like my_module:MyStrategy"),
+        (["--team", "../my_own:Honest"], "write module:MyStrategy, like my_module:MyStrategy"),
+        (["--team", "my_own:TooMuch"], "needs the arguments market, window"),
+        (["--team", "my_own:Nothing"], "makes a Nothing without a method decide"),
+        (["--team", "my_own:empty"], "makes a object without a method decide"),
+        (["--team", "my_own:Broken"], "ZeroDivisionError: division by zero (my_own.py, line"),
+        (["--team", "wrong_syntax:A"], "cannot be imported: SyntaxError"),
+        (["--team", "wrong_import:A"], "cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"),
+        (["--team", "hold", "--out", "absent/report.json"], "give the path of a file in a folder that exists"),
     ],
 )
 def test_a_mistake_is_one_message(check: Run, arguments: list[str], message: str) -> None:
@@ -232,25 +217,16 @@ def test_a_mistake_is_one_message(check: Run, arguments: list[str], message: str
 
 @pytest.mark.parametrize("lengths", ["", "0", "a,b", "-5"])
 def test_bad_lengths_are_refused(check: Run, lengths: str) -> None:
-    result = check("recursion", "--strategy", "hold", f"--warm-up={lengths}")
+    result = check("recursion", "--team", "hold", f"--warm-up={lengths}")
     assert result.code == 2 and "give lengths in bars" in result.err
 
 
 def test_too_little_history_is_told(check: Run) -> None:
-    result = check("recursion", "--strategy", "hold", "--warm-up", "1000")
+    result = check("recursion", "--team", "hold", "--warm-up", "1000")
     assert result.code == 2 and "no decision has more than 1000 bars of history" in result.err
 
 
 # The parts
-
-
-def test_named_strategies_can_be_made() -> None:
-    known = named_strategies()
-    assert {"flat", "hold", "sma_cross", "volatility_target"} <= set(known)
-    assert not {"oracle", "matched_random"} & set(known)
-    for name in known:
-        made: Any = named_strategy(name).make()
-        assert made.name == name and made is not named_strategy(name).make()
 
 
 def test_a_sampled_team_is_compared_under_one_seed() -> None:
@@ -278,13 +254,3 @@ def test_a_team_that_is_told_the_future_is_found(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(team_module, "orders_for_target", by_the_next_bar)
     verdict = verdict_of_drive(team_drive(loaded, limits, 7), MARKET, Window(121, 259, 6), {})
     assert verdict.status == "look_ahead" and verdict.findings[0].kind == "order", verdict.sentence()
-
-
-def test_the_program_knows_the_commands(check: Run) -> None:
-    result = check("--help")
-    assert result.code == 0 and "lookahead" in result.out and "recursion" in result.out
-
-
-def test_a_wrong_name_is_a_user_error() -> None:
-    with pytest.raises(UserError, match=r"there are .*sma_cross"):
-        named_strategy("sma")

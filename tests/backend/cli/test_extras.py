@@ -75,7 +75,7 @@ def test_the_simulators_commands_need_no_extra_and_the_others_say_which(tmp_path
         ["--help"],
         ["backtest", *data, "--team", "ema_cross", "--team", "scripted", "--baselines", "hold"],
         ["runs"],
-        ["check", "lookahead", *data, "--strategy", "sma_cross"],
+        ["check", "lookahead", *data, "--team", "sma_cross"],
         ["check", "lookahead", *data, "--team", "scripted"],
         ["data", "check", "bars"],
     ]

@@ -54,7 +54,7 @@ MISTAKES = {
     "--team empty.py": "empty.py: has no class with a method decide(self, view, account); add one",
     "--team buy:A": "buy:A: decide returned 'buy' at 2020-0",
     "--team listed:A": "listed:A: decide returned 'buy' at 2020-0",
-    "--team hold,flat": "name each by itself, as --team hold --team flat",
+    "--team hold,flatt": "no team 'flatt' (did you mean 'flat'?)",
     "--team hold --start 2031-01-01": "the start 2031-01-01 lies after the data: there are bars from 2020-01-01 00:00",
     "--team hold --end 2011-01-01": "the end 2011-01-01 lies before the data: there are bars from 2020-01-01 00:00",
     "--team hold --start 2020-06-02 --end 2020-06-01": "is not before the end 2020-06-01",

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,11 +14,9 @@ import pytest
 
 from backend.policies.role_policies import RolePolicies
 from backend.store.store import Store
-from simulator.data.archive import write_market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.command_line import Run, program
-from tests.small_world import tree
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "data" / "synthetic"
@@ -100,10 +93,6 @@ def _backtest_run(folder: Path) -> list[object]:
     return ["train", "--resume", "backtest-1"]
 
 
-def _doubled(table: pd.DataFrame) -> pd.DataFrame:
-    return pd.concat([table.iloc[:50], table.iloc[49:]])
-
-
 def _high_below_low(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(high=table["high"].where(table.index != 7, table["low"] * 0.9))
 
@@ -112,24 +101,11 @@ def _high_below_low(table: pd.DataFrame) -> pd.DataFrame:
 MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
     "no such folder": (lambda f: ["backtest", "--data", f / "d"], "no such folder", "'sample' names the sample market"),
     "empty folder": (_empty_folder, "holds no bars", "named like BTCUSDT-1h.parquet"),
-    "folder above": (lambda f: ["data", "list", SAMPLE.parent], "holds no bars", "did you mean"),
     "no bars in file": (lambda f: _file(f, b""), "not a readable Parquet file", "download it again"),
-    "no Parquet": (lambda f: _file(f, b"timestamp,open"), "not a readable Parquet file", "download it again"),
-    "zero rows": (_broken(lambda t: t.iloc[:0]), "holds no bars", "download it again"),
-    "missing column": (_broken(lambda t: t.drop(columns="low")), "column low is missing", "it has timestamp, open"),
-    "unsorted": (_broken(lambda t: t.iloc[::-1]), "followed by an earlier one", "mend the file"),
-    "duplicated": (_broken(_doubled), "share their time", "mend the file"),
     "impossible": (_broken(_high_below_low), "1 bars are impossible", "mend the file"),
-    "not a number": (_broken(lambda t: t.assign(close=t["close"].where(t.index != 9))), "missing or not fin", "mend"),
-    "misaligned": (
-        _broken(lambda t: t.assign(timestamp=t["timestamp"] + pd.Timedelta("7min"))), "whole interval", "mend the file"
-    ),
     "too few bars": (_broken(lambda t: t.iloc[:100]), "window is too short", "Choose other dates"),
     "unknown symbol": (
         lambda f: ["backtest", "--data", SAMPLE, "--symbols", "XYZUSDT"], "no symbol 'XYZUSDT'", "there are AAAUSDT"
-    ),
-    "path as a symbol": (
-        lambda f: ["backtest", "--data", SAMPLE, "--symbols", "../AAAUSDT"], "is not a symbol", "use letters"
     ),
     "symbol twice": (
         lambda f: ["backtest", "--data", SAMPLE, "--symbols", "AAAUSDT,AAAUSDT"], "asked for twice", "AAAUSDT"
@@ -137,53 +113,30 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
     "timeframe not there": (
         lambda f: ["backtest", "--data", SAMPLE, "--timeframe", "1h"], "no bars of 1h", "it has 4h"
     ),
-    "unknown timeframe": (
-        lambda f: ["backtest", "--data", SAMPLE, "--timeframe", "3h"], "market.timeframe", "one of '1m'"
-    ),
-    "resample down": (
-        lambda f: ["backtest", "--data", SAMPLE, "--timeframe", "4h", "--resample", "1h"], "not a multiple", "4h"
-    ),
     "bad date": (
         lambda f: ["backtest", "--data", SAMPLE, "--start", "31.1.2020"], "is not a date", "write it like 2023-01-31"
     ),
-    "bad date in config": (
-        lambda f: ["train", "--data", SAMPLE, "--set", "market.start=soon"], "is not a date", "write it like"
-    ),
     "no funding folder": (
-        lambda f: ["backtest", "--data", SAMPLE, "--funding", f / "x"], "no such folder of funding", "x"
+        lambda f: ["backtest", "--data", SAMPLE, "--set", f"market.funding_dir='{f}/x'"], "no such folder of funding",
+        "x",
     ),
-    "no news file": (lambda f: ["backtest", "--data", SAMPLE, "--news", f / "x"], "x", "no such"),
     "too few bars to train": (
         lambda f: ["train", "--data", _write(f / "d", bars(150))], "too short to train on", "use more bars"
-    ),
-    "too few bars to split": (
-        lambda f: ["train", "--data", _write(f / "d", bars(60))], "too few to divide", "use more bars"
     ),
     "too few bars to evaluate": (
         lambda f: ["evaluate", "scripted", "-c", "quick", "--data", _write(f / "d", bars(300))],
         "held-out part has", "use fewer",
     ),
     "unknown preset": (lambda f: ["config", "--config", "dema"], "no preset 'dema'", "did you mean 'demo'"),
-    "no config file": (lambda f: ["train", "--config", f / "x.toml"], "no such config file", "presets are"),
     "broken TOML": (_toml("[market\n"), "not valid TOML", "my.toml"),
-    "unknown section": (_toml("[trainin]\nseed = 1\n"), "unknown section 'trainin'", "did you mean 'training'"),
     "unknown key": (_toml("[training]\nsede = 1\n"), "unknown key 'training.sede'", "did you mean 'seed'"),
-    "out of range": (_toml("[training]\nrollouts_per_query = 1\n"), "training.rollouts_per_query", "at least 2"),
-    "wrong type": (_toml("[market]\nbars = 'many'\n"), "market.bars", "integer"),
-    "override without a value": (lambda f: ["config", "--set", "training.seed"], "training.seed", "section.key=value"),
-    "contradiction": (
-        lambda f: ["config", "--set", "training.stage1_max_steps=1", "--set", "training.stage1_steps=2"],
-        "below stage1_steps", "raise the one",
-    ),
-    "one window": (lambda f: ["config", "--set", "evaluation.windows=1"], "evaluation.windows", "at least 2"),
     "unknown team": (
         lambda f: ["backtest", "--data", SAMPLE, "--team", f / "nobody"], "no team", "folder of a finished"
     ),
     "team twice": (
-        lambda f: ["backtest", "--data", SAMPLE, "--team", "scripted", "--team", "scripted"], "twice", "give each"
+        lambda f: ["backtest", "--data", SAMPLE, "--team", "scripted", "--team", "scripted"], "twice", "each once"
     ),
     "broken team": (_team("{"), "team.json cannot be used", "finished training run"),
-    "unknown team to evaluate": (lambda f: ["evaluate", f / "nobody"], "no team", "folder of a finished"),
     "unknown run": (lambda f: ["runs", "train-2001"], "train-2001", "runs"),
     "resume of an unknown run": (lambda f: ["train", "--resume", "../../x"], "../../x", "runs"),
     "resume of a backtest": (_backtest_run, "no training run", "cryptosentinel runs"),
@@ -194,9 +147,6 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
     ),
     "demo on recorded data": (
         lambda f: ["demo", "--config", "quick", "--set", f"market.data='{SAMPLE}'"], "makes its own market", "train"
-    ),
-    "demo as it is shipped on recorded data": (
-        lambda f: ["demo", "--set", f"market.data='{SAMPLE}'"], "is of a generated market", "leave market.data empty"
     ),
     "sample over other files": (
         lambda f: ["data", "sample", "--out", _write(f / "synthetic", bars()).parent],
@@ -295,17 +245,6 @@ def test_what_cannot_be_trained_is_told_before_anything_is_stored(
     assert not (tmp_path / "runs").exists()
 
 
-def test_help_needs_no_heavy_library() -> None:
-    code = (
-        "import sys\nfrom backend.cli import main as cli\nsys.argv = ['cryptosentinel', 'train', '--help']\n"
-        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
-        "print('loaded:', [name for name in ('torch', 'transformers', 'numba', 'surrealdb', 'pandas')"
-        " if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert "loaded: []" in done.stdout
-
-
 def test_config_and_dry_run_show_what_would_be_used(command: Run) -> None:
     shown = command("config", "--config", "quick", "--set", "training.seed=4711")
     assert shown.code == 0
@@ -388,7 +327,7 @@ def test_a_backtest_of_the_sample_is_stored_and_reported(command: Run, tmp_path:
 
 
 @pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded bars are not here: ../shared/market-data/binance")
-@pytest.mark.parametrize("resample", ["1h", "4h", "1d"])
+@pytest.mark.parametrize("resample", ["1h", "4h"])
 def test_a_backtest_of_recorded_bars_tells_their_gaps(resample: str, command: Run, tmp_path: Path) -> None:
     start, end = ("2018-01-20", "2018-02-20") if resample != "1h" else ("2018-02-05", "2018-02-12")
     result = command(
@@ -403,36 +342,6 @@ def test_a_backtest_of_recorded_bars_tells_their_gaps(resample: str, command: Ru
     assert gaps, result.out
     report = next(tmp_path.glob("runs/backtest-*/report.html")).read_text()
     assert kind in report
-
-
-def _program(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "backend.cli", *arguments], cwd=folder, env=environment, stdout=subprocess.DEVNULL
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_training_that_was_killed_goes_on_to_the_same_parameters(
-    how: signal.Signals, command: Run, tmp_path: Path, nano: Path
-) -> None:
-    options = [*SMALL_OPTIONS, "--set", f"training.base_model='{nano}'", "--set", "training.stage2_steps=30"]
-    assert command("train", *options, "--runs", tmp_path / "calm", "--store", "mem://").code == 0
-    process = _program(tmp_path, "train", *options)
-    for _ in range(600):
-        if list(tmp_path.glob("runs/train-*/checkpoints/step-000003")):
-            break
-        time.sleep(0.1)
-    process.send_signal(how)
-    assert process.wait(timeout=60) == (-how if how == signal.SIGKILL else 128 + how)
-    [folder] = tmp_path.glob("runs/train-*")
-    assert not (folder / "checkpoints" / "step-000031").exists(), "it was killed in the middle"
-    assert "interrupted" in command("runs").out
-    resumed = command("train", "--resume", folder.name)
-    assert resumed.code == 0, resumed.err
-    [calm] = tmp_path.glob("calm/train-*")
-    assert tree(folder, hidden=folder.name) == tree(calm, hidden=calm.name)
 
 
 @pytest.mark.slow
@@ -459,8 +368,3 @@ def test_train_evaluate_backtest_and_demo_work_from_end_to_end(command: Run, tmp
     shown = command("runs")
     for kind in ("train", "evaluate", "backtest", "demo"):
         assert f" {kind} " in shown.out
-
-
-def test_written_markets_are_what_the_commands_read(command: Run, tmp_path: Path) -> None:
-    write_market(generate(SyntheticConfig(bars=300, seed=5, symbols=("AAAUSDT",))), tmp_path / "m")
-    assert "300" in command("data", "list", tmp_path / "m").out

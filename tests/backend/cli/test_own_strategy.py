@@ -181,7 +181,7 @@ def stored(name: str) -> BacktestDocument:
 
 @pytest.mark.parametrize("name", ["TakesMarket", "TakesMore"])
 def test_an_argument_that_nothing_fills_is_a_mistake_that_says_what_to_do(command: Run, name: str) -> None:
-    for arguments in ((*TEST, f"my_own:{name}"), ("check", "lookahead", "--strategy", f"my_own:{name}")):
+    for arguments in ((*TEST, f"my_own:{name}"), ("check", "lookahead", "--team", f"my_own:{name}")):
         result = command(*arguments)
         assert result.code == 2 and "Traceback" not in result.err
         assert "which nothing fills" in result.err and "Give each argument a default" in result.err
@@ -246,7 +246,7 @@ def test_the_check_may_be_left_out_which_is_recorded(command: Run) -> None:
 
 
 def test_the_command_check_looks_at_the_whole_history(command: Run) -> None:
-    check = ("check", "lookahead", "--decide-every", 2, "--out", "report.json", "--strategy")
+    check = ("check", "lookahead", "--decide-every", 2, "--out", "report.json", "--team")
     result = command(*check, "my_own:PeeksEarly")
     assert result.code == 1 and "LOOK-AHEAD: order at 2020-0" in result.out
     report = json.loads(Path("report.json").read_text())
@@ -299,7 +299,7 @@ def test_the_window_is_that_of_the_strategy_and_what_was_moved_is_said(command: 
     )
     assert f"note: {moved}" in looks_back
     check = ("check", "lookahead", "--start", "2020-01-01", "--end", "2020-01-20")
-    checked = " ".join(command(*check, "--strategy", "my_own:LooksBack").out.split())
+    checked = " ".join(command(*check, "--team", "my_own:LooksBack").out.split())
     assert f"note: {moved}" in checked and "from 2020-01-06 04:00 to" in checked
     result = command(*asked, "my_own:NoNumber")
     assert result.code == 2 and "its warmup is 'many'; give a whole number of bars" in result.err

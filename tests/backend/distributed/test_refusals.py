@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from backend.cli.main import app
-from backend.cli.train import OnRay
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from backend.distributed import cluster as module
 from backend.distributed.actor import ServicePlace
 from backend.distributed.cluster import LOCAL, cluster, cluster_address
 from backend.distributed.placement import CPU_SHARES, GPU_SHARES, Capacity, allocate
+from backend.runs.train import OnRay
 from backend.store.run_record import code_version
 from simulator.errors import UserError
 

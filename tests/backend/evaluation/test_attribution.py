@@ -29,4 +29,3 @@ def test_the_parts_have_their_own_signs_and_make_the_whole(gain: float, saved: f
 
 def test_units_are_the_caller_s() -> None:
     assert attribution(0.0, 0.0066, unit=" %") == "lower trading costs +0.66 %, trading itself -0.66 %"
-    assert attribution(3e-4, 1e-4, 1e4, "+.3g") == "lower trading costs +1, trading itself +2"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -296,11 +295,6 @@ def test_a_ruined_training_is_found_out(ruined: tuple[Store, Path]) -> None:
     assert any(one.rule == "terminal collapse" and one.severity == "fatal" for one in found.findings)
     lost = [one.role for one in found.findings if one.rule == "terminal collapse"]
     assert all(found.failures[role] for role in lost)
-    assert found.summaries["manager/valid"].low < 0.5
-    parts = [found.summaries[f"manager/reward/{part}_share"] for part in ("format", "outcome")]
-    assert sum(part.first for part in parts) == pytest.approx(1.0)  # all that a manager is paid for
-    assert abs(found.summaries["team/net_exposure"].first) <= found.summaries["team/exposure"].high
-    assert json.loads(json.dumps(found.to_dict()))["run"] == RUN
 
 
 def program() -> typer.Typer:
@@ -325,16 +319,11 @@ def written(folder: Path, steps: int, metrics: dict[str, float]) -> Path:
     return folder / "store"
 
 
-def test_the_command_shows_findings_and_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_shows_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_width", 200)
     lost = {"manager/valid": 0.0, "manager/degenerate_share": 1.0, "manager/calls": 1.0}
-    target = tmp_path / "out" / "doctor.json"
-    shown = shown_for(written(tmp_path, 5, lost), f"runs/{RUN}", "--json", str(target))
+    shown = shown_for(written(tmp_path, 5, lost), f"runs/{RUN}")
     assert "fatal: terminal collapse, manager" in shown and "not judged yet" in shown
-    assert json.loads(target.read_text())["findings"][0]["severity"] == "fatal"
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        shown_for(tmp_path / "store", RUN, "--json", str(tmp_path / "file" / "doctor.json"))
 
 
 @pytest.mark.parametrize("steps", [1, 9])

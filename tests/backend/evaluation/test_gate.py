@@ -18,8 +18,7 @@ from backend.config.load import config_from_dict
 from backend.config.schema import Config
 from backend.decisions.document import GuardClamp
 from backend.evaluation.evaluate import held_out_windows
-from backend.evaluation.gate import GATE_RECORD, judged
-from backend.evaluation.gate_data import held_out_rules
+from backend.evaluation.gate import GATE_RECORD, held_out_rules, judged
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest
 from backend.models.team_digest import team_digest
 from backend.runs.evaluation import evaluate_team, training_of

@@ -1,6 +1,5 @@
 """The ledger of trials: nothing resets it, and it tells ways of trading apart."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from backend.builders.loaded_team import scripted_team
 from backend.builders.strategies import named_strategy
 from backend.config.load import load_config
 from backend.config.schema import Config
-from backend.evaluation.trials import count_trials, digest_of_trial, export_trials, import_trials, record_trial
-from backend.store.errors import StoreError
+from backend.evaluation.trials import count_trials, digest_of_trial, record_trial
 from backend.store.maintenance import backup_store
 from backend.store.records import RunRecord, TrialRecord
 from backend.store.store import Store
@@ -89,19 +87,10 @@ def test_an_edited_strategy_is_another_trial(tmp_path: Path, monkeypatch: pytest
     assert digest_of_trial(mine, CONFIG, 6, 1) != before
 
 
-def test_the_ledger_goes_with_a_copy_and_is_not_mixed_with_another(tmp_path: Path) -> None:
-    file = tmp_path / "trials.json"
+def test_the_ledger_goes_with_a_copy(tmp_path: Path) -> None:
     with Store.open(tmp_path / "first") as store:
         record(store, "one")
         store.delete_run("one")
-        assert export_trials(store, file) == 1
-        assert import_trials(store, file) == 0
         backup_store(store, tmp_path / "copy")
     with Store.open(tmp_path / "copy") as copy:
         assert [one.run for one in copy.trials()] == ["one"]
-    with Store.open(tmp_path / "other") as other, pytest.raises(StoreError, match="ledger of another store"):
-        import_trials(other, file)
-    for text in ("{", json.dumps({"format": "x", "store": "s", "trials": []}), json.dumps([1])):
-        file.write_text(text)
-        with Store.open("mem://") as store, pytest.raises(StoreError, match="no ledger of trials"):
-            import_trials(store, file)

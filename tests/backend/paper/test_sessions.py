@@ -125,7 +125,7 @@ def played(
 
 
 @pytest.mark.parametrize(
-    "words", [("--strategy", "paper_traded.py:Alternating"), ("--team", "./paper_traded.py:Alternating")]
+    "words", [("--team", "paper_traded.py:Alternating"), ("--team", "./paper_traded.py:Alternating")]
 )
 def test_a_strategy_of_ones_own_is_traded_by_the_commands_as_in_its_backtest(
     words: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

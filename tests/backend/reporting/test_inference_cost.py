@@ -241,6 +241,6 @@ def test_an_interrupted_recording_goes_on_and_asks_nothing_twice(
 
 
 def test_a_recording_is_of_one_team(command: Run) -> None:
-    for teams in (["--team", "hold"], ["--team", "scripted", "--unmasked"]):
+    for teams in (["--team", "hold"], ["--team", "scripted", "--variant", "unmasked"]):
         failed = command("backtest", *teams, "--record", "tape.jsonl", *SHORT, "--baselines", "flat")
         assert failed.code == 2 and "--record is for the calls of one team" in failed.err

@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from backend.runs.deletion import delete_run, milliseconds, plan_deletions
+from backend.runs.deletion import delete_run, plan_deletions
 from backend.store.records import ALL_KINDS, DecisionRecord, RunRecord
 from backend.store.store import Store, StoreError
 from simulator.errors import UserError
 from tests.backend.store.servers import environment
 from tests.backend.store.synthetic import add_training
 from tests.command_line import program
-
-HOUR = 3_600_000
 
 
 @pytest.fixture
@@ -70,12 +68,11 @@ def test_a_run_goes_with_all_that_is_its_own(store: Store, tmp_path: Path) -> No
     assert (tmp_path / "a-1" / "team.json").is_file()
 
 
-def test_a_run_that_is_written_is_refused_and_left_out(store: Store, tmp_path: Path) -> None:
+def test_a_run_that_is_written_is_refused(store: Store, tmp_path: Path) -> None:
     store.add_run(RunRecord("busy", "train", 1, "hash", 1, {}))
     ended(store, "old")
     with pytest.raises(UserError, match="run busy is being written: delete it when it has ended"):
         plan_deletions(store, tmp_path, ["busy"])
-    assert [plan.run for plan in plan_deletions(store, tmp_path, [], kind="train")] == ["old"]
     [plan] = plan_deletions(store, tmp_path, ["old"])
     store.resume_run(RunRecord("old", "train", 1, "hash", 1, {}))  # it is resumed while the user is asked
     with pytest.raises(StoreError, match="is being written"):
@@ -102,7 +99,7 @@ def test_what_another_run_needs_stays(use: str, store: Store, tmp_path: Path) ->
     with pytest.raises(UserError, match=r"run team stays: .* of run user"):
         delete_run(store, plan)
     assert store.run("team").status == "finished" and (folder / "team.json").is_file()
-    both = plan_deletions(store, tmp_path, [], older_than="1h", now=10 * HOUR)
+    both = plan_deletions(store, tmp_path, ["team", "user"])
     assert [(one.run, one.needed_by) for one in both] == [("user", ()), ("team", ())], "together, who needs it first"
 
 
@@ -113,7 +110,7 @@ def test_a_training_with_its_own_copy_needs_nothing(store: Store, tmp_path: Path
     (tmp_path / "later" / "adapters" / "start").mkdir()
     ended(store, "later", at=2_000, config={"training": {"start_from": str(folder)}})
     [plan] = plan_deletions(store, tmp_path, ["team"])
-    assert plan.needed_by == () and plan.mentioned_by == ("the beginning (training.start_from) of run later",)
+    assert plan.needed_by == ()
 
 
 def test_a_team_without_a_run_needs_its_base(store: Store, tmp_path: Path) -> None:
@@ -123,28 +120,6 @@ def test_a_team_without_a_run_needs_its_base(store: Store, tmp_path: Path) -> No
     make_folder(tmp_path, "sft", base=str(folder / "nano"))
     [plan] = plan_deletions(store, tmp_path, ["team"])
     assert plan.needed_by == (f"the team in {tmp_path / 'sft'} has its base there",)
-
-
-def test_the_age_and_the_kind_choose(store: Store, tmp_path: Path) -> None:
-    for number, kind in enumerate(("train", "backtest", "backtest")):
-        ended(store, f"run-{number}", kind, number * HOUR)
-
-    def chosen(**how: str) -> list[str]:
-        return [plan.run for plan in plan_deletions(store, tmp_path, [], now=3 * HOUR, **how)]
-
-    assert chosen(older_than="2h") == ["run-0"]
-    assert chosen(older_than="1h", kind="backtest") == ["run-1"]
-    assert chosen(kind="backtest") == ["run-2", "run-1"]
-    assert chosen(older_than="4w") == []
-    assert milliseconds("2w") == 14 * 24 * HOUR
-    refused: list[dict[str, Any]] = [{"older_than": "soon"}, {"older_than": "-1d"}, {"kind": "trian"}, {}]
-    for wrong in refused:
-        with pytest.raises(UserError, match=r"is no age|no run of kind 'trian'; there are backtest, train|name a run"):
-            plan_deletions(store, tmp_path, [], **wrong)
-    with pytest.raises(UserError, match="there is no run 'nobody'"):
-        plan_deletions(store, tmp_path, ["nobody"])
-    with pytest.raises(UserError, match="not both"):
-        plan_deletions(store, tmp_path, ["run-0"], kind="train")
 
 
 def test_records_without_a_run_can_be_deleted(store: Store, tmp_path: Path) -> None:
@@ -205,7 +180,7 @@ def test_killed_in_the_middle_it_is_whole_or_can_be_finished(at: int, tmp_path: 
                     use()
         else:
             assert int(ended.stdout) > 25, "the cuts above are in the middle"
-        for plan in plan_deletions(store, tmp_path, ["a"] if at < 1000 else []) if at < 1000 else []:
+        for plan in plan_deletions(store, tmp_path, ["a"]) if at < 1000 else []:
             delete_run(store, plan)
         assert set(counts(store, "a").values()) == {0} and not (tmp_path / "a").exists()
         assert counts(store, "b") == other and (tmp_path / "b" / "team.json").is_file()
@@ -225,9 +200,9 @@ def test_the_command_shows_asks_and_deletes(
     assert "train finished" in refused.out and "kB" in refused.out, "it shows what would go"
     needed = run("runs", "delete", "b", "a", "--yes")
     assert needed.code == 2 and "run b stays: the team that was measured of run look" in needed.err
-    done = run("runs", "delete", "--kind", "train", "--yes")
-    assert done.code == 0 and "stays: b, for the team that was measured of run look" in done.out
-    assert "deleted 1 runs" in done.out
+    done = run("runs", "delete", "a", "--yes")
+    assert done.code == 0 and "deleted 1 runs" in done.out
     listed = run("runs").out
     assert "look" in listed and not (tmp_path / "runs" / "a").exists() and (tmp_path / "runs" / "b").exists()
-    assert run("runs", "delete", "nobody", "--yes").code == 2
+    nobody = run("runs", "delete", "nobody", "--yes")
+    assert nobody.code == 2 and "there is no run 'nobody'" in nobody.err

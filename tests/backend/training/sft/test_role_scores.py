@@ -58,7 +58,6 @@ def test_the_difference_is_taken_where_every_team_was_measured() -> None:
     assert (low, high) == pytest.approx(mean_interval([0.3, 0.1], 200, 1)), (
         "of the two states that all were measured in"
     )
-    assert found["among_valid"]["difference"]["mean"] == pytest.approx((0.3 + 0.1 + 0.3) / 3)
 
 
 @pytest.mark.parametrize("rows", [[[NAN, NAN], [0.5, 0.5]], [[NAN, NAN], [NAN, NAN]]])
@@ -66,13 +65,6 @@ def test_too_few_states_have_no_difference(rows: list[list[float]]) -> None:
     found = compare_roles(scores(*rows), scores(*rows), scores(*rows), 200, 1)["manager"]
     assert found["difference"] is None
     assert found["before"] == (0.5 if found["states"] else None)
-
-
-def test_among_valid_leaves_out_what_was_invalid() -> None:
-    one = RoleScores(np.array([[0.8, 0.0], [0.0, 0.0]]), np.array([[True, False], [False, False]]))
-    assert one.of_states().tolist() == [0.4, 0.0]
-    assert one.of_states_if_valid()[0] == 0.8
-    assert np.isnan(one.of_states_if_valid()[1])
 
 
 def test_the_expert_beats_a_team_that_wavers_and_ties_with_itself() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,24 +11,23 @@ import pytest
 
 from backend.decisions.document import StoredDecision
 from backend.reporting.decision.side_by_side import paired_rows
-from backend.runs.again.decision_edit import DecisionEdit, parse_edit
-from backend.runs.again.decision_replay import DecisionReplay, replay_decision
 from backend.runs.backtest import backtest_teams
+from backend.runs.replay import DecisionReplay, GivenAnswer, parse_answers, replay_decision
 from backend.runs.requests import BacktestRequest
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from simulator.errors import UserError
-from tests.backend.runs.again.conftest import END, START
+from tests.backend.runs.conftest import END, START
 from tests.stored_runs import small_market
 
-AS_IT_WAS = DecisionEdit()
+AS_IT_WAS: dict[str, GivenAnswer] = {}
 DOWN = {"up": 0.02, "flat": 0.03, "down": 0.95}
 
 
-def replayed(played: Path, number: int, edit: DecisionEdit, backtest: str = "scripted") -> DecisionReplay:
+def replayed(played: Path, number: int, instead: Mapping[str, GivenAnswer], team: str = "scripted") -> DecisionReplay:
     with Store.open(played / "store") as store:
         run = store.runs()[-1].run
-        return replay_decision(store, run, number, edit, backtest=backtest)
+        return replay_decision(store, run, number, instead, team=team)
 
 
 def comparable(decision: StoredDecision) -> dict[str, object]:
@@ -49,7 +49,7 @@ def test_without_a_change_the_decision_is_what_it_was(played: Path, number: int,
 
 def test_another_forecast_is_answered_by_the_others(played: Path) -> None:
     number = next(n for n in range(16) if not said_down(replayed(played, n, AS_IT_WAS)))
-    replay = replayed(played, number, DecisionEdit({"market_analyst": DOWN}))
+    replay = replayed(played, number, {"market_analyst": DOWN})
     assert replay.asked > 0
     rows = {row.label: row for row in paired_rows(replay.then_tree, replay.now_tree)}
     assert rows["MarketAnalyst 1"].differs and "down 95 %" in rows["MarketAnalyst 1"].now
@@ -62,33 +62,19 @@ def said_down(replay: DecisionReplay) -> bool:
                for one in replay.then.document.conversations)  # fmt: skip
 
 
-def test_an_edited_observation_is_what_the_role_reads(played: Path) -> None:
-    edit = parse_edit((), ['market_analyst.get_trend={"trend": "none", "change": 0}'])
-    replay = replayed(played, 3, edit)
-    [read] = [m.content for c in replay.now.document.conversations if c.role == "market_analyst"
-              for m in c.messages if '"change"' in m.content]  # fmt: skip
-    assert json.loads(read) == {"trend": "none", "change": 0}
-    brief = replayed(
-        played, 3, parse_edit((), ["manager.brief=equity 1.00, drawdown 0\nC1: held 0.9, day 0, volatility 1"])
-    )
-    assert "held 0.9" in brief.now.document.conversations[0].messages[1].content
-
-
 @pytest.mark.parametrize(
-    ("answers", "observations", "message"),
+    ("answer", "message"),
     [
-        (["nobody={}"], [], "no role 'nobody'"),
-        (["market_analyst=up"], [], "no JSON"),
-        (["market_analyst=[1]"], [], "no JSON object"),
-        (["market_analyst"], [], "names nothing to change"),
-        (['market_analyst={"up": 7}'], [], "cannot answer that"),
-        ([], ["market_analyst.get_weather={}"], "is not shown 'get_weather'"),
-        ([], ["nobody.brief=x"], "no role 'nobody'"),
+        ("nobody={}", "no role 'nobody'"),
+        ("market_analyst=up", "no JSON"),
+        ("market_analyst=[1]", "no JSON object"),
+        ("market_analyst", "names nothing to change"),
+        ('market_analyst={"up": 7}', "cannot answer that"),
     ],
 )
-def test_a_mistake_is_a_sentence(played: Path, answers: list[str], observations: list[str], message: str) -> None:
+def test_a_mistake_is_a_sentence(played: Path, answer: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        replayed(played, 0, parse_edit(answers, observations))
+        replayed(played, 0, parse_answers([answer]))
 
 
 def test_data_that_changed_and_a_team_that_is_gone_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +86,7 @@ def test_data_that_changed_and_a_team_that_is_gone_are_said(tmp_path: Path, monk
     run = backtest_teams(request, "store", Path("runs")).run
     again = BacktestRequest(data="bars", start=START, end=END, baselines=(), teams=("runs/tape.jsonl",))
     taped = backtest_teams(again, "store", Path("runs")).run
-    new = parse_edit((), ["manager.brief=equity 0.50, drawdown 50\nC1: held 0.9, day 7, volatility 9"])
+    new = {"market_analyst": DOWN}
     with Store.open("store") as store:
         assert replay_decision(store, taped, 1, AS_IT_WAS).same
         with pytest.raises(UserError, match="recording"):

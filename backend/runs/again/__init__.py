@@ -1,1 +1,0 @@
-"""A stored decision again, with something of it changed."""
