@@ -24,7 +24,7 @@ for letter in itertools.cycle("abcdefgh"):
 
 def test_a_killed_writer_leaves_one_whole_text(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    for turns in range(6):
+    for turns in range(3):
         process = subprocess.Popen([sys.executable, "-c", WRITER, path], cwd=ROOT, stdout=subprocess.PIPE)
         assert process.stdout is not None
         for _ in range(1 + turns):

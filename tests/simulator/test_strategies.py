@@ -235,16 +235,6 @@ def test_neither_the_date_nor_older_history_matters(name: str, seed: int, cut: i
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@PROPERTY
-@given(seed=SEEDS)
-def test_what_comes_later_changes_nothing_before(name: str, seed: int) -> None:
-    market, other = walk(seed, 200), walk(seed + 1, 200)
-    mixed = market_of(np.vstack([market.close[:120], other.close[120:]]), 2e-4)
-    until = [fill for fill in fills_of(market, name, 50, 199) if fill[0] < 120 * HOUR]
-    assert until == [fill for fill in fills_of(mixed, name, 50, 199) if fill[0] < 120 * HOUR]
-
-
-@pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("seed", range(3))
 def test_too_little_history_gives_no_order(name: str, seed: int) -> None:
     make, needed = MAKERS[name]

@@ -85,11 +85,6 @@ def test_an_account_that_died_stays_dead() -> None:
     assert (got["annual_return"], got["max_drawdown"]) == (-1.0, 1.0)
 
 
-def test_max_drawdown_counts_from_the_start() -> None:
-    equity = np.array([100.0, 80.0, 120.0, 90.0])
-    assert metrics.compute(equity, DAY, np.zeros((4, 1)), [], 0.0)["max_drawdown"] == pytest.approx(0.25)
-
-
 def test_exposure_and_long_share_by_hand() -> None:
     """The first row is before any decision could act. Gross: 0.9, 0.3, 0 over three closes; long: 0.6 + 0 of 1.2."""
     exposure = np.array([[9.0, 9.0], [0.6, -0.3], [0.0, -0.3], [0.0, 0.0]])
@@ -157,21 +152,6 @@ def test_times_below_the_peak_by_hand(equity: list[float], expected: tuple[int, 
     assert metrics.drawdown_times(metrics.returns_of(values)) == expected
     got = metrics.compute(values, DAY // 6, np.zeros((len(values), 1)), [], 0.0)
     assert got["longest_drawdown_days"] == pytest.approx(expected[0] / 6)
-
-
-@PROPERTY
-@given(returns=RETURNS)
-def test_the_longest_time_below_a_peak_by_counting(returns: metrics.FloatArray) -> None:
-    wealth, longest = curve(returns), 0
-    for peak in range(len(wealth)):
-        if wealth[peak] < wealth[: peak + 1].max():
-            continue
-        after = 1
-        while peak + after < len(wealth) and wealth[peak + after] < wealth[peak]:
-            after += 1
-        under = after > 1
-        longest = max(longest, min(after, len(wealth) - 1 - peak) if under else 0)
-    assert metrics.drawdown_times(returns).longest == longest
 
 
 # Each of these looks at the returns as a set.

@@ -133,20 +133,6 @@ def test_gross_is_net_without_the_costs() -> None:
     assert outcome.max_loss[0] == pytest.approx(0.001 + 0.00101)  # at the first close
 
 
-def test_paths_do_not_touch_each_other() -> None:
-    market = random_market(3)
-    account = BacktestRun(market, Window(0, 20)).account()
-    orders = [Order("A", 20.0, stop=account.mark["A"] * 0.97, delay=1), Order("B", -30.0)]
-    alone = [recorded_path(market, index, 12) for index in (2, 9, 20)]
-    given: dict[str, Any] = {name: np.concatenate([arrays(p)[name] for p in alone]) for name in arrays(alone[0])}
-    together = replace(alone[0], **given)
-    outcome = simulate_scenarios(together, account, orders, market.symbols)
-    for n, path in enumerate(alone):
-        single = simulate_scenarios(path, account, orders, market.symbols)
-        for item in fields(outcome):
-            assert getattr(outcome, item.name)[n].tobytes() == getattr(single, item.name)[0].tobytes()
-
-
 def test_what_does_not_fit_is_refused() -> None:
     market = random_market(5)
     account = BacktestRun(market, Window(0, 20)).account()

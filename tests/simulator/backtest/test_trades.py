@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.backtest.trades import Trade, trades_of, with_excursions
+from simulator.backtest.trades import trades_of, with_excursions
 from simulator.errors import DataError
 from simulator.exchange.exchange_records import (
     BorrowPayment,
@@ -162,16 +162,6 @@ def test_the_mirror_and_the_unit_of_the_price(seed: int, factor: float) -> None:
     )
     for trade, again in zip(one, scaled, strict=True):
         assert (again.mae, again.mfe) == pytest.approx((trade.mae, trade.mfe), abs=1e-12)
-
-
-def test_a_trade_that_was_stored_without_the_newer_fields_still_loads() -> None:
-    trade = trades_of([fill(1, 1.0, 100.0)], {"A": 95.0}, 7 * HOUR, 6)[0]
-    newer = ("spread", "impact", "borrow", "liquidation", "closing_price", "holding_ms", "bars_held", "mae", "mfe")
-    older = Trade(**{name: value for name, value in asdict(trade).items() if name not in newer})
-    assert older.mae is None and older.spread == 0.0
-    measured = with_excursions([older], MARKET)[0]
-    assert measured.mfe == pytest.approx(0.2)
-    assert Trade(**asdict(measured)) == measured
 
 
 def test_payments_belong_to_the_trade_that_caused_them() -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from simulator.arrays import BoolArray, FloatArray
 from simulator.backtest.from_signals import run_signals
-from simulator.backtest.run import Window, run_backtest
 from simulator.backtest.scenarios import recorded_path, simulate_scenarios
 from simulator.env.trading_env import EnvConfig, TradingVectorEnv
 from simulator.errors import DataError
@@ -29,7 +28,6 @@ from simulator.exchange.venue import Venue
 from simulator.market.events import FundingEvent
 from simulator.market.instruments import MarketKind
 from simulator.market.market import Market
-from simulator.strategies import AlwaysShort
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.examples import tried
@@ -78,12 +76,6 @@ def test_a_short_of_spot_bars_pays_for_seven_months() -> None:
         assert held(market, 5.0)["borrow"] == pytest.approx(owed, rel=1e-9)
         assert held(market, 1.0)["borrow"] == 0.0
         assert held(market, -1.0, borrow_rate=0.0)["borrow"] == 0.0
-
-
-def test_always_short_on_bars_of_no_known_kind_is_not_free() -> None:
-    result = run_backtest(flat_market(5040, None), AlwaysShort(), Window(0, 5039, 24), 10_000.0, Costs(0.0, 0.0))
-    assert result.costs["borrow"] > 500.0
-    assert result.equity[-1] == pytest.approx(10_000.0 - result.costs["borrow"])
 
 
 @pytest.mark.parametrize("exposure", [1.0, -1.0, 3.0])

@@ -162,18 +162,23 @@ def random_run(
     return Run(exchange, orders, kept)
 
 
-runs = st.builds(
-    random_run,
+@given(
     seed=st.integers(0, 2**32 - 1),
     step=st.sampled_from([0.005, 0.03, 0.2]),
     leverage=st.sampled_from([1.0, 3.0, 10.0]),
 )
-
-
-@given(run=runs)
 @tried(60)
-def test_books_follow_from_the_records(run: Run) -> None:
-    exchange = run.exchange
+def test_what_a_run_records_obeys_the_laws(seed: int, step: float, leverage: float) -> None:
+    run = random_run(seed, step, leverage)
+    check_the_books(run.exchange)
+    check_the_participation(run.exchange)
+    check_the_limits(run)
+    check_the_end(run.exchange)
+    check_the_quantities(run)
+
+
+def check_the_books(exchange: Exchange) -> None:
+    """What the account holds and has paid follows from the records."""
     cash, fees, penalties = CASH, 0.0, 0.0
     sums = {FundingPayment: 0.0, BorrowPayment: 0.0, InsurancePayment: 0.0, LiquidationFee: 0.0}
     held = dict.fromkeys(SYMBOLS, 0.0)
@@ -204,10 +209,8 @@ def test_books_follow_from_the_records(run: Run) -> None:
     assert paid["liquidation"] == pytest.approx(sums[LiquidationFee] + sums[InsurancePayment], rel=1e-9, abs=1e-6)
 
 
-@given(run=runs)
-@tried(60)
-def test_no_bar_is_traded_beyond_the_participation(run: Run) -> None:
-    exchange = run.exchange
+def check_the_participation(exchange: Exchange) -> None:
+    """No bar is traded beyond the participation."""
     assert exchange.costs.participation is not None
     traded = np.zeros_like(exchange.market.close)
     for fill in exchange.fills:
@@ -217,9 +220,8 @@ def test_no_bar_is_traded_beyond_the_participation(run: Run) -> None:
     assert (traded <= allowed * (1 + 1e-9) + 1e-9).all()
 
 
-@given(run=runs)
-@tried(60)
-def test_no_limit_trades_worse_than_its_limit_and_only_limits_make(run: Run) -> None:
+def check_the_limits(run: Run) -> None:
+    """No limit trades worse than its limit, and only limits make."""
     for fill, worst in run.limits_kept:
         side = math.copysign(1.0, fill.quantity)
         assert side * (fill.price / worst - 1.0) <= 1e-9
@@ -227,10 +229,8 @@ def test_no_limit_trades_worse_than_its_limit_and_only_limits_make(run: Run) -> 
     assert all(id(fill) in with_limit for fill in run.exchange.fills if fill.maker)
 
 
-@given(run=runs)
-@tried(60)
-def test_an_account_without_equity_is_over(run: Run) -> None:
-    exchange = run.exchange
+def check_the_end(exchange: Exchange) -> None:
+    """An account without equity is over."""
     liquidations = [fill.bar for fill in exchange.fills if fill.reason == "liquidation"]
     curve = exchange.equity_curve()
     under = np.flatnonzero(curve <= 0.0)
@@ -243,9 +243,8 @@ def test_an_account_without_equity_is_over(run: Run) -> None:
         assert all(fill.bar <= int(under[0]) for fill in exchange.fills)
 
 
-@given(run=runs)
-@tried(60)
-def test_orders_trade_no_more_than_asked_and_groups_no_more_than_their_largest(run: Run) -> None:
+def check_the_quantities(run: Run) -> None:
+    """Orders trade no more than asked, and groups no more than their largest."""
     traded: dict[str, float] = {}
     for fill in run.exchange.fills:
         traded[fill.order.removesuffix(" (replaced)")] = (

@@ -85,12 +85,6 @@ def test_every_view_is_that_of_the_market_built_at_once_and_stays_what_it_was(
         np.testing.assert_array_equal(market.present, expected.present)
 
 
-def test_growing_copies_each_bar_a_bounded_number_of_times() -> None:
-    made = grown(WHOLE, 2)
-    owners = {id(one.close.base) for one in made}
-    assert len(owners) <= 6  # 4, 8, 16, 32, 64 bars
-
-
 @pytest.mark.parametrize("wrong", ["gap", "again", "high", "volume", "funding"])
 def test_what_does_not_follow_or_cannot_be_is_refused_and_changes_nothing(wrong: str) -> None:
     growing = GrowingMarket(cut(WHOLE, 10))

@@ -1,8 +1,8 @@
-"""The point-in-time view never shows the future; selecting and resampling keep what they should."""
+"""Reading past the clock raises; selecting and resampling keep what they should."""
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from simulator.errors import DataError, LookAheadError
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.gaps import describe_market
-from simulator.market.market import Market, MarketView
+from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, format_time, interval_of, parse_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -32,50 +32,6 @@ def market_with_gaps() -> Market:
     absent = np.random.default_rng(0).random((BARS, 2)) < 0.2
     arrays: dict[str, Any] = {name: np.where(absent, np.nan, getattr(market, name)) for name in BAR_COLUMNS}
     return replace(market, **arrays, truth=None)
-
-
-def everything_seen(view: MarketView) -> bytes:
-    """All that the methods of a view tell, as bytes."""
-    output: list[object] = [view.symbols, view.timeframe, view.interval, view.now]
-    for symbol in view.symbols:
-        output.append(repr(view.last_close(symbol)))
-        for count in (0, 1, 7, 1000):
-            output += [view.funding(symbol, count), view.news(symbol, count), view.news(symbol, count, 86_400_000)]
-            output.append([np.asarray(value).tobytes() for value in astuple(view.bars(symbol, count))])
-        for index in range(view.index + 1):
-            output.append([np.asarray(value).tobytes() for value in astuple(view.bar(symbol, index))])
-    return repr(output).encode()
-
-
-def changed_after(market: Market, index: int, rng: np.random.Generator) -> Market:
-    """Everything that becomes known after the close of bar `index` is changed, some of it added or removed."""
-    now = int(market.open_time[index]) + market.interval
-    later = len(market) - index - 1
-    arrays: dict[str, Any] = {}
-    for name in BAR_COLUMNS:
-        values = getattr(market, name).copy()
-        values[index + 1 :] = rng.lognormal(3, 2, (later, len(market.symbols)))
-        values[index + 1 :][rng.random((later, len(market.symbols))) < 0.3] = np.nan
-        arrays[name] = values
-    funding: dict[str, tuple[FundingEvent, ...]] = {}
-    for symbol, events in market.funding.items():
-        changed = [replace(event, rate=rng.normal()) if event.time > now else event for event in events]
-        extra = FundingEvent(now + 1, 0.5) if rng.random() < 0.5 else None
-        kept = [event for event in changed if event.time <= now or rng.random() < 0.8]
-        funding[symbol] = tuple(sorted([*kept, *([extra] if extra else [])], key=lambda event: event.time))
-    news = [item if item.known_at <= now else replace(item, text="changed", time=item.time - 5) for item in market.news]
-    # Happened long before, but not known yet: it must not be seen either.
-    news.append(NewsItem(int(market.open_time[0]), now + 1, None, "leaked"))
-    return replace(market, **arrays, funding=funding, news=tuple(sorted(news, key=lambda item: item.known_at)))
-
-
-@settings(deadline=None)
-@given(index=st.integers(0, BARS - 1), seed=st.integers(0, 2**32 - 1))
-def test_nothing_after_the_clock_changes_what_a_view_shows(index: int, seed: int) -> None:
-    market = market_with_gaps()
-    other = changed_after(market, index, np.random.default_rng(seed))
-    assert other.content_hash != market.content_hash
-    assert everything_seen(other.view(index)) == everything_seen(market.view(index))
 
 
 @settings(deadline=None)

@@ -137,31 +137,6 @@ def test_a_view_cannot_be_moved() -> None:
             copied(view).bars("AAAUSDT", 5)
 
 
-def test_a_view_that_is_kept_stays_at_its_bar() -> None:
-    """Views of bars that nobody keeps are used again."""
-
-    class Keeps:
-        name = "keeps"
-
-        def __init__(self) -> None:
-            self.views: list[MarketView] = []
-            self.accounts: list[AccountView] = []
-
-        def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
-            if view.index % 3 == 0:
-                self.views.append(view)
-            if view.index % 4 == 0:
-                self.accounts.append(account)
-            if view.index % 5 == 0:
-                assert account.equity > 0.0
-            return ()
-
-    keeps = Keeps()
-    run_backtest(rich_market(), keeps, Window(150, 200))
-    assert [view.index for view in keeps.views] == list(range(150, 200, 3))
-    assert len({id(one) for one in keeps.accounts}) == len(keeps.accounts)
-
-
 def test_an_indicator_must_return_a_number_a_bar() -> None:
     view = rich_market().view(200)
     wrong: list[Any] = [lambda bars: bars.close[:-1], lambda bars: np.array(["a"] * len(bars)), lambda bars: 1.0]

@@ -86,7 +86,7 @@ def test_scenarios_that_are_believed_in_are_the_same_on_average_and_differ_less(
     rng = np.random.default_rng(0)
     one = market().select(("AAAUSDT",))
     moves: dict[bool, list[float]] = {False: [], True: []}
-    for bar in rng.choice(np.arange(200, 39_000), 1500, replace=False):
+    for bar in rng.choice(np.arange(200, 39_000), 400, replace=False):
         for known in moves:
             belief = believed()[bar, :1] if known else None
             paths = truth_of(one).scenarios(one, int(bar), 64, 12, int(bar), belief)

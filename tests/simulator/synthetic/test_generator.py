@@ -187,35 +187,6 @@ def test_funding_speaks_of_the_regime_only_under_edge() -> None:
         assert 0.4 < mean < 0.8 if edge else abs(mean) < 0.15, (edge, mean)
 
 
-def features(market: Market) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """What a simple reader sees at each day's end through a view, and whether the next day's return is above 0."""
-    seen, up = [], []
-    for symbol in market.symbols:
-        close = market.close[:, market.column(symbol)]
-        for index in range(60, len(market) - DAY, DAY):
-            view = market.view(index)
-            bars = view.bars(symbol, 61).close
-            tone = sum(TONES[item.text] for item in view.news(symbol, 20, 8 * 86_400_000))
-            rate = sum(event.rate for event in view.funding(symbol, 9))
-            seen.append((np.log(bars[-1] / bars[-19]), np.log(bars[-1] / bars[0]), tone, rate))
-            up.append(close[index + DAY] > close[index])
-    return np.array(seen), np.array(up)
-
-
-def test_a_simple_reader_predicts_the_next_day_under_edge_and_not_without() -> None:
-    rule = None
-    for edge in (True, False):
-        x, up = features(long_market(edge=edge))
-        if rule is None:  # fitted once, under edge, on the first half of every coin's days
-            fit = np.arange(len(x)) % (len(x) // 4) < len(x) // 8
-            design = np.c_[np.ones(fit.sum()), x[fit]]
-            rule = np.linalg.lstsq(design, up[fit] - 0.5, rcond=None)[0]
-        guess = np.c_[np.ones((~fit).sum()), x[~fit]] @ rule > 0
-        hits = (guess == up[~fit]).mean()
-        chance = 0.5 / np.sqrt((~fit).sum())  # standard deviation of the share of hits by guessing
-        assert hits > 0.5 + 4 * chance if edge else abs(hits - 0.5) < 3 * chance, (edge, hits, chance)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -196,7 +196,7 @@ def test_the_oracle_beats_momentum_and_standing_still_net_of_costs() -> None:
     assert best * 6 > 0.002, "an informed policy should earn well: some 0.3 % a day"
 
 
-@pytest.mark.parametrize(("fee", "ratio"), [(5e-4, 1.0), (5e-3, 1.005), (2e-2, 1.1)])
+@pytest.mark.parametrize(("fee", "ratio"), [(5e-3, 1.005), (2e-2, 1.1)])
 def test_the_oracle_expects_more_than_following_the_regime_without_regard_for_costs(fee: float, ratio: float) -> None:
     def follow(index: int, column: int, held: float) -> float:
         return float(truth().regime[index, column])
@@ -223,11 +223,6 @@ def test_the_oracle_sides_with_the_regime_and_waits_in_a_spike() -> None:
     last_wide = np.argwhere((t.regime == 1) & (t.spike_left == 1) & (t.spike_height > 25e-4))
     for index, column in last_wide[::20]:
         assert oracle().exposure(int(index), int(column), 0.0) == 0.0, "one bar later the spread is back to normal"
-
-
-def test_dear_trading_makes_the_oracle_sit_still() -> None:
-    dear = solve(truth(), Costs(taker_fee=0.2, spread_multiplier=1.0), [-1.0, 0.0, 1.0])
-    assert all(dear.exposure(index, 0, 0.0) == 0.0 for index in range(0, 3000, 131))
 
 
 def test_the_values_solve_the_bellman_equation() -> None:
