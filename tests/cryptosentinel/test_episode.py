@@ -106,13 +106,6 @@ def test_a_team_that_only_stammers_keeps_its_cash() -> None:
     assert all(decision.events for _, decision in episode.decisions) and len(episode.decisions) == 30
 
 
-def test_the_same_seed_gives_the_same_episode_and_another_another() -> None:
-    engine = ScriptedEngine(codec(), half_taught_policies())
-    first, again, other = (run(engine, seed=seed) for seed in (4, 4, 5))
-    assert first.decisions == again.decisions and first.result.equity.tobytes() == again.result.equity.tobytes()
-    assert first.decisions != other.decisions
-
-
 def test_episodes_side_by_side_equal_episodes_alone() -> None:
     engine = ScriptedEngine(codec(), half_taught_policies())
     tasks = [play(make_team(), BacktestRun(synthetic(), WINDOW), guard_limits(), seed) for seed in (1, 2)]

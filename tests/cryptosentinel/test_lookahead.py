@@ -289,14 +289,14 @@ def test_a_tool_that_peeks_is_caught(peek: Callable[[ToolContext], Any]) -> None
     for key, role in ROLES.items():
         cheat = replace(role, tools=(*role.tools, tool))
         with pytest.raises(AssertionError, match=f"{key}.get_hint tells"):
-            prove_tools(synthetic(), (200,), {**ROLES, key: cheat}.values())
+            prove_tools(synthetic(), (200,), [cheat])
 
 
 def test_a_brief_that_peeks_is_caught() -> None:
     for key, role in ROLES.items():
         cheat = replace(role, brief=lambda context: f"next close {peek_close(context)}")
         with pytest.raises(AssertionError, match=f"{key}.brief tells"):
-            prove_tools(synthetic(), (200,), {**ROLES, key: cheat}.values())
+            prove_tools(synthetic(), (200,), [cheat])
 
 
 def test_the_honest_door_raises_instead() -> None:

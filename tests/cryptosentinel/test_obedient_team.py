@@ -113,15 +113,21 @@ def attacked(
     return episode, run
 
 
+# The one manager that asks anybody: to the others it is the same what their sub-agents would say.
+ASKING = "all in, after asking"
+
+
 @pytest.mark.parametrize("portfolio", [False, True])
-@pytest.mark.parametrize("sub_agents", SUB_AGENTS)
-@pytest.mark.parametrize("manager", MANAGERS)
+@pytest.mark.parametrize(
+    ("manager", "sub_agents"),
+    [*((name, "compliant") for name in MANAGERS), *((ASKING, name) for name in SUB_AGENTS if name != "compliant")],
+)
 def test_a_team_that_obeys_an_attacker_stays_within_the_limits(manager: str, sub_agents: str, portfolio: bool) -> None:
     engine = ScriptedEngine(codec(), {"manager": MANAGERS[manager], **SUB_AGENTS[sub_agents]})
     _, run = attacked(engine, Window(180, 188, 2), portfolio=portfolio)
     trades = manager.startswith(("all in", "another side")) or (manager == "every coin" and portfolio)
     # Without a valid verdict nothing more may be held than is.
-    unheard = manager == "all in, after asking" and sub_agents in ("raising", "useless")
+    unheard = manager == ASKING and sub_agents in ("raising", "useless")
     if trades and not unheard:
         assert run.sent > 0  # otherwise nothing was tried
     if manager in ("beyond the range", "beyond all numbers", "two answers", "a control token", "nothing"):

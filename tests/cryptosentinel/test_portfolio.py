@@ -225,13 +225,3 @@ def test_coin_by_coin_reads_nothing_of_the_portfolio() -> None:
         {"get_correlations", "what_if_book"}
     )
     assert replace(make_team().settings, portfolio=True) == make_team(portfolio=True).settings
-
-
-def test_coin_by_coin_trades_as_it_did_before_there_were_portfolios() -> None:
-    """Figures of the program of then, on this window."""
-    market = generate(SyntheticConfig(bars=500, seed=7, symbols=COINS))
-    team = make_team(horizon_bars=18)
-    run = BacktestRun(market, Window(150, 450, 6))
-    [found] = run_all([play(team, run, guard_limits(), 1)], ScriptedEngine(codec(), expert_policies()))
-    assert found.result.equity[-1] == pytest.approx(11995.791875219591, rel=1e-12)
-    assert len(found.result.fills) == 32

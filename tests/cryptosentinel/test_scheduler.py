@@ -15,7 +15,7 @@ from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.engine import Completion, Request, Sampling, Usage, failed_completion
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import Throughput, run_all
-from cryptosentinel.team import AgentTask, TeamDecision
+from cryptosentinel.team import AgentTask, TeamDecision, side_by_side
 from tests.standard_limits import guard_limits
 from tests.team_scenes import codec, half_taught_policies, hand_made_account, make_team, synthetic
 
@@ -63,6 +63,14 @@ def test_every_task_hears_its_own_answers_and_results_come_in_order(tasks: list[
         assert 1 <= len(batch) <= max_batch
         assert len({request.role for request in batch}) == 1
     assert sum(map(len, engine.batches)) == sum(map(len, tasks))
+
+
+@given(shape=st.lists(st.lists(st.integers(0, 3), max_size=4), max_size=4), max_batch=st.integers(1, 5))
+def test_the_parts_of_a_task_hear_their_own_answers(shape: list[list[int]], max_batch: int) -> None:
+    tasks = [side_by_side([talk(number, ["trader"] * turns) for number, turns in enumerate(one)]) for one in shape]
+    assert run_all(tasks, Echo(), max_batch=max_batch) == [
+        [[100 * number + turn for turn in range(turns)] for number, turns in enumerate(one)] for one in shape
+    ]
 
 
 def test_the_role_for_which_the_most_wait_is_asked() -> None:

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cryptosentinel.agents.manager import ASK_SEVERAL, MAX_QUESTIONS
 from cryptosentinel.conversation.transcript import Transcript
-from cryptosentinel.llm.engine import Completion, Request, Sampling
+from cryptosentinel.llm.engine import Completion, Request
 from cryptosentinel.protocol.tool_calls import render_call
-from cryptosentinel.scheduler import run_all
-from cryptosentinel.team import AgentTask, TeamDecision, side_by_side
+from cryptosentinel.team import TeamDecision
 from tests.team_scenes import (
     SayingEngine,
     analysis,
@@ -31,7 +28,6 @@ from tests.team_scenes import (
 )
 
 LONG: dict[str, Any] = {"symbol": "C1", "side": "long", "exposure": 1.0}
-TURNS = st.lists(st.integers(0, 4), min_size=1, max_size=6)
 
 
 def several(*questions: dict[str, Any]) -> str:
@@ -130,33 +126,3 @@ def test_a_team_asks_only_its_own_roles_at_once() -> None:
     other = [question("market_analyst"), question("trader", **LONG)]
     refused = decide(SayingEngine({"manager": [several(*other)]}), roles=("market_analyst", "risk_analyst"))
     assert refused.events[0].startswith("manager#0: bad_arguments: ask_several: questions.1")
-
-
-class Echo:
-    """Answers a request with its own seed."""
-
-    name = "echo"
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        return [Completion((request.seed,), (0.0,), True) for request in requests]
-
-    def policy_version(self, role: str) -> str:
-        return "1"
-
-
-@given(shape=st.lists(TURNS, max_size=4), max_batch=st.integers(1, 5))
-def test_conversations_side_by_side_hear_their_own_answers(shape: list[list[int]], max_batch: int) -> None:
-    def talk(number: int, turns: int) -> AgentTask[list[int]]:
-        heard = []
-        for turn in range(turns):
-            [completion] = yield [Request("manager", (1,), Sampling(), 10 * number + turn)]
-            heard.append(completion.ids[0])
-        return heard
-
-    def task(lengths: list[int]) -> AgentTask[list[list[int]]]:
-        return side_by_side([talk(number, turns) for number, turns in enumerate(lengths)])
-
-    results = run_all([task(lengths) for lengths in shape], Echo(), max_batch=max_batch)
-    assert results == [
-        [[10 * number + turn for turn in range(turns)] for number, turns in enumerate(lengths)] for lengths in shape
-    ]

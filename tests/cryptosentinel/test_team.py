@@ -18,7 +18,6 @@ from cryptosentinel.llm.engine import Sampling
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.team import Ruling, derive_seed
 from simulator.backtest.run import BacktestRun, Window
 from tests.standard_limits import guard_limits
@@ -149,7 +148,7 @@ def test_no_role_speaks_longer_than_its_turns(role: str) -> None:
 # Delegation
 
 
-@pytest.mark.parametrize("calls", range(MANAGER.max_turns))
+@pytest.mark.parametrize("calls", [0, 1, MANAGER.max_turns - 1])
 def test_the_manager_may_ask_as_often_as_it_wants(calls: int) -> None:
     roles = ["market_analyst", "risk_analyst", "trader"] * 3
     manager = [ask(role, **({} if role == "market_analyst" else QUESTION)) for role in roles[:calls]]
@@ -166,11 +165,6 @@ def test_the_manager_may_ask_as_often_as_it_wants(calls: int) -> None:
     assert [(t.role, t.ordinal) for t in decision.transcripts[1:]] == [
         (role, roles[:position].count(role)) for position, role in enumerate(roles[:calls])
     ]
-
-
-def test_the_number_of_calls_varies_with_the_seed() -> None:
-    engine = ScriptedEngine(codec(), novice_policies())
-    assert len({len(decide(engine, seed=seed).transcripts) for seed in range(30)}) >= 4
 
 
 def test_the_question_and_the_answer_are_handed_over_as_they_are() -> None:
@@ -237,13 +231,6 @@ def test_a_verdict_can_only_shrink(
     assert got == pytest.approx(sign * allowed * share, abs=SMALLEST_CHANGE + 1e-9)
 
 
-@pytest.mark.parametrize("held", [0.0, 0.6, -0.6])
-def test_a_veto_gives_none(held: float) -> None:
-    manager = [ask("risk_analyst", **QUESTION), submit(hold("C1", "long", 1.0))]
-    engine = SayingEngine({"manager": manager, "risk_analyst": [verdict("veto")]})
-    assert exposures(engine, held) == pytest.approx(0.0, abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("said", "left"),
     [
@@ -264,12 +251,6 @@ def test_asked_until_it_approves_the_strictest_verdict_binds(said: list[str], le
     [ruling] = decision.rulings
     assert (ruling.asked, ruling.allowed, ruling.verdicts) == (1.0, left, len(said))
     assert ruling.verdict == ("invalid" if "no call" in said else "veto" if left == 0.0 else "reduce")
-
-
-def test_a_small_approval_says_nothing_against_a_larger_one() -> None:
-    manager = [ask("risk_analyst", side="long", exposure=size) for size in (0.5, 1.0)]
-    said = {"manager": [*manager, submit(hold("C1", "long", 1.0))], "risk_analyst": [verdict("approve")] * 2}
-    assert exposures(SayingEngine(said)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -398,14 +379,6 @@ def test_a_coin_that_is_not_named_stays_as_it_is() -> None:
     assert exposures(SayingEngine({"manager": [submit()]}), held=0.7) == pytest.approx(0.7)
 
 
-def test_the_guard_has_the_last_word() -> None:
-    engine = SayingEngine({"manager": [submit(hold("C1", "long", 5.0))]})
-    decision = decide(engine, bar=BAR, limits=guard_limits(max_exposure=0.5))
-    view = synthetic().view(BAR)
-    after = exposure_after(view, hand_made_account(view, {}), decision.orders, COIN)
-    assert after == pytest.approx(0.5) and [clamp.rule for clamp in decision.clamps] == ["max_exposure"]
-
-
 # The record
 
 
@@ -488,12 +461,6 @@ def test_schemas_are_in_the_prompt_only_where_asked_for() -> None:
         decide(engine, schemas_in_prompt=wanted)
         system = codec().messages(engine.requests[0].ids)[0]["content"]
         assert ('"name": "consult_risk_analyst"' in system) is wanted
-
-
-@given(parts=st.lists(st.one_of(st.integers(0, 99), st.text("ab|", max_size=3)), min_size=1, max_size=4))
-def test_a_derived_seed_is_a_stable_non_negative_63_bit_number(parts: list[object]) -> None:
-    seed = derive_seed(*parts)
-    assert 0 <= seed < 2**63 and seed == derive_seed(*parts)
 
 
 def test_derived_seeds_are_what_they_were() -> None:

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import Clamp, GuardLimits
-from simulator.exchange.costs import Costs
-from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, on_step
 from simulator.exchange.rules import SymbolRules
@@ -327,23 +325,3 @@ def test_on_stale_data_positions_only_shrink() -> None:
     orders = [order_of(view, COINS[0], 0.1), order_of(view, COINS[0], -0.1), order_of(view, COINS[1], 0.1)]
     passed, clamps = Guard(LIMITS).review(view, account, orders)
     assert passed == orders[1:] and [clamp.rule for clamp in clamps] == ["stale_data"]
-
-
-@tried(40)
-@given(asked=ORDERS, seed=st.integers(0, 50))
-def test_an_exchange_that_would_lend_more_never_gets_there(
-    asked: list[tuple[str, float, int, bool]], seed: int
-) -> None:
-    """The same promise, kept by the simulator itself: it would lend tenfold; prices move, so exposures may drift."""
-    market = synthetic()
-    exchange = Exchange(market, BAR, costs=Costs(0.0, 0.0), max_leverage=10.0)
-    guard = Guard(LIMITS)
-    for step in range(3):
-        view = market.view(exchange.index)
-        orders = [order_of(view, symbol, size, delay, reduce_only=only) for symbol, size, delay, only in asked[step::3]]
-        passed, _ = guard.review(view, exchange.account(), orders)
-        for order in passed:
-            exchange.submit(order)
-        exchange.step()
-        # Bars here move by less than 15 %; the equity moves with them.
-        assert np.abs(exchange.exposure_curve()).sum(axis=1).max() <= LIMITS.max_gross_exposure * 1.35

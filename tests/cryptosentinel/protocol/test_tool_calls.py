@@ -239,7 +239,7 @@ def test_every_schema_is_closed_and_json(role: str) -> None:
         assert schema["function"]["parameters"]["additionalProperties"] is False
 
 
-@pytest.mark.parametrize("calls", range(2, 60))
+@pytest.mark.parametrize("calls", [2, 30, 59])
 def test_several_calls_of_a_server_are_shown_as_far_as_they_can_be_read(calls: int) -> None:
     shown = render_tool_calls([function("get_risk", f'{{"number": {number}}}') for number in range(calls)])
     check_refused(parse(shown, TOOLS), "several_calls")
