@@ -1,14 +1,15 @@
 """What the tables of orders share: a case, its market, short names for orders, and the comparison.
 
 Unless a case says otherwise there is one symbol in hourly bars, cash 1,000, volume 1e6, no fee, no spread, nothing to
-pay for what is borrowed or for funding that is not stated, leverage 1.
-Candles are (open, high, low, close). Requests are keyed by the bar at whose close they are decided. Fills are (bar,
-quantity, price, reason, maker), rejections (bar, reason).
+pay for what is borrowed or for funding that is not stated, leverage 1. Candles are (open, high, low, close) or None for
+a bar that the exchange never produced. Requests are keyed by the bar at whose close they are decided. Fills are (bar,
+quantity, price, reason), with True behind where they are a maker's, rejections (bar, reason).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,8 +35,10 @@ FREE: dict[str, Any] = {"taker_fee": 0.0, "maker_fee": 0.0, "borrow_rate": 0.0, 
 ONE_TIER = (MarginTier(0.0, 0.01, 10.0),)
 
 
-def bars(candles: list[Candle], timeframe: str, volumes: list[float], half_spread: float, **more: Any) -> Market:
-    table = np.array(candles, dtype=np.float64)
+def bars(
+    candles: Sequence[Candle | None], timeframe: str, volumes: list[float], half_spread: float, **more: Any
+) -> Market:
+    table = np.array([candle or (math.nan,) * 4 for candle in candles], dtype=np.float64)
     first, high, low, close = (table[:, [k]].copy() for k in range(4))
     return Market(
         symbols=("A",),
@@ -46,7 +49,7 @@ def bars(candles: list[Candle], timeframe: str, volumes: list[float], half_sprea
         low=low,
         close=close,
         volume=np.array(volumes)[:, None],
-        half_spread=np.full_like(close, half_spread),
+        half_spread=np.where(np.isnan(close), np.nan, half_spread),
         **more,
     )
 
@@ -78,9 +81,9 @@ def market(quantity: float, **more: Any) -> Order:
 @dataclass(frozen=True)
 class Case:
     name: str
-    candles: list[Candle]
+    candles: Sequence[Candle | None]
     requests: dict[int, list[OrderRequest]]
-    fills: list[tuple[int, float, float, str, bool]]
+    fills: list[tuple[int, float, float, str] | tuple[int, float, float, str, bool]]
     rejections: list[tuple[int, str]] = field(default_factory=list)
     equity: float | None = None  # at the last close
     paid: dict[str, float] = field(default_factory=dict)  # the costs that the case is about
@@ -90,12 +93,12 @@ class Case:
     venue: Venue = field(default_factory=Venue)
     leverage: float = 1.0
     timeframe: str = "1h"
-    funding: dict[int, float] = field(default_factory=dict)  # hours after the first open: rate
+    funding: dict[float, float] = field(default_factory=dict)  # hours after the first open: rate
 
 
 def check(case: Case) -> None:
     """Play the case and compare what the exchange recorded."""
-    funding = {"A": tuple(FundingEvent(hours * HOUR, rate) for hours, rate in sorted(case.funding.items()))}
+    funding = {"A": tuple(FundingEvent(int(hours * HOUR), rate) for hours, rate in sorted(case.funding.items()))}
     volumes = case.volumes or [1e6] * len(case.candles)
     history = bars(case.candles, case.timeframe, volumes, case.half_spread, funding=funding)
     costs = Costs(**(FREE | case.costs))
@@ -107,8 +110,8 @@ def check(case: Case) -> None:
 
     fills: list[object] = [(fill.bar, fill.quantity, fill.price, fill.reason, fill.maker) for fill in exchange.fills]
     assert fills == [
-        (bar, pytest.approx(quantity, rel=1e-12), pytest.approx(price, rel=1e-12), reason, maker)
-        for bar, quantity, price, reason, maker in case.fills
+        (bar, pytest.approx(quantity, rel=1e-12), pytest.approx(price, rel=1e-12), reason, [*maker] == [True])
+        for bar, quantity, price, reason, *maker in case.fills
     ]
     assert [(r.bar, r.reason) for r in exchange.rejections] == case.rejections
     if case.equity is not None:
