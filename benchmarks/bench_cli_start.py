@@ -17,8 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.pace import within
-from benchmarks.run import HERE, Result
+from benchmarks.run import HERE, Result, at_most
 
 ROUNDS = 3
 DATA = HERE.parent / "data" / "synthetic"
@@ -44,7 +43,7 @@ def run() -> list[Result]:
             "backtest": _median(BACKTEST, 0, place),
         }
     limits = {"help": 0.7, "refusal": 0.7, "runs": 0.7, "backtest": 3.0}
-    return [within(f"cli.{name}", seconds[name], "s of processor", limit) for name, limit in limits.items()]
+    return [at_most(f"cli.{name}", seconds[name], "s of processor", limit) for name, limit in limits.items()]
 
 
 def _median(arguments: list[str], code: int, folder: Path) -> float:

@@ -22,8 +22,7 @@ from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.policies.build import role_policies
 from backend.training.start import begin
-from benchmarks.pace import at_least
-from benchmarks.run import TREND_MARKET, Result
+from benchmarks.run import TREND_MARKET, Result, at_least
 from cryptosentinel.episode import play
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.scheduler import Throughput, run_all

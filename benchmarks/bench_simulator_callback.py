@@ -5,6 +5,10 @@ both sides: one whole run, from an account with cash to the equity at every clos
 Outside: loading the bars, the averages, and compiling. Each side's strategy looks its two averages up at every bar
 through its engine's own interface and submits its orders there. Fills and final equity are equal to the cent, or the
 benchmark stops.
+
+The rows `.verdict` are what the look-ahead verdict of such a strategy costs, beside the backtest that it ends: two
+years of hourly bars of two coins, a decision at every bar of the last 90 days; for the window alone, and for the whole
+history.
 """
 
 from __future__ import annotations
@@ -23,15 +27,20 @@ from benchmarks.run import Result
 from benchmarks.sma_cross import CASH, FAST, FEE, REPETITIONS, SLOW, Peer, market_of, mean_of, year
 from simulator.arrays import FloatArray
 from simulator.backtest.run import Window, run_backtest
+from simulator.checks.verdict import LookaheadCheck, RecordedStrategy
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Target
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Bars, Market, MarketView
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 
 TARGET = 3.0
 LOT = 1e-8
+VERDICT_BARS, VERDICT_DAYS = 2 * 8_760, 90
+VERDICT_TARGETS = {"window": 25.0, "history": 120.0}  # times the backtest
 
 PEER = """
 import json, sys, time, warnings
@@ -87,8 +96,30 @@ class Cross:
         return ()
 
 
+class Crosses:
+    """Long while the fast average is above the slow one."""
+
+    name = "crosses"
+
+    def __init__(self) -> None:
+        self.up = dict.fromkeys(("A", "B"), False)
+
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[Target]:
+        changed = []
+        for symbol in view.symbols:
+            up = view.latest(symbol, averages, FAST) > view.latest(symbol, averages, SLOW)
+            if up != self.up[symbol]:
+                self.up[symbol] = up
+                changed.append(Target(symbol, 0.5 * up))
+        return changed
+
+
 def run() -> list[Result]:
-    """The row `simulator.callback`; the value is bars per second of ours."""
+    """The row `simulator.callback`, of bars per second of ours, and `.verdict.window` and `.history`, of seconds."""
+    return [_callback(), *_verdict()]
+
+
+def _callback() -> Result:
     bars = year()
     market = market_of(bars)
     columns = ("Open", "High", "Low", "Close")
@@ -113,12 +144,10 @@ def run() -> list[Result]:
                     seconds["ours"].append(taken)
                     seconds["peer"].append(told["seconds"])
     ours, theirs = (len(market) / statistics.median(seconds[name]) for name in ("ours", "peer"))
-    return [
-        Result(
-            name="simulator.callback", value=ours, unit="bars/s", against=f"backtesting.py 0.6.6: {theirs:,.3g}",
-            ratio=ours / theirs, target=TARGET, met=ours / theirs >= TARGET,
-        )
-    ]  # fmt: skip
+    return Result(
+        name="simulator.callback", value=ours, unit="bars/s", against=f"backtesting.py 0.6.6: {theirs:,.3g}",
+        ratio=ours / theirs, target=TARGET, met=ours / theirs >= TARGET,
+    )  # fmt: skip
 
 
 def _ours(market: Market) -> tuple[float, int, float]:
@@ -128,3 +157,31 @@ def _ours(market: Market) -> tuple[float, int, float]:
     result = run_backtest(market, Cross(), window, CASH, Costs(taker_fee=FEE), venue=venue)
     taken = time.perf_counter() - start
     return taken, len(result.fills), float(result.equity[-1])
+
+
+def _verdict() -> list[Result]:
+    market = generate(SyntheticConfig(bars=VERDICT_BARS, seed=3, symbols=("A", "B"), timeframe="1h"))
+    window = Window(VERDICT_BARS - 1 - 24 * VERDICT_DAYS, VERDICT_BARS - 1)
+    rows = []
+    for number in range(2):  # the first time warms up
+        own, recorded = market.without_indicators(), RecordedStrategy(Crosses())
+        start = time.perf_counter()
+        run_backtest(own, recorded, window)
+        backtest = time.perf_counter() - start
+        for name, seconds in (("window", -1.0), ("history", float("inf"))):
+            check = LookaheadCheck(lambda: Crosses, own, window, recorded.decided, {}, first=121, seconds=seconds)
+            start = time.perf_counter()
+            verdict = check.verdict()
+            taken = time.perf_counter() - start
+            if verdict.status != "clean":
+                raise RuntimeError(f"simulator.callback.verdict: {verdict.sentence()}")
+            ratio = taken / backtest
+            if number:
+                rows.append(
+                    Result(
+                        name=f"simulator.callback.verdict.{name}", value=taken, unit="s",
+                        against=f"the backtest itself: {backtest:.3g}, {verdict.cuts} cuts", ratio=ratio,
+                        target=f"<= {VERDICT_TARGETS[name]:g}", met=ratio <= VERDICT_TARGETS[name],
+                    )
+                )  # fmt: skip
+    return rows

@@ -169,9 +169,9 @@ def trl(rehearse: bool) -> dict[str, Any]:
         theirs, ours = alternating(of_nano._work(), 2, 1)
         return {"seconds_ours": statistics.median(ours), "seconds_theirs": statistics.median(theirs)}
     from backend.policies.hardware import Hardware
-    from benchmarks.bench_training_step_smollm2 import _row
+    from benchmarks.bench_training_step import real_row
 
-    return {"rows": [_row("training.step.smollm2.gpu", _smollm2(), Hardware("cuda", "bfloat16", compiled=True))]}
+    return {"rows": [real_row("training.step.smollm2.gpu", _smollm2(), Hardware("cuda", "bfloat16", compiled=True))]}
 
 
 def quantized(rehearse: bool) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from benchmarks import bench_demo_speedrun as speedrun
-from benchmarks import pace
 from benchmarks import run as runner
 from benchmarks.run import Result
 
@@ -58,10 +57,10 @@ def test_a_limit_of_time_is_as_hard_on_a_slow_machine_as_on_a_fast_one(
     """Work that takes `taken` on the machine of the limits takes `slower` times as long on this one, and so does the
     piece of work that says how fast it is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pace, "pace", lambda: slower)
+        patch.setattr(runner, "pace", lambda: slower)
         time, rate = (
-            pace.within("a", taken * slower, "s a step", limit),
-            pace.at_least("b", 1 / (taken * slower), "/s", 1 / limit),
+            runner.at_most("a", taken * slower, "s a step", limit),
+            runner.at_least("b", 1 / (taken * slower), "/s", 1 / limit),
         )
     assert time["ratio"] == pytest.approx(taken / limit) and rate["ratio"] == pytest.approx(limit / taken)
     assert time["ratio"] is not None and rate["ratio"] is not None
@@ -72,14 +71,17 @@ def test_a_limit_of_time_is_as_hard_on_a_slow_machine_as_on_a_fast_one(
 def test_the_pace_is_the_time_of_a_piece_of_work_beside_that_of_the_machine_of_the_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    taken = {pace._interpreter: 3.0 * pace.REFERENCE["interpreter"], pace._arrays: 12.0 * pace.REFERENCE["arrays"]}
-    monkeypatch.setattr(pace, "_seconds", lambda work: taken[work])
-    pace.pace.cache_clear()
+    taken = {
+        runner._interpreter: 3.0 * runner.REFERENCE["interpreter"],
+        runner._arrays: 12.0 * runner.REFERENCE["arrays"],
+    }
+    monkeypatch.setattr(runner, "_seconds", lambda work: taken[work])
+    runner.pace.cache_clear()
     try:
-        assert pace.pace() == pytest.approx(6.0)
+        assert runner.pace() == pytest.approx(6.0)
     finally:
-        pace.pace.cache_clear()
-    assert pace._interpreter() > 0 and np.isfinite(pace._arrays())
+        runner.pace.cache_clear()
+    assert runner._interpreter() > 0 and np.isfinite(runner._arrays())
 
 
 def test_an_unknown_name_is_told_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:

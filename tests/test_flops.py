@@ -13,7 +13,7 @@ from backend.models.shape import Shape
 from backend.policies.hardware import Hardware
 from backend.policies.role_policies import RolePolicies
 from benchmarks import bench_training_mfu
-from benchmarks.flops import training_flops
+from benchmarks.bench_training_mfu import training_flops
 from cryptosentinel.llm.nano import nano_config, new_nano
 from tests.standard_settings import lora_settings
 
