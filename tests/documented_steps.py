@@ -39,7 +39,6 @@ class Step:
     says: str = ""  # in what it prints
     keep: str = ""  # a name by which later steps call its run, as `{name}`
     lasts: bool = False  # it goes on until it is ended; the steps after it need it
-    signs_in: bool = False  # with a name and a password, which its page says to put into the environment
 
 
 # A training of seconds: that of the preset `quick`, with the market's settings and without.
@@ -270,7 +269,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel experiment run experiments/outcome_share.toml",
         "cryptosentinel experiment run experiments/team_size.toml",
     ),
-    "reads a store of SurrealDB 2, with that one's engine in an environment of its own": (),
 }
 
 # The same for lines of other programs, by how they begin.

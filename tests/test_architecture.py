@@ -175,10 +175,6 @@ def distributions(requirements: Iterable[str]) -> set[str]:
     return {re.split(r"[<>=\[ ]", requirement)[0].lower().replace("-", "_") for requirement in requirements}
 
 
-# Used where somebody has installed it: it wants an older pyarrow than ours, so both cannot be locked together.
-WHERE_INSTALLED: set[str] = set()
-
-
 def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
@@ -187,7 +183,7 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None
     used = {name for path in sources(*LAYERS) for name in imported(path)}
     declared = declared - {"ta_lib"} | {"talib"}  # imported by another name
     assert declared - used - {"tensorboard"} == set()  # that one is imported by torch.utils.tensorboard
-    assert used - declared - asked_for - WHERE_INSTALLED - set(sys.stdlib_module_names) - set(LAYERS) == set()
+    assert used - declared - asked_for - set(sys.stdlib_module_names) - set(LAYERS) == set()
 
 
 def test_no_module_is_too_long() -> None:

@@ -28,7 +28,6 @@ from tests.wheels import build_wheel
 
 LISTS = ("base", "train", "llm", "ui", "paper", "search")
 PLACE = re.compile(r"\{(\w+)(?::(\d+))?\}")
-SIGN_IN = {"CRYPTOSENTINEL_STORE_USER": "reader", "CRYPTOSENTINEL_STORE_PASSWORD": "words of this test"}
 PATIENCE = 900.0  # seconds that a command may take on a busy machine
 MY_MODULE = '''
 import numpy as np
@@ -123,12 +122,11 @@ class Shell:
     def carry_out(self, step: Step) -> str | None:
         """Run a step. Returns what was wrong with how it ended; None for nothing."""
         command = self._command(step)
-        variables = self._variables | (SIGN_IN if step.signs_in else {})
         if step.lasts:
-            return self._begin(command, variables)
+            return self._begin(command)
         try:
             done = subprocess.run(
-                command, cwd=self.folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                command, cwd=self.folder, env=self._variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 text=True, stdin=subprocess.DEVNULL, timeout=self._patience,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
@@ -154,8 +152,6 @@ class Shell:
             return str(self.folder / "recorded bars")
         if name.endswith("port"):
             return self._last.setdefault(name, str(_free_port()))
-        if name == "server":
-            return f"ws://127.0.0.1:{self._last['port']}"
         if name == "job":
             return self._newest("jobs/*")
         if name in self._last:
@@ -167,12 +163,12 @@ class Shell:
         runs = sorted((self.folder / "runs").glob(f"{kind}-*"), key=lambda path: path.stat().st_mtime_ns)
         return runs[-count].name
 
-    def _begin(self, command: list[str], variables: dict[str, str]) -> str | None:
+    def _begin(self, command: list[str]) -> str | None:
         self._logs += 1
         log = self.folder / f"log {self._logs}"
         with log.open("w") as out:
             process = subprocess.Popen(
-                command, cwd=self.folder, env=variables, stdout=out, stderr=subprocess.STDOUT, text=True,
+                command, cwd=self.folder, env=self._variables, stdout=out, stderr=subprocess.STDOUT, text=True,
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip
         self._lasting.append(process)
