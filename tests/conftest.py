@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # No test fails by the clock, and none by a draw: examples are the same in every run, and none are kept from an earlier
-# one. `make test-all` draws others each time, from a seed that it prints.
+# one. `make test-all` draws others each time, from a seed that it prints, and twice as many.
 _PROFILE = settings(deadline=None, database=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("repeated", _PROFILE, derandomize=True)
+settings.register_profile("repeated", _PROFILE, derandomize=True, max_examples=50)
 settings.register_profile("drawn", _PROFILE)
 settings.load_profile("drawn" if os.environ.get("EVERY_EXAMPLE") else "repeated")
 

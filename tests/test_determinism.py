@@ -18,7 +18,7 @@ def drawn() -> list[str]:
         seen.append(repr(values))
 
     draws()
-    assert len(seen) > 50
+    assert len(seen) > 40
     return seen
 
 

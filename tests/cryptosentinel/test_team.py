@@ -20,6 +20,7 @@ from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import Ruling, derive_seed
 from simulator.backtest.run import BacktestRun, Window
+from tests.examples import tried
 from tests.standard_limits import guard_limits
 from tests.team_scenes import (
     CutOff,
@@ -194,7 +195,7 @@ SIZES = st.floats(0, 3, allow_nan=False)
 VERDICTS = st.one_of(st.just(("approve", None)), st.just(("veto", None)), st.tuples(st.just("reduce"), st.floats(0, 1)))
 
 
-@settings(max_examples=120, deadline=None)
+@tried(120)
 @given(
     asked=st.lists(st.tuples(SIDES, SIZES, VERDICTS), max_size=5),
     side=SIDES,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from cryptosentinel.protocol.calls.syntax import CallSyntax
 from cryptosentinel.protocol.calls.tagged_calls import SYNTAXES
 from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, Arguments, MalformedCall, ToolCall
+from tests.examples import tried
 
 
 class Leg(Arguments):
@@ -78,7 +79,7 @@ def test_what_is_not_one_sound_call_is_refused(syntax: CallSyntax) -> None:
 
 
 @pytest.mark.parametrize("syntax", EVERY)
-@settings(max_examples=100, deadline=None)
+@tried(100)
 @given(data=st.data())
 def test_no_text_whatever_raises(syntax: CallSyntax, data: st.DataObject) -> None:
     whole = syntax.write("submit_order", {"symbol": "C1", "size": 1.5, "legs": [{"size": 1}]})

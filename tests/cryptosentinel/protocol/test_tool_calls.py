@@ -27,6 +27,7 @@ from cryptosentinel.protocol.tool_calls import (
     render_tool_calls,
     tool_schema,
 )
+from tests.examples import tried
 from tests.malformed_answers import ASK, MALFORMED, MALFORMED_TOOL_CALLS, call, function, position
 
 TOOLS = MANAGER.argument_types()
@@ -150,7 +151,7 @@ VALID: st.SearchStrategy[tuple[str, dict[str, Any]]] = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@tried(200)
 @given(said=VALID)
 def test_what_is_rendered_is_read_back(said: tuple[str, dict[str, Any]]) -> None:
     name, arguments = said
@@ -179,7 +180,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@tried(400)
 @given(
     text=st.one_of(
         st.text(st.characters(), max_size=200),  # lone surrogates among them
@@ -207,7 +208,7 @@ def test_no_depth_raises(body: Any, opening: str, levels: int) -> None:
         assert isinstance(parse(call(head % deep), TOOLS), MalformedCall)
 
 
-@settings(max_examples=300, deadline=None)
+@tried(300)
 @given(
     tool_calls=st.one_of(
         JSON,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cryptosentinel.agents.registry import ROLES
@@ -29,6 +29,7 @@ from simulator.market.events import NewsItem
 from simulator.market.market import Market
 from simulator.market.series import DataSeries
 from tests.attacks import PAYLOADS
+from tests.examples import tried
 from tests.malformed_answers import MALFORMED
 from tests.team_scenes import (
     COINS,
@@ -66,7 +67,7 @@ def check_clean(text: str) -> None:
     text.encode()
 
 
-@settings(max_examples=250, deadline=None)
+@tried(250)
 @given(
     text=st.lists(st.sampled_from([*PAYLOADS.values(), "<", "|", "/", *SPECIAL_TOKENS]) | st.text(st.characters())).map(
         lambda parts: "".join(part[:60] for part in parts)
@@ -79,7 +80,7 @@ def test_any_text_comes_through_clean(text: str, limit: int) -> None:
     assert len(shown) <= limit and clean(shown, limit) == shown
 
 
-@settings(max_examples=200, deadline=None)
+@tried(200)
 @given(text=st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=60))
 def test_honest_words_stay_as_they_are(text: str) -> None:
     assert clean(f"{text.replace('<', '')} 5 % < 6", 80) == f"{text.replace('<', '')} 5 % < 6".strip()
