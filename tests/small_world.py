@@ -20,6 +20,7 @@ from backend.policies.adapters import save_versions
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.store.records import RunRecord
+from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
 from backend.training.components import TrainingParts
@@ -27,10 +28,10 @@ from backend.training.curriculum.queries import QueryPool, gross_limit
 from backend.training.in_process import local_learners, local_trainer
 from backend.training.learning.learner import Learner
 from backend.training.recorder import TrainingRecorder
-from backend.training.rl_job import training_parts
+from backend.training.rl_job import run_rl, training_parts
 from backend.training.rollout.collect import RolloutSettings
 from backend.training.sft.warm_start import make_nano
-from backend.training.trainer import Trainer
+from backend.training.trainer import Progress, Trainer
 from cryptosentinel.agents.registry import roles_of
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
@@ -161,6 +162,20 @@ def one_process_trainer(config: Config, market: Market, store: Store, folder: Pa
     """The trainer of the run `RUN` in one process, as `backend.training.rl_job.train` has it."""
     parts = training_parts(config, market, store, RUN, folder, base, folder)
     return local_trainer(parts, local_learners(parts))
+
+
+def train_as_told(
+    config: Config, folder: Path, store: Store, stop_after: int | None = None, market: Market | None = None
+) -> None:
+    """The training run `RUN` as the command line does it; Ctrl-C comes after `stop_after` steps."""
+
+    def stop(progress: Progress) -> None:
+        if progress.step == stop_after:
+            raise KeyboardInterrupt
+
+    market = market or small_market()
+    with recorded_run(store, RUN, "train", 1, market.content_hash, config, resumes=True):
+        run_rl(config, market, store, RUN, folder, lambda what, done, total: None, stop)
 
 
 class Files(dict[str, bytes]):

@@ -314,7 +314,7 @@ def _try(name: str, seeds: range, folder: Path) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_a_malformed_artefact_is_read_or_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    _try(name, range(40), tmp_path)
+    _try(name, range(12), tmp_path)
 
 
 @pytest.mark.slow
@@ -323,7 +323,7 @@ def test_many_malformed_artefacts_are_read_or_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _try(name, range(40, 1500), tmp_path)
+    _try(name, range(12, 1500), tmp_path)
 
 
 def test_a_list_of_a_market_that_lacks_something_is_refused(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_a_list_of_a_market_that_lacks_something_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("token", TOKENS, ids=lambda token: token[:20])
-@pytest.mark.parametrize("key", ["market.bars", "market.data", "costs.taker_fee", "training.beta", "market.symbols"])
+@pytest.mark.parametrize("key", ["market.bars", "market.data", "training.beta"])
 def test_an_override_is_taken_or_refused(key: str, token: str) -> None:
     try:
         load_config("demo", [f"{key}={token}"])
@@ -348,7 +348,7 @@ def test_an_override_is_taken_or_refused(key: str, token: str) -> None:
 def test_a_malformed_base_model_is_described_or_refused(name: str, nano: Path, tmp_path: Path) -> None:
     kind = Kind(lambda folder: folder / name, lambda folder: None, binary=name.endswith("safetensors"))
     content = (nano / name).read_bytes()
-    for seed in range(12):
+    for seed in range(6):
         shutil.copytree(nano, tmp_path / "base")
         (tmp_path / "base" / name).write_bytes(mutated(content, kind, random.Random(f"{name} {seed}")))
         try:

@@ -11,10 +11,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors import SafetensorError
 
 from backend.config.training import TrainingConfig
-from backend.policies import tensor_files
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.training.checkpoints import TrainingState, checkpoints, load_checkpoint, load_newest, save_checkpoint
@@ -99,23 +97,6 @@ def test_a_removal_that_was_cut_short_is_finished(policies: RolePolicies, tmp_pa
     assert state is not None and state.step == 3
     assert sorted(tmp_path.iterdir()) == saved
     assert load_newest(tmp_path / "none", policies, learners) is None
-
-
-def test_a_full_disk_fails_the_run_and_leaves_the_former_checkpoint(
-    policies: RolePolicies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learners = learners_of(policies)
-    former = save_checkpoint(tmp_path, TrainingState(1), policies, learners)
-
-    def full(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
-        path.write_bytes(b"half")
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr(tensor_files, "save_file", full)
-    with pytest.raises(RunFailed, match=r"No space left on device.*free some space"):
-        save_checkpoint(tmp_path, TrainingState(2), policies, learners)
-    assert checkpoints(tmp_path) == [former]
-    assert load_checkpoint(former, policies, learners_of(policies)).step == 1
 
 
 @contextmanager

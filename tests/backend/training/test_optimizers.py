@@ -100,11 +100,3 @@ def test_the_state_of_another_optimizer_or_model_is_refused(
         with pytest.raises(UserError, match=f"other parameters.*{said}"):
             same.load_state_dict(wrong, {**header, "numbers": numbers if wrong is cut else header["numbers"]})
         assert same.state_dict()[0] == {} and same.updates == 0, "what is refused changes nothing"
-
-
-def test_two_moments_and_a_count_are_kept_of_each_parameter(tiny: Qwen3ForCausalLM, make: Make) -> None:
-    policies = RolePolicies(tiny, ["manager"])
-    trainer = RoleTrainer(policies, "manager", settings("adamw"))
-    trainer.step([make(1)], [1.0], [1.0])
-    own = [parameter.numel() for parameter in policies.trainable("manager")]
-    assert sum(tensor.numel() for tensor in trainer.state_dict()[0].values()) == 2 * sum(own) + len(own)

@@ -12,19 +12,16 @@ from backend.builders.loaded_team import team_settings
 from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, NanoConfig
-from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.curriculum.queries import QueryPool
-from backend.training.rl_job import run_rl
 from backend.training.sft.warm_start import make_nano
-from backend.training.trainer import Progress
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import Interrupted
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.backend.distributed.services_here import begin_run, last_parameters, open_run
-from tests.small_world import HORIZON, RUN, one_process_trainer, smaller_config, tree
+from tests.small_world import HORIZON, RUN, smaller_config, train_as_told, tree
 
 COINS = ("AAAUSDT", "BBBUSDT")
 STEPS = 2
@@ -56,41 +53,28 @@ def stored(store: Store) -> list[Any]:
     return found
 
 
-def train(config: Config, market: Market, folder: Path, store: Store, stop_after: int | None = None) -> None:
-    def stop(progress: Progress) -> None:
-        if progress.step == stop_after:
-            raise KeyboardInterrupt
-
-    with recorded_run(store, RUN, "train", 1, market.content_hash, config, resumes=True):
-        run_rl(config, market, store, RUN, folder, lambda what, done, total: None, stop)
-
-
-def test_interrupted_and_resumed_is_bit_equal_and_the_team_keeps_its_mode(
-    config: Config, market: Market, tmp_path: Path
+def test_interrupted_and_resumed_or_on_services_it_is_bit_equal_and_the_team_keeps_its_mode(
+    config: Config, market: Market, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Store.open("mem://") as once, Store.open("mem://") as twice:
-        train(config, market, tmp_path / "once", once)
+    with (
+        Store.open("mem://") as once,
+        Store.open("mem://") as twice,
+        Store.open("mem://") as apart,
+    ):
+        train_as_told(config, tmp_path / "once", once, market=market)
         with pytest.raises(Interrupted):
-            train(config, market, tmp_path / "twice", twice, stop_after=1)
-        train(config, market, tmp_path / "twice", twice)
+            train_as_told(config, tmp_path / "twice", twice, stop_after=1, market=market)
+        train_as_told(config, tmp_path / "twice", twice, market=market)
         first, second = tree(tmp_path / "once"), tree(tmp_path / "twice")
         assert {name for name in first if first[name] != second.get(name)} <= {"team.json"}
-        assert stored(once) == stored(twice)
+
+        begin_run(apart, config, market)
+        nano = Path(config.training.base_model)
+        open_run(config, nano, tmp_path / "apart", apart, monkeypatch, market=market)[0].run()
+        for role in ROLES:
+            mine, theirs = (last_parameters(tmp_path / name, role) for name in ("once", "apart"))
+            assert mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
+        assert stored(once) == stored(twice) == stored(apart)
         assert {query.symbols for query in once.queries(RUN, 1)} == {COINS}
     team = load_team(str(tmp_path / "once"), Config().team, base=config.training.base_model).team
     assert team.settings.portfolio, "a trained team decides as it was trained to"
-
-
-def test_services_end_where_one_process_does(
-    config: Config, market: Market, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Store.open("mem://") as together, Store.open("mem://") as apart:
-        begin_run(together, config, market)
-        nano = Path(config.training.base_model)
-        one_process_trainer(config, market, together, tmp_path / "one", nano).run()
-        begin_run(apart, config, market)
-        open_run(config, nano, tmp_path / "apart", apart, monkeypatch, market=market)[0].run()
-        for role in ROLES:
-            mine, theirs = (last_parameters(tmp_path / name, role) for name in ("one", "apart"))
-            assert mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
-        assert stored(together) == stored(apart)

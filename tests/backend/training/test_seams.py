@@ -5,7 +5,7 @@ windows that it never trains on. Each mistake that is planted here is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,12 +37,6 @@ STEPS = 6
 SMALL_GAP = 1e-4  # nats between two computations of one log-prob
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open("mem://") as opened:
-        yield opened
 
 
 # -- the bandit -----------------------------------------------------------------------------------------------------

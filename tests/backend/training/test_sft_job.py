@@ -117,13 +117,6 @@ def test_models_can_be_learnt_from(whole: tuple[Config, SftResult], nano: Path, 
     assert sum(count["not_best"] for count in result.manifest["counts"].values()) > 0, "there was a choice"
 
 
-def test_the_scripted_team_is_heard_once(nano: Path, tmp_path: Path) -> None:
-    result = run(settings(nano, states=6, steps=1, score_states=2), tmp_path / "sft")
-    for role in ("manager", "market_analyst", "risk_analyst"):
-        count = result.manifest["counts"][role]
-        assert (count["collected"], count["kept"], count["duplicate"]) == (6, 6, 0)
-
-
 def test_a_role_without_rows_stays_as_the_base(nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backend.training.sft_job.select", lambda said, selection: ([], select([], selection)[1]))
     config = settings(nano, states=6, score_states=2)
@@ -141,12 +134,6 @@ def test_a_folder_of_other_settings_is_refused(whole: tuple[Config, SftResult], 
         run(settings(nano, steps=5), result.folder)
     with pytest.raises(UserError, match="begun with other sources"):
         run(config, result.folder, "warm_start")
-
-
-def test_a_configuration_from_before_the_section_still_loads(nano: Path) -> None:
-    document = settings(nano, steps=5).to_dict()
-    document.pop("sft")
-    assert config_from_dict(document).sft == Config().sft
 
 
 def test_a_folder_with_something_else_in_it_is_refused(nano: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from backend.builders.spans import trained_span
 from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
-from backend.config.schema import Config, ConfigError
+from backend.config.schema import ConfigError
 from backend.distributed.actor import ServicePlace, open_service
 from backend.distributed.driver import CoordinatorState
 from backend.distributed.files import RunFiles
@@ -24,13 +24,10 @@ from backend.models.manifest import TeamManifest, read_manifest, write_manifest
 from backend.models.registry import START
 from backend.models.shape import Shape
 from backend.policies.build import role_policies
-from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.memory_estimate import estimate, plan_of
-from backend.training.rl_job import run_rl
 from backend.training.sft_job import run_sft
 from backend.training.start import NANO, begin, start_of
-from backend.training.trainer import Progress
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import Interrupted, UserError
 from tests.backend.distributed.services_here import begin_run, last_parameters, open_run
@@ -42,6 +39,7 @@ from tests.small_world import (
     small_market,
     smaller_config,
     team_in,
+    train_as_told,
     tree,
 )
 
@@ -53,25 +51,8 @@ def team(nano: Path, tmp_path: Path) -> Path:
     return team_in(tmp_path / "first", nano)
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open("mem://") as opened:
-        yield opened
-
-
 def silent(what: str, done: int, total: int) -> None:
     pass
-
-
-def run(config: Config, folder: Path, store: Store, stop_after: int | None = None) -> None:
-    """A training run as the command line does it; Ctrl-C comes after `stop_after` steps."""
-
-    def stop(progress: Progress) -> None:
-        if progress.step == stop_after:
-            raise KeyboardInterrupt
-
-    with recorded_run(store, RUN, "train", 1, small_market().content_hash, config, resumes=True):
-        run_rl(config, small_market(), store, RUN, folder, silent, stop)
 
 
 def versions(team: Path, *, trained: bool = True) -> dict[str, str]:
@@ -127,7 +108,7 @@ def test_a_run_goes_on_from_a_team_and_needs_it_no_longer(team: Path, tmp_path: 
     }
     config = smaller_config(start_from=str(team), kl=KL, **options)
     first = versions(team)
-    run(config, tmp_path / "whole", store)
+    train_as_told(config, tmp_path / "whole", store)
     assert {one.policy_version for one in store.trajectories(RUN, 0)} == set(first.values())
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     told = [{role: line[f"{role}/kl"] for role in ROLES if f"{role}/kl" in line} for line in lines]
@@ -136,9 +117,9 @@ def test_a_run_goes_on_from_a_team_and_needs_it_no_longer(team: Path, tmp_path: 
 
     with Store.open("mem://") as other:
         with pytest.raises(Interrupted):
-            run(config, tmp_path / "cut", other, stop_after=2)
+            train_as_told(config, tmp_path / "cut", other, stop_after=2)
         shutil.rmtree(team)
-        run(config, tmp_path / "cut", other)
+        train_as_told(config, tmp_path / "cut", other)
     mine, theirs = tree(tmp_path / "cut"), tree(tmp_path / "whole")
     assert mine.keys() == theirs.keys()
     assert [name for name in mine if mine[name] != theirs[name]] == []

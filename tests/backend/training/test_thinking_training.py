@@ -10,20 +10,17 @@ import pytest
 
 from backend.builders.loaded_team import team_settings
 from backend.config.schema import Config
-from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training.curriculum.queries import QueryPool
-from backend.training.rl_job import run_rl
 from backend.training.sft.conversations import encode, messages_of
 from backend.training.sft.sft_trainer import SftSettings, warm_start
 from backend.training.sft.warm_start import transcribe
-from backend.training.trainer import Progress
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.nano import CHAT_TEMPLATE, TEMPLATE_FILE, load_model, save_model
 from cryptosentinel.llm.templates.choose import chat_format
 from cryptosentinel.protocol.tool_calls import render_thought
 from simulator.errors import Interrupted
-from tests.small_world import HORIZON, RUN, TRAIN, small_config, small_market, tree
+from tests.small_world import HORIZON, RUN, TRAIN, small_config, small_market, train_as_told, tree
 
 STEPS, BUDGET = 3, 32
 # Nano's template, which opens a thought in every answer, as DeepSeek-R1's does, and drops it from what was said before.
@@ -63,17 +60,6 @@ def config_of(base: Path) -> Config:
     return config.model_copy(update={"team": config.team.model_copy(update={"thinking_tokens": BUDGET})})
 
 
-def train(config: Config, folder: Path, store: Store, stop_after: int | None = None) -> None:
-    """A training run; Ctrl-C comes after `stop_after` steps."""
-
-    def stop(progress: Progress) -> None:
-        if progress.step == stop_after:
-            raise KeyboardInterrupt
-
-    with recorded_run(store, RUN, "train", 1, small_market().content_hash, config, resumes=True):
-        run_rl(config, small_market(), store, RUN, folder, lambda what, done, total: None, stop)
-
-
 def trajectories(store: Store) -> list[Any]:
     return [one for step in range(STEPS) for one in store.trajectories(RUN, step)]
 
@@ -82,13 +68,13 @@ def trajectories(store: Store) -> list[Any]:
 def test_a_training_with_thoughts_that_is_resumed_ends_bit_equal(thinker: Path, tmp_path: Path) -> None:
     config = config_of(thinker)
     with Store.open("mem://") as store:
-        train(config, tmp_path / "whole", store)
+        train_as_told(config, tmp_path / "whole", store)
         said = trajectories(store)
     assert any(one.valid for one in said)
     assert all(one.thought_tokens for one in said)
     with Store.open("mem://") as store:
         with pytest.raises(Interrupted):
-            train(config, tmp_path / "halved", store, stop_after=2)
-        train(config, tmp_path / "halved", store)
+            train_as_told(config, tmp_path / "halved", store, stop_after=2)
+        train_as_told(config, tmp_path / "halved", store)
         assert trajectories(store) == said
     assert tree(tmp_path / "halved") == tree(tmp_path / "whole")

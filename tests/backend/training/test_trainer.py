@@ -6,7 +6,6 @@ import errno
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,39 +13,26 @@ import numpy as np
 import pytest
 import torch
 
-from backend.config.schema import Config
 from backend.policies.role_policies import RolePolicies
-from backend.store.run_record import recorded_run
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
 from backend.training.algorithm import recipes
 from backend.training.algorithm.advantages import group_advantages
 from backend.training.checkpoints import checkpoints
-from backend.training.rl_job import run_rl
-from backend.training.trainer import Progress
 from backend.training.validation import Validation
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import Interrupted, RunFailed, UserError
-from tests.small_world import RUN, open_trainer, small_config, small_market, small_nano, smaller_config, tree
+from tests.small_world import (
+    RUN,
+    open_trainer,
+    small_config,
+    small_nano,
+    smaller_config,
+    train_as_told,
+    tree,
+)
 
 STEPS = 4
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open("mem://") as opened:
-        yield opened
-
-
-def run(config: Config, folder: Path, store: Store, stop_after: int | None = None) -> None:
-    """A training run as the command line does it; Ctrl-C comes after `stop_after` steps."""
-
-    def stop(progress: Progress) -> None:
-        if progress.step == stop_after:
-            raise KeyboardInterrupt
-
-    with recorded_run(store, RUN, "train", 1, small_market().content_hash, config, resumes=True):
-        run_rl(config, small_market(), store, RUN, folder, lambda what, done, total: None, stop)
 
 
 def everything(store: Store) -> list[Any]:
@@ -65,7 +51,7 @@ def undisturbed(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[d
     """Files and records of a run of four steps that nothing disturbed."""
     folder = tmp_path_factory.mktemp("undisturbed")
     with Store.open("mem://") as opened:
-        run(small_config(base_model=str(nano)), folder, opened)
+        train_as_told(small_config(base_model=str(nano)), folder, opened)
         return tree(folder), everything(opened)
 
 
@@ -103,30 +89,15 @@ def test_a_step_reaches_its_advantage_in_five_calls(
     assert {tuple(names) for names in seen} == {("advantages", "assign_credit", "train", "train_step")}
 
 
-@pytest.mark.parametrize("stop_after", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_interrupted_between_steps_and_resumed_is_bit_equal(
-    stop_after: int, undisturbed: tuple[dict[str, bytes], list[Any]], nano: Path, tmp_path: Path, store: Store
-) -> None:
-    config = small_config(base_model=str(nano))
-    with pytest.raises(Interrupted, match=f"--resume {RUN}"):
-        run(config, tmp_path, store, stop_after)
-    assert store.run(RUN).status == "interrupted"
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 3, "sta')  # a line that a crash has cut short is written again
-    run(config, tmp_path, store)
-    assert store.run(RUN).status == "finished"
-    assert tree(tmp_path) == undisturbed[0]
-    assert everything(store) == undisturbed[1]
-
-
 @pytest.mark.parametrize(
-    ("error", "status"),
+    ("stop_after", "error", "status"),
     [
-        pytest.param(KeyboardInterrupt(), "interrupted", marks=pytest.mark.slow),
-        (OSError(errno.ENOSPC, "No space left"), "failed"),
+        (1, OSError(errno.ENOSPC, "No space left"), "failed"),
+        pytest.param(2, KeyboardInterrupt(), "interrupted", marks=pytest.mark.slow),
     ],
 )
-def test_an_interrupt_or_a_full_disk_inside_a_step_leaves_the_former_checkpoint(
+def test_ended_between_steps_and_inside_one_and_resumed_is_bit_equal(
+    stop_after: int,
     error: BaseException,
     status: str,
     undisturbed: tuple[dict[str, bytes], list[Any]],
@@ -136,6 +107,12 @@ def test_an_interrupt_or_a_full_disk_inside_a_step_leaves_the_former_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = small_config(base_model=str(nano))
+    with pytest.raises(Interrupted, match=f"--resume {RUN}"):
+        train_as_told(config, tmp_path, store, stop_after)
+    assert store.run(RUN).status == "interrupted"
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "sta')  # a line that a crash has cut short is written again
+
     save = RolePolicies.save
 
     def fails(self: RolePolicies, folder: Path) -> None:
@@ -146,11 +123,13 @@ def test_an_interrupt_or_a_full_disk_inside_a_step_leaves_the_former_checkpoint(
 
     monkeypatch.setattr(RolePolicies, "save", fails)
     with pytest.raises(RunFailed, match=r"--resume|step-000003 cannot be written \(No space left\): free some space"):
-        run(config, tmp_path, store)  # `Interrupted` is a `RunFailed`
+        train_as_told(config, tmp_path, store)  # `Interrupted` is a `RunFailed`
     assert store.run(RUN).status == status
     assert [path.name for path in checkpoints(tmp_path / "checkpoints")] == ["step-000001", "step-000002"]
+
     monkeypatch.setattr(RolePolicies, "save", save)
-    run(config, tmp_path, store)
+    train_as_told(config, tmp_path, store)
+    assert store.run(RUN).status == "finished"
     assert tree(tmp_path) == undisturbed[0]
     assert everything(store) == undisturbed[1]
 
@@ -242,7 +221,7 @@ def test_a_gate_that_stays_shut_fails_the_run_and_names_the_roles(
     config = smaller_config(base_model=str(nano), gate_format=0.9, rollback_format=0.0)
     _validated(monkeypatch, [{"manager": 0.95, "trader": 0.5}] * 3)
     with pytest.raises(RunFailed, match=r"90% valid answers in 2 steps \(trader 50.0%\)"):
-        run(config, tmp_path, store)
+        train_as_told(config, tmp_path, store)
     assert store.run(RUN).status == "failed"
     assert "trader" in str(store.run(RUN).message)
 
@@ -254,42 +233,29 @@ def test_the_best_validation_is_what_the_team_folder_names(
     monkeypatch.setattr(
         trainer_module, "validate", lambda *args: Validation(next(outcomes), 0.0, 0.0, {"manager": 1.0}, {})
     )
-    run(smaller_config(base_model=str(nano)), tmp_path, store)
+    train_as_told(smaller_config(base_model=str(nano)), tmp_path, store)
     assert json.loads((tmp_path / "team.json").read_text())["adapters"] == "adapters/step-000002"
 
 
-@pytest.mark.parametrize("change", ["base", "rank"])
 def test_a_checkpoint_of_another_model_is_refused(
-    change: str, nano: Path, tmp_path: Path, store: Store, tmp_path_factory: pytest.TempPathFactory
+    nano: Path, tmp_path: Path, store: Store, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     config = smaller_config(validation_every=100)
     open_trainer(config, nano, tmp_path, store).step()
     before = tree(tmp_path / "checkpoints")
-    other = nano
-    if change == "base":
-        other = small_nano(tmp_path_factory.mktemp("other") / "nano", hidden=32, steps=1, decisions=10)
-    else:
-        config = smaller_config(validation_every=100, lora_rank=4)
-    with pytest.raises(UserError, match="another model"):
-        open_trainer(config, other, tmp_path, store)
+    other = small_nano(tmp_path_factory.mktemp("other") / "nano", hidden=32, steps=1, decisions=10)
+    for settings, base in ((config, other), (smaller_config(validation_every=100, lora_rank=4), nano)):
+        with pytest.raises(UserError, match="another model"):
+            open_trainer(settings, base, tmp_path, store)
     assert tree(tmp_path / "checkpoints") == before
 
 
 def test_seeds_decide(undisturbed: tuple[dict[str, bytes], list[Any]], nano: Path, tmp_path: Path) -> None:
     with Store.open("mem://") as opened:
         with pytest.raises(Interrupted):
-            run(small_config(base_model=str(nano), seed=2), tmp_path, opened, stop_after=1)
+            train_as_told(small_config(base_model=str(nano), seed=2), tmp_path, opened, stop_after=1)
         first = [one for one in undisturbed[1] if vars(one).get("step") == 0]
         assert [one for one in everything(opened) if vars(one).get("step") == 0] != first
-
-
-def test_the_trainer_has_one_optimizer_a_role_over_disjoint_parameters(
-    nano: Path, tmp_path: Path, store: Store
-) -> None:
-    trainer = open_trainer(small_config(), nano, tmp_path, store)
-    owned = [{id(one) for one in trainer.policies.trainable(role)} for role in trainer.learners]
-    assert len(owned) == len(ROLES)
-    assert len(set.union(*owned)) == sum(len(own) for own in owned)
 
 
 def test_a_training_ends_when_its_tokens_are_spent(nano: Path, store: Store, tmp_path: Path) -> None:
@@ -302,11 +268,10 @@ def test_a_training_ends_when_its_tokens_are_spent(nano: Path, store: Store, tmp
     assert "validation/outcome" in store.metrics(RUN)[-1].values
 
 
-@pytest.mark.parametrize("stage1_steps", [0, 1])
-def test_rates_fall_over_the_tokens_of_stage_2(nano: Path, store: Store, tmp_path: Path, stage1_steps: int) -> None:
+def test_rates_fall_over_the_tokens_of_stage_2(nano: Path, store: Store, tmp_path: Path) -> None:
     """Where these end a training before its steps; those of stage 1 do not count, and a resume counts on."""
     options = {"stage2_steps": 50, "validation_every": 1, "gate_format": 0.0, "lr_end": 0.1}
-    config = smaller_config(stage1_steps=stage1_steps, tokens=9_000, **options)
+    config = smaller_config(stage1_steps=1, tokens=9_000, **options)
     begun = open_trainer(config, nano, tmp_path, store)
     begun.trainer.start()
     begun.step()
@@ -314,10 +279,8 @@ def test_rates_fall_over_the_tokens_of_stage_2(nano: Path, store: Store, tmp_pat
     assert state.tokens >= config.training.tokens
     rates = {one.step - 1: one.values["manager/lr"] for one in store.metrics(RUN) if "manager/lr" in one.values}
     taken = [sum(len(call.ids) for call in store.trajectories(RUN, step)) for step in range(state.step)]
-    before = sum(taken[:stage1_steps])
-    falling = taken[stage1_steps:]
-    shares = np.cumsum([0, *falling[:-1]]) / (config.training.tokens - before)
-    factors = [1.0] * stage1_steps + list(1.0 - 0.9 * shares)
+    shares = np.cumsum([0, *taken[1:-1]]) / (config.training.tokens - taken[0])
+    factors = [1.0, *(1.0 - 0.9 * shares)]
     expected = config.training.rate_of("manager") * np.asarray(factors)
     assert list(rates.values()) == pytest.approx(expected[list(rates)])
     assert len(set(rates.values())) > 2

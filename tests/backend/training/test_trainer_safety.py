@@ -4,7 +4,6 @@ named."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from backend.training.learning.learner import MAX_IDLE_STEPS, StepData
 from backend.training.trainer import Trainer
 from simulator.errors import RunFailed
 from tests.small_world import RUN, SmallTraining, open_trainer, small_config
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open("mem://") as opened:
-        yield opened
 
 
 def versions(trainer: SmallTraining) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "GRPO for each role": {"recipe": "grpo", "kl": 0.1},
     "the ratio as printed": {"recipe": "mgrpo_trajectory", "kl": 0.1},
 }  # fmt: skip
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open("mem://") as opened:
-        yield opened
 
 
 def in_stage_2(nano: Path, folder: Path, store: Store, **training: Any) -> SmallTraining:
@@ -52,29 +45,16 @@ def test_a_step_with_variants_learns_and_repeats(name: str, nano: Path, tmp_path
     assert set(told.values()) == ({0.0, 1.0} if "credit" in VARIANTS[name] else set())
 
 
-@pytest.mark.parametrize(
-    ("options", "moves"),
-    [
-        ({"freeze": ["market_analyst", "trader"]}, [{"manager", "risk_analyst"}] * 2),
-        ({"freeze": ["manager", "risk_analyst", "trader"]}, [{"market_analyst"}] * 2),
-    ],
-)
-def test_only_roles_that_are_not_frozen_may_move(
-    options: dict[str, Any], moves: list[set[str]], nano: Path, tmp_path: Path, store: Store
-) -> None:
-    trainer = in_stage_2(nano, tmp_path, store, validation_every=100, queries_per_step=4, warmup_steps=0, **options)
-    moved_ever: set[str] = set()
-    for allowed in moves:
-        before = {role: trainer.policies.version(role) for role in trainer.policies.roles}
+def test_only_roles_that_are_not_frozen_may_move(nano: Path, tmp_path: Path, store: Store) -> None:
+    options: dict[str, Any] = {"validation_every": 100, "queries_per_step": 4, "warmup_steps": 0}
+    trainer = in_stage_2(nano, tmp_path, store, freeze=["market_analyst", "trader"], **options)
+    before = {role: trainer.policies.version(role) for role in trainer.policies.roles}
+    for _ in range(2):
         metrics = trainer.step()
-        moved = {role for role, version in before.items() if trainer.policies.version(role) != version}
-        moved_ever |= moved
-        assert moved <= allowed
-        assert all(f"{role}/reward/mean" in metrics for role in ("manager", "market_analyst")), (
-            "the others are paid too"
-        )
-    # RiskAnalyst and Trader are asked too seldom here for one of them to have something to learn in every run.
-    assert moved_ever or not set.union(*moves) & {"manager", "market_analyst"}
+        assert {"manager/reward/mean", "market_analyst/reward/mean"} <= metrics.keys(), "the others are paid too"
+    moved = {role for role, version in before.items() if trainer.policies.version(role) != version}
+    # RiskAnalyst is asked too seldom here to have something to learn in every run.
+    assert "manager" in moved and moved <= {"manager", "risk_analyst"}
 
 
 @pytest.mark.parametrize(

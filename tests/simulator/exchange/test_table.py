@@ -41,15 +41,6 @@ CASES = [
         costs={"taker_fee": 0.001},
     ),
     Case(
-        "a round trip at a constant price costs both spreads and both fees, nothing else",
-        [STILL, STILL, STILL],
-        {0: [market(2)], 1: [market(-2)]},
-        [(1, 2, 101, "order"), (2, -2, 99, "order")],
-        equity=1000 - 4 * 1 - (2 * 101 + 2 * 99) * 0.001,
-        half_spread=0.01,
-        costs={"taker_fee": 0.001},
-    ),
-    Case(
         "an absent bar fills nothing, the order waits, the mark stays",
         [STILL, None, (110, 111, 109, 110), STILL],
         {0: [market(1)]},
@@ -74,13 +65,6 @@ CASES = [
         [STILL, STILL, (90, 99, 88, 97)],
         {0: [market(1, stop=95)]},
         [(1, 1, 100, "order"), (2, -1, 90, "stop")],
-        equity=990,
-    ),
-    Case(
-        "a gap above a short's stop fills at the open",
-        [STILL, STILL, (110, 112, 99, 101)],
-        {0: [market(-1, stop=105)]},
-        [(1, -1, 100, "order"), (2, 1, 110, "stop")],
         equity=990,
     ),
     Case(
@@ -116,21 +100,6 @@ CASES = [
         [STILL, (100, 110, 90, 108)],
         {0: [market(1, stop=95, target=105)]},
         [(1, 1, 100, "order"), (1, -1, 95, "stop")],
-    ),
-    Case(
-        "a bar that holds both takes a short's stop as well",
-        [STILL, (100, 110, 90, 92)],
-        {0: [market(-1, stop=105, target=95)]},
-        [(1, -1, 100, "order"), (1, 1, 105, "stop")],
-    ),
-    Case(
-        "stops and targets pay spread and fee",
-        [STILL, (100, 102, 94, 96)],
-        {0: [market(1, stop=95)]},
-        [(1, 1, 101, "order"), (1, -1, 95 * 0.99, "stop")],
-        equity=1000 - 101 * 1.001 + 95 * 0.99 * 0.999,
-        half_spread=0.01,
-        costs={"taker_fee": 0.001},
     ),
     Case(
         "the exit by stop cancels what was pending for that position",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,12 +35,6 @@ from tests.team_scenes import standard_team
 
 SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits())
 POOL = QueryPool(small_market(), *TRAIN, HORIZON)
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open("mem://") as opened:
-        yield opened
 
 
 def rolled(queries: list[Query], seed: int = 1, settings: RolloutSettings = SETTINGS) -> list[list[Rollout]]:
@@ -154,14 +147,14 @@ def test_in_practice_each_sub_agent_gets_one_question_a_query_that_all_its_rollo
 
 @pytest.mark.parametrize(("belief", "least", "most"), [((0.8, 0.1, 0.1), 0.0, 0.3), ((0.1, 0.2, 0.7), 0.7, 1.0)])
 def test_practice_proposes_the_likelier_side_more_often(belief: tuple[float, ...], least: float, most: float) -> None:
-    queries = [replace(query, belief=belief) for query in POOL.draw(1, 0, 100, easy=False)]
+    queries = [replace(query, belief=belief) for query in POOL.draw(1, 0, 40, easy=False)]
     sides = [
         transcript.brief["side"]
         for group in practised(queries)
         for transcript in group[0].transcripts
         if "side" in transcript.brief
     ]
-    assert len(sides) == 200 and least <= np.mean([side == "long" for side in sides]) <= most
+    assert len(sides) == 80 and least <= np.mean([side == "long" for side in sides]) <= most
     without = [replace(query, belief=None) for query in queries]
     drawn = [one.brief["side"] for group in practised(without) for one in group[0].transcripts if "side" in one.brief]
     assert 0.4 < np.mean([side == "long" for side in drawn]) < 0.6

@@ -70,17 +70,6 @@ def test_no_analyst_beats_the_one_who_states_the_true_frequencies(
     assert score(*stated) <= score(*frequencies(query)) + 1e-12
 
 
-def test_up_is_what_rises() -> None:
-    certain = {"up": (1.0, 0.0, 0.0), "flat": (0.0, 1.0, 0.0), "down": (0.0, 0.0, 1.0)}
-    for query in POOL.draw(2, 0, 20, easy=True):
-        one, seen = scorer(query), dict(zip(("up", "flat", "down"), frequencies(query), strict=True))
-        scores = {
-            name: one.expert_score(said("market_analyst", dict(zip(("up", "flat", "down"), answer, strict=True))))
-            for name, answer in certain.items()
-        }
-        assert max(scores, key=lambda name: scores[name] or 0.0) == max(seen, key=lambda name: seen[name])
-
-
 LEANS = {  # up and down, and the exposure that a lean so strong speaks for
     (0.6, 0.2): 1.0,
     (0.5, 0.3): 0.5,
@@ -202,11 +191,6 @@ def test_a_wait_beyond_the_horizon_is_not_scored() -> None:
         short.expert_score(said("trader", {"type": "market", "wait": 4, "slices": 1}, side="long", exposure=1.0))
         is None
     )
-
-
-def test_a_role_without_a_score_is_a_defect_and_not_a_silent_zero() -> None:
-    with pytest.raises(ValueError, match="no expert score"):
-        scorer(POOL.draw(1, 0, 1, easy=False)[0]).expert_score(said("astrologer", {"sign": "bull"}))
 
 
 @settings(max_examples=40, deadline=None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.builders.loaded_team import team_settings
@@ -20,13 +20,16 @@ from cryptosentinel.conversation.transcript import Conversation, Transcript
 from cryptosentinel.llm.chat_codec import TURN_END, ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Completion
 from cryptosentinel.llm.nano import load_model
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates.choose import chat_format, described_format
 from cryptosentinel.protocol.tool_calls import render_call, render_thought
-from scripts.template_table import tokenizer_for
+from scripts.template_table import shipped_templates, tokenizer_for
 from simulator.errors import DataError
+from tests.examples import tried
 from tests.small_world import HORIZON, TRAIN, small_config, small_market
 
 TEXT = st.one_of(st.text(max_size=20), st.sampled_from(["<|im_end|>", "<tool_call>", "</tool_response>\n", "\n", "é€"]))
+
+TEMPLATES = shipped_templates()
 
 
 @cache
@@ -46,7 +49,7 @@ def live(codec: ChatCodec, user: str, turns: list[tuple[str, str]], tools: list[
     return talk.finish({}, {}, None)
 
 
-@settings(max_examples=80, deadline=None)
+@tried(80)
 @given(
     user=TEXT,
     turns=st.lists(st.tuples(TEXT, TEXT), max_size=3),
@@ -79,6 +82,20 @@ def test_what_the_team_said_comes_back_to_the_token(nano: Path, prompts: str) ->
             assert one.tools and messages[0]["content"].startswith(ROLES[one.role].guide)
         ids, mask = encode(codec, messages, [dict(tool) for tool in one.tools] or None)
         assert (ids.tolist(), mask.tolist()) == (list(one.ids), list(one.mask))
+
+
+@pytest.mark.skipif(not TEMPLATES, reason="TRL, which ships the templates, is not installed")
+@pytest.mark.parametrize("name", ["qwen3_6", "llama3_1", "gptoss", "cohere2", "gemma", "lfm2_v2"])
+def test_it_does_in_the_chat_format_of_any_template(name: str) -> None:
+    codec, _ = described_format(tokenizer_for(TEMPLATES[name]), Path())
+    config = small_config().team.model_copy(update={"prompts": "full"})
+    said = transcribe(codec, [QueryPool(small_market(), *TRAIN, HORIZON)], team_settings(config, 1.0), 3, 1.0, 1)
+    assert {one.role for one in said} == set(ROLES)
+    for one in said:
+        assert one.valid, one.reason
+        ids, mask = encode(codec, messages_of(codec, one), [dict(tool) for tool in one.tools])
+        assert ids.tolist() == list(one.ids)
+        assert mask.tolist() == list(one.mask)
 
 
 def test_the_mask_is_on_the_assistants_tokens_and_not_one_further() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.training.sft.collection import ScoredConversation
@@ -23,6 +23,7 @@ from backend.training.sft.datasets import (
 )
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import DataError
+from tests.examples import tried
 
 ANY = Selection(validation_share=0.0, seed=1)
 
@@ -73,7 +74,7 @@ SAID = st.builds(
 )
 
 
-@settings(max_examples=100)
+@tried(100)
 @given(st.lists(SAID, max_size=60), st.sampled_from([0.0, 0.3, 1.0]))
 def test_every_conversation_has_one_fate_and_every_state_one_split(
     group: list[ScoredConversation], share: float

@@ -11,9 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from backend.policies.logprobs import token_logps
+from backend.processes import ALONE, Workers, started
 from backend.training.sft.sft_trainer import (
     Example,
     SftSettings,
@@ -23,8 +25,13 @@ from backend.training.sft.sft_trainer import (
     learning_rate,
     warm_start,
 )
+from cryptosentinel.llm.nano import nano_config, new_nano
 
 SETTINGS = SftSettings(steps=30, batch_tokens=60, learning_rate=1e-2, warmup_steps=3, weight_decay=0.01, seed=0)
+# Steps in parts: the gradient of the whole batch, and equal bits with one process and with two.
+IN_PARTS = SftSettings(
+    steps=3, batch_tokens=256, learning_rate=1e-3, warmup_steps=1, weight_decay=0.01, seed=1, parts=2
+)
 
 
 def examples(count: int = 12) -> list[Example]:
@@ -162,3 +169,38 @@ def test_it_goes_on_bit_for_bit(stop: int) -> None:
     assert first + [after.step() for _ in range(8 - stop)] == losses
     for mine, theirs in zip(other.parameters(), whole.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def random_examples() -> list[Example]:
+    rng = np.random.default_rng(0)
+    made = []
+    for length in rng.integers(8, 40, size=30):
+        mask = rng.random(length) < 0.5
+        mask[0], mask[-1] = False, True
+        made.append((rng.integers(0, 64, size=length).astype(np.int32), mask))
+    return made
+
+
+def trained(settings: SftSettings, workers: Workers = ALONE) -> tuple[list[float], list[Tensor]]:
+    model = new_nano(
+        1, nano_config(64, hidden_size=16, layers=1, heads=2, kv_heads=1, head_dim=8, intermediate_size=32)
+    )
+    losses = warm_start(model, random_examples(), settings, workers=workers)
+    return losses, [parameter.detach() for parameter in model.parameters()]
+
+
+def test_a_step_in_parts_is_the_step_of_the_whole_batch_up_to_rounding() -> None:
+    losses, weights = trained(IN_PARTS)
+    whole_losses, whole = trained(replace(IN_PARTS, parts=1))
+    assert losses == pytest.approx(whole_losses, rel=1e-5)
+    for one, other in zip(weights, whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_helpers_change_no_bit_of_a_warm_start() -> None:
+    alone = trained(IN_PARTS)
+    with started(2) as workers:
+        losses, weights = trained(IN_PARTS, workers)
+    assert losses == alone[0]
+    assert all(torch.equal(one, other) for one, other in zip(weights, alone[1], strict=True))
