@@ -19,36 +19,15 @@ from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
-from simulator.market.events import FundingEvent
 from simulator.market.market import Bars, Market, MarketView
 from tests.examples import tried
+from tests.simulator.backtest.test_scenarios import random_market as random_bars
 
 HOUR = 3_600_000
 
 
-def random_market(seed: int, bars: int = 60, absent: float = 0.1, step: float = 0.02) -> Market:
-    rng = np.random.default_rng(seed)
-    shape = (bars, 2)
-    close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, step, shape), axis=0))
-    first = close * np.exp(rng.normal(0.0, step / 2, shape))
-    high, low = np.maximum(first, close) * 1.005, np.minimum(first, close) * 0.995
-    half_spread = rng.uniform(0.0, 0.002, shape)
-    gone = rng.random(shape) < absent
-    for array in (close, first, high, low, half_spread):
-        array[gone] = np.nan
-    funding = {"A": tuple(FundingEvent(k * 4 * HOUR, 0.003) for k in range(bars // 4))}
-    return Market(
-        ("A", "B"),
-        "1h",
-        np.arange(bars, dtype=np.int64) * HOUR,
-        first,
-        high,
-        low,
-        close,
-        np.ones(shape),
-        half_spread,
-        funding,
-    )
+def random_market(seed: int, absent: float = 0.1) -> Market:
+    return random_bars(seed, 60, absent=absent)
 
 
 class Scripted:
