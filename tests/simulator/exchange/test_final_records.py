@@ -208,25 +208,6 @@ def pair(half_spread: float) -> Market:
     return Market(("A", "B"), "1h", times, flat, flat, flat, flat, 1e7 * flat, np.full((6, 2), half_spread))
 
 
-def test_a_target_that_waits_at_the_end_says_what_is_left() -> None:
-    exchange = Exchange(steady(volume=100.0), 0, CASH, Costs(0.0, participation=0.1))
-    exchange.submit(Target("A", 1.0))
-    exchange.step(5)
-    [record] = exchange.rejections
-    assert (record.bar, record.order, record.reason) == (5, Target("A", 1.0), "window_end")
-    assert sum(fill.quantity for fill in exchange.fills) == 50.0 and record.quantity == pytest.approx(50.0)
-    assert record.detail == "bar 5 is the last; exposure 1 not reached, 50 not executed"
-
-
-def test_a_target_that_another_one_replaces_half_way_says_so() -> None:
-    exchange = Exchange(steady(volume=100.0), 0, CASH, Costs(0.0, participation=0.1))
-    exchange.submit(Target("A", 1.0))
-    exchange.step(2)
-    exchange.submit(Target("A", 0.1))
-    [record] = exchange.rejections
-    assert record.reason == "superseded" and record.quantity == pytest.approx(80.0)
-
-
 def test_what_the_margin_keeps_back_of_a_target_is_recorded() -> None:
     exchange = Exchange(pair(0.0), 0, CASH, Costs(0.001), 1.0)
     exchange.submit(Target("A", 0.8))

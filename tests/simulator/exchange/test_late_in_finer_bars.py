@@ -54,17 +54,6 @@ def test_a_late_order_meets_a_bar_without_finer_ones_as_it_does_where_there_are_
     assert one.price == pytest.approx(other.price, rel=1e-12)
 
 
-def test_a_late_order_meets_the_finer_bar_of_its_time() -> None:
-    exchange = Exchange(MARKET, START, costs=Costs(), venue=Venue(finer=_WHOLE))
-    exchange.submit(Order("BBB", 20.0), 20 * MINUTE_MS)
-    exchange.step()
-    [fill] = exchange.fills
-    row = (START + 1) * INSIDE + 20
-    worse = 1.0 + float(_WHOLE.half_spread[row, 1])
-    assert fill.price == pytest.approx(float(_WHOLE.open[row, 1]) * worse)
-    assert fill.time == int(_WHOLE.open_time[row])
-
-
 def test_a_cancel_acts_from_the_open_of_a_bar_without_finer_ones() -> None:
     hours = {(hour, column) for hour in range(HOURS) for column in (0, 1)}
     exchange = Exchange(MARKET, START, costs=Costs(), venue=Venue(finer=finer_without(hours)))

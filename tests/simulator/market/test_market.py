@@ -78,13 +78,6 @@ def test_bars_of_whole_numbers_are_the_same_market() -> None:
     assert len({market.content_hash for market in markets}) == 1
 
 
-def test_writing_into_bars_does_not_change_history() -> None:
-    market = market_with_gaps()
-    before = market.content_hash
-    market.view(20).bars("AAAUSDT", 5).close[:] = -1
-    assert Market(**{name: getattr(market, name) for name in market.__dataclass_fields__}).content_hash == before
-
-
 def test_last_close_is_that_of_the_newest_present_bar() -> None:
     market = market_with_gaps()
     for index in range(BARS):

@@ -147,15 +147,6 @@ def test_coarser_bars_are_those_of_the_market_resampled_up_to_now(index: int, fr
         assert in_bytes(seen) == in_bytes(coarse.view(len(coarse) - 1).bars(symbol, count))
 
 
-def test_a_coarse_bar_is_there_from_the_close_of_its_last_part_on() -> None:
-    day = 86_400_000
-    for index in range(BARS):
-        view = market().view(index)
-        bars = view.bars("AAAUSDT", 1000, "1d")
-        assert len(bars) == view.now // day - int(market().open_time[0]) // day
-        assert not len(bars) or bars.open_time[-1] + day <= view.now < bars.open_time[-1] + 2 * day
-
-
 def test_a_week_is_there_from_its_end_on_which_is_a_monday() -> None:
     hours = generate(SyntheticConfig(bars=500, seed=5, symbols=("AAAUSDT",), timeframe="1h"))  # from a Wednesday on
     opens = [parse_time(day) for day in ("2019-12-30", "2020-01-06", "2020-01-13")]
@@ -200,7 +191,8 @@ def test_known_at_the_clock_is_seen_and_a_millisecond_later_is_not() -> None:
 
 def test_writing_into_what_a_view_shows_does_not_change_history() -> None:
     seen, view = shown_by(market().view(60)), market().view(60)
-    view.bars("AAAUSDT", 3, "4h").close[:] = -1.0
+    for frame in ("1h", "4h"):
+        view.bars("AAAUSDT", 3, frame).close[:] = -1.0
     view.series("onchain/AAA", 3).columns["flow"][:] = -1.0
     book = view.book("AAAUSDT")
     assert book is not None

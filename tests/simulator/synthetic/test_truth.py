@@ -214,17 +214,6 @@ def test_without_edge_the_oracle_stands_still() -> None:
             assert flat.exposure(index, column, 0.0) == 0.0
 
 
-def test_the_oracle_sides_with_the_regime_and_waits_in_a_spike() -> None:
-    t = truth()
-    calm = t.spike_left == 0
-    for sign in (-1, 1):
-        for index, column in np.argwhere((t.regime == sign) & calm)[::500]:
-            assert oracle().exposure(int(index), int(column), 0.0) == sign
-    last_wide = np.argwhere((t.regime == 1) & (t.spike_left == 1) & (t.spike_height > 25e-4))
-    for index, column in last_wide[::20]:
-        assert oracle().exposure(int(index), int(column), 0.0) == 0.0, "one bar later the spread is back to normal"
-
-
 def test_the_values_solve_the_bellman_equation() -> None:
     """Checked against plain policy improvement by hand-written loops, for two bars a decision."""
     decide_every = 2
