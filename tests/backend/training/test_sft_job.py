@@ -102,7 +102,7 @@ def test_interrupted_anywhere_it_comes_to_the_same(
 
 
 def test_more_steps_imitate_better(nano: Path, tmp_path: Path) -> None:
-    options = {"steps": 40, "learning_rate": 5e-3, "score_states": 2}
+    options = {"steps": 20, "learning_rate": 5e-3, "score_states": 2}
     result = run(settings(nano, {"lora_rank": 8}, **options), tmp_path / "sft")
     better = [losses[1] < losses[0] for losses in result.losses.values() if losses is not None]
     assert better == [True] * len(ROLES)

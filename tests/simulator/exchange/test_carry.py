@@ -78,14 +78,6 @@ def test_a_short_of_spot_bars_pays_for_seven_months() -> None:
         assert held(market, -1.0, borrow_rate=0.0)["borrow"] == 0.0
 
 
-@pytest.mark.parametrize("exposure", [1.0, -1.0, 3.0])
-def test_a_perpetual_without_funding_pays_on_both_sides(exposure: float) -> None:
-    market = flat_market(24 * 10, "perpetual")
-    assert held(market, exposure)["funding"] == pytest.approx(30 * abs(exposure) * 10_000 * 0.0001)
-    assert held(market, exposure)["borrow"] == 0.0
-    assert held(market, exposure, missing_funding_rate=0.0)["funding"] == 0.0
-
-
 def test_where_funding_is_known_it_is_paid_and_the_rest_is_charged() -> None:
     known = tuple(FundingEvent(8 * hours * HOUR, -0.001) for hours in range(1, 16))
     market = replace(flat_market(24 * 10, "perpetual"), funding={"A": known})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import BorrowPayment, Fill, FundingPayment, InsurancePayment, LiquidationFee
 from simulator.exchange.orders import Cancel, Order, Replace, Target, oco
 from simulator.exchange.rules import MarginTier, SymbolRules
-from simulator.exchange.tape import last_closes
 from simulator.exchange.venue import Venue
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
@@ -50,17 +49,6 @@ def random_market(rng: np.random.Generator, step: float) -> Market:
     }
     times = np.arange(shape[0], dtype=np.int64) * HOUR
     return Market(SYMBOLS, "1h", times, first, high, low, close, volume, half_spread, funding)
-
-
-def followed_by_quiet(market: Market, bars: int) -> Market:
-    """The market with `bars` more, deep ones that stay at the last price of each symbol."""
-    shape = (bars, len(market.symbols))
-    last = np.tile(last_closes(market, len(market) - 1), (bars, 1))
-    added = dict.fromkeys(("open", "high", "low", "close"), last)
-    added |= {"volume": np.full(shape, 1e9), "half_spread": np.full(shape, 0.001)}
-    columns: dict[str, Any] = {name: np.concatenate([getattr(market, name), array]) for name, array in added.items()}
-    times = np.arange(len(market) + bars, dtype=np.int64) * HOUR
-    return replace(market, open_time=times, **columns)
 
 
 def random_order(rng: np.random.Generator, exchange: Exchange, name: str) -> Order:
@@ -104,12 +92,10 @@ def random_run(
     leverage: float,
     saved_at: Collection[int] = (),
     symbols: tuple[str, ...] = SYMBOLS,
-    quiet_bars: int = 0,
 ) -> Run:
     """A run with requests of every kind on cross, isolated and spot symbols.
 
-    The exchange is saved and resumed after the bars `saved_at`; `symbols` is their order in the market. `quiet_bars` at
-    the mark prices follow at the end and are not stepped through.
+    The exchange is saved and resumed after the bars `saved_at`; `symbols` is their order in the market.
     """
     rng = np.random.default_rng(seed)
     tiers = (MarginTier(0.0, 0.01, 20.0), MarginTier(15_000.0, 0.05, 5.0))
@@ -125,14 +111,12 @@ def random_run(
         taker_fee=0.001, maker_fee=float(rng.choice([-0.0005, 0.0002])), participation=float(rng.choice([0.02, 0.2])),
         impact=float(rng.choice([0.0, 1.0])), latency_bars=int(rng.integers(0, 2)), borrow_rate=10.0,
     )  # fmt: skip
-    market = random_market(rng, step)
-    bars = len(market)
-    market = (followed_by_quiet(market, quiet_bars) if quiet_bars else market).select(symbols)
+    market = random_market(rng, step).select(symbols)
     exchange = Exchange(market, 0, CASH, costs, leverage, venue=venue)
     orders: dict[str, Order] = {}
     limits: dict[str, float] = {}
     kept: list[tuple[Fill, float]] = []
-    for bar in range(bars - 1):
+    for bar in range(len(market) - 1):
         for number in range(int(rng.integers(0, 4))):
             order = random_order(rng, exchange, f"{bar}-{number}")
             pair = [order]
@@ -287,24 +271,3 @@ def test_the_order_of_the_symbols_does_not_matter(seed: int, step: float, symbol
             (fill.bar, fill.reason, fill.order) for fill in theirs
         ]
         assert [fill.quantity for fill in mine] == pytest.approx([fill.quantity for fill in theirs], rel=1e-6, abs=1e-7)
-
-
-@given(seed=st.integers(0, 2**32 - 1), step=st.sampled_from([0.005, 0.03]), by_target=st.booleans())
-@tried(60)
-def test_closing_everything_returns_the_equity_less_the_costs(seed: int, step: float, by_target: bool) -> None:
-    exchange = random_run(seed, step, 3.0, quiet_bars=6).exchange
-    for order in exchange.account().pending:
-        exchange.submit(Cancel(order.id))
-    exchange.step(3)  # until cancels have arrived and stops have been closed
-    before, paid = exchange.account(), sum(exchange.paid().values())
-    for symbol, quantity in before.positions.items():
-        if by_target and not before.liquidated:
-            exchange.submit(Target(symbol, 0.0))
-        elif quantity != 0.0:
-            exchange.submit(Order(symbol, -quantity))
-    exchange.step(3)
-    after = exchange.account()
-    assert not any(after.positions.values())
-    cost = sum(exchange.paid().values()) - paid
-    assert after.equity == after.cash
-    assert after.equity == pytest.approx(before.equity - cost, rel=1e-9, abs=1e-6)

@@ -10,15 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.backtest.scenarios import recorded_path, simulate_scenarios
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import Fill
-from simulator.exchange.live_exchange import LiveExchange
 from simulator.exchange.orders import Order, OrderKind
-from simulator.market.growing import GrowingMarket
 from simulator.market.market import Market
-from simulator.market.timeframes import BAR_COLUMNS
 from tests.examples import tried
 from tests.order_cases import FREE, HOUR, STILL, Candle, bars
 
@@ -198,40 +194,3 @@ def checked_against_the_market(fills: list[Fill], market: Market, side: float) -
             at_most = newest.price if newest.bar == fill.bar else float(market.open[fill.bar, 0])
             assert side * (fill.price - at_most) <= 1e-9
         held = 0.0 if abs(held + fill.quantity) < 1e-9 else held + fill.quantity
-
-
-@tried(60)
-@given(**scenes)
-def test_the_three_ways_to_the_kernel_fill_brackets_alike(seed: int, side: float, step: float) -> None:
-    """A backtest's exchange, the one of a paper session, and the batch of scenarios."""
-    table = candles_of(np.random.default_rng(seed), 12, step, falls=False)
-    market = replace(market_of([tuple(row) for row in table.tolist()]), kinds={"A": "perpetual"})
-    costs = Costs(missing_funding_rate=0.0, borrow_rate=0.0)
-    orders = submitted(seed, table, side, step)
-
-    growing = GrowingMarket(replace(market, **{n: getattr(market, n)[:2] for n in ("open_time", *BAR_COLUMNS)}))
-    live = LiveExchange(growing.market, CASH, costs, 10.0)
-    from_one = Exchange(market, 1, CASH, costs, 10.0)
-    for bar in range(1, len(market) - 1):
-        for order in orders.get(bar, []):
-            live.submit(order)
-            from_one.submit(order)
-        open_time = int(market.open_time[bar + 1])
-        live.extend(growing.append(open_time, {name: getattr(market, name)[bar + 1] for name in BAR_COLUMNS}, {}))
-        from_one.step()
-    assert [(one.bar, one.quantity, one.price, one.reason) for one in live.fills] == [
-        (one.bar, one.quantity, one.price, one.reason) for one in from_one.fills
-    ]
-
-    at_once = Exchange(market, 0, CASH, costs, 10.0)
-    account = at_once.account()
-    first = [order for one in orders.values() for order in one]
-    for order in first:
-        at_once.submit(order)
-    at_once.step(len(market) - 1)
-    paths = recorded_path(market, 0, len(market) - 1, costs)
-    names = ("open", "high", "low", "close", "half_spread", "funding_rate")
-    arrays: dict[str, Any] = {name: np.repeat(getattr(paths, name), 3, axis=0) for name in names}
-    batch = replace(paths, **arrays)
-    outcome = simulate_scenarios(batch, account, first, market.symbols, costs, 10.0)
-    np.testing.assert_allclose(outcome.net_return, at_once.account().equity / CASH - 1.0, rtol=1e-9, atol=1e-12)

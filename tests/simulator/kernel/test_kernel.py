@@ -161,33 +161,6 @@ def test_a_small_log_loses_nothing(seed: int, symbols: int) -> None:
     assert roomy.accounts.tobytes() == tight.accounts.tobytes() == silent.accounts.tobytes()
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), symbols=st.integers(1, 3))
-def test_the_books_explain_the_cash(seed: int, symbols: int) -> None:
-    """Cash is what fills, fees and payments leave, and nobody is ruined but by a liquidation or a delisting."""
-    rng = np.random.default_rng(seed)
-    tape, state = random_tape(rng, 1, 20, symbols), random_state(rng, 1, symbols, 6, 20)
-    log, equity = advance(tape, state, 10_000, targets=random_targets(rng, 1, 20, symbols))
-    fills = log[np.isin(log[:, at.KIND], at.FILL_KINDS)]
-    paid = log[np.isin(log[:, at.KIND], at.PAID_KINDS)]
-    cash = 1_000.0 - float((fills[:, at.LOG_QUANTITY] * fills[:, at.LOG_PRICE] + fills[:, at.LOG_FEE]).sum())
-    cash -= float(paid[:, at.LOG_FEE].sum())
-    scale = 1_000.0 + float(np.abs(fills[:, at.LOG_QUANTITY] * fills[:, at.LOG_PRICE]).sum())
-    assert abs(state.accounts[0, at.CASH] - cash) <= 1e-12 * scale
-    for s in range(symbols):
-        held = float(fills[fills[:, at.LOG_SYMBOL] == s, at.LOG_QUANTITY].sum())
-        assert abs(state.positions[0, s, at.QUANTITY] - held) <= 1e-9 * max(1.0, abs(held))
-    assert (fills[:, [at.LOG_FEE, at.LOG_SPREAD, at.LOG_IMPACT]] >= 0.0).all()
-    if (equity < 0.0).any():
-        assert np.isin(fills[:, at.KIND], (at.FILL_LIQUIDATION, at.FILL_DELISTED)).any()
-    # Participation: half the volume of a bar, for all but liquidations and delistings.
-    orders = fills[~np.isin(fills[:, at.KIND], (at.FILL_LIQUIDATION, at.FILL_DELISTED))]
-    for bar in range(20):
-        for s in range(symbols):
-            chosen = orders[(orders[:, at.LOG_BAR] == bar) & (orders[:, at.LOG_SYMBOL] == s)]
-            assert np.abs(chosen[:, at.LOG_QUANTITY]).sum() <= 0.5 * tape.volume[0, bar, s] + 1e-9
-
-
 def test_bars_are_named_from_the_first_bar() -> None:
     tape = random_tape(np.random.default_rng(3), 1, 10, 1)
     for array in (tape.open, tape.high, tape.low, tape.close, tape.volume):

@@ -57,19 +57,6 @@ def test_shapley_is_the_mean_over_orders_of_arrival_and_adds_up(game: Game) -> N
     assert sum(found.values()) == pytest.approx(game[frozenset(ROLES)] - game[frozenset()], abs=1e-12)
 
 
-@given(games, games, st.floats(0.0, 1.0))
-def test_shapley_is_linear_blind_to_names_and_gives_a_dummy_nothing(game: Game, other: Game, weight: float) -> None:
-    mixed = {some: weight * game[some] + (1.0 - weight) * other[some] for some in coalitions}
-    found, theirs = Shapley().shares(game.__getitem__, ROLES), Shapley().shares(other.__getitem__, ROLES)
-    for player, value in Shapley().shares(mixed.__getitem__, ROLES).items():
-        assert value == pytest.approx(weight * found[player] + (1.0 - weight) * theirs[player], abs=1e-12)
-    backwards = Shapley().shares(game.__getitem__, ROLES[::-1])
-    assert backwards == pytest.approx(found)
-    dummy = {some: game[some - {"trader"}] for some in coalitions}
-    assert Shapley().shares(dummy.__getitem__, ROLES)["trader"] == pytest.approx(0.0, abs=1e-12)
-    assert Counterfactual().shares(dummy.__getitem__, ROLES)["trader"] == 0.0
-
-
 @given(games, st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=3))
 def test_without_interaction_both_are_what_the_role_adds(game: Game, worth: list[float]) -> None:
     by_role = dict(zip(ROLES, worth, strict=True))
