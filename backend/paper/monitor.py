@@ -116,8 +116,8 @@ class Monitor:
         if kind == "notice":
             self._counts[f'notices_total{{kind="{document["kind"]}"}}'] += 1
             return {"notice": document["kind"], "detail": document["detail"]}
-        if kind in ("control", "promotion"):
-            return {"bar": document["bar_index"], "what": document.get("what") or document["team"]}
+        if kind == "control":
+            return {"bar": document["bar_index"], "what": document["what"]}
         if kind in ("missed", "end"):
             self._counts["missed_decisions_total"] += kind == "missed"
             return {"bar": document["bar_index"], "why": document.get("why") or document.get("missed", "")}

@@ -18,8 +18,6 @@ from backend.paper.journal import newest_entries
 from backend.paper.monitor import LOG, paper_problem
 from backend.paper.parity import Parity
 from backend.paper.sessions import PaperOutcome, paper_status
-from backend.paper.shadow import ShadowComparison
-from backend.paper.stored import promotions
 from backend.paper.switch import KILL_FILE, process_of
 from backend.reporting.comparison.run_table import RunRow, bare_row
 from backend.reporting.labels import title_of
@@ -32,7 +30,7 @@ LAST_DECISIONS = 20
 LAST_TRADES = 50
 _TAIL = 4_000_000  # bytes of the log that are read: about a month of minutes
 _REPORT = "paper_report"
-_LATEST = ("alert", "notice", "control", "promotion")
+_LATEST = ("alert", "notice", "control")
 _ENDINGS = {
     "finished": "the data came to its end",
     "stopped": "stopped",
@@ -44,13 +42,11 @@ _ENDINGS = {
 
 @dataclass(frozen=True)
 class LastReport:
-    """The sentences of a report that was made at `at` (ms); empty for what was not asked for. `differences` are those
-    of the parity, None where it was not checked."""
+    """What a report that was made at `at` (ms) found: the number of `differences` in the parity, and its sentences."""
 
     at: int
-    differences: int | None
+    differences: int
     parity: tuple[str, ...]
-    comparison: str
 
 
 @dataclass(frozen=True)
@@ -133,7 +129,7 @@ def overview(store: Store, run: str, runs: Path, now: float) -> SessionOverview:
         waiting=_waiting(entries),
         decisions=_decisions(run, entries),
         guard=guards[-1] if guards else {},
-        team=[str(record.config.get("team", "")), *(one["team"] for one in promotions(record))][-1],
+        team=str(record.config.get("team", "")),
         problem=paper_problem(record, runs / run, now),
         report=last_report(store, run),
     )
@@ -209,13 +205,12 @@ def _decisions(run: str, entries: Sequence[JournalRecord]) -> tuple[tuple[Stored
     return tuple(rows)
 
 
-def keep_report(store: Store, run: str, parity: Parity | None, comparison: ShadowComparison | None) -> None:
+def keep_report(store: Store, run: str, parity: Parity) -> None:
     """Keep what a report of the session `run` found, in the place of a former one."""
     document = {
         "at": int(time.time() * 1000),
-        "differences": None if parity is None else len(parity.differences),
-        "parity": [] if parity is None else [parity_sentence(parity), *parity.differences[:20]],
-        "comparison": "" if comparison is None else comparison.sentence(),
+        "differences": len(parity.differences),
+        "parity": [parity_sentence(parity), *parity.differences[:20]],
     }
     store.add_evaluation(EvaluationRecord(run, _REPORT, 0, document))
 
@@ -225,11 +220,7 @@ def last_report(store: Store, run: str) -> LastReport | None:
     for record in store.evaluations(run):
         if record.name == _REPORT:
             kept = record.result
-            differences = kept.get("differences")
-            return LastReport(
-                int(kept["at"]), None if differences is None else int(differences), _words(kept["parity"]),
-                str(kept["comparison"]),
-            )  # fmt: skip
+            return LastReport(int(kept["at"]), int(kept["differences"]), tuple(str(one) for one in kept["parity"]))
     return None
 
 
@@ -239,10 +230,6 @@ def parity_sentence(parity: Parity) -> str:
         f"parity: {parity.bars} bars, {parity.decisions} decisions and {parity.fills} fills compared with the backtest "
         f"of the recorded inputs: {len(parity.differences)} differences"
     )
-
-
-def _words(values: Sequence[object]) -> tuple[str, ...]:
-    return tuple(str(value) for value in values)
 
 
 def session_row(store: Store, run: RunRecord) -> RunRow:

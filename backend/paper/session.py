@@ -39,7 +39,7 @@ from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, Watch, Window
 from simulator.exchange.exchange_records import AccountView, Fill
 from simulator.exchange.orders import Cancel, OrderRequest
-from simulator.exchange.snapshot import record_to_json
+from simulator.exchange.record_json import record_to_json
 from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import Happened, SimulatedBroker
 from simulator.market.market import MarketView
@@ -54,13 +54,6 @@ class ThinkingRecorder(Protocol):
 
     def summary(self) -> dict[str, Any]:
         """What a replay needs to know of the decision that ends."""
-
-
-class Follower(Protocol):
-    """Trades elsewhere what the account holds."""
-
-    def follow(self, bar: int, positions: Mapping[str, float]) -> None:
-        """The account holds `positions` (base units) after the bar `bar`; returns at once."""
 
 
 class _NullRecorder:
@@ -94,13 +87,12 @@ class PaperSession:
         codec: ChatFormat | None,
         *,
         decide_every: int,
-        follower: Follower | None = None,
         on_bar: Callable[[int], None] | None = None,
     ) -> None:
         """`codec` is that of the team, None for a strategy."""
         self._broker, self._bars, self._journal = broker, bars, journal
         self._switch, self._guard, self._codec = switch, guard, codec
-        self._follower, self._on_bar = follower, on_bar
+        self._on_bar = on_bar
         self.window = Window(broker.start, sys.maxsize, decide_every)
         self.decisions: list[tuple[int, TeamDecision]] = []
         self.ended = ""
@@ -300,7 +292,6 @@ class PaperSession:
                 entry["feed"] = dict(met)
             self._journal.write("bar", self._now, entry)
             self._send()
-            self._follow(account)
             if self._on_bar is not None:
                 self._on_bar(self.bars)
             if account.liquidated:
@@ -337,12 +328,6 @@ class PaperSession:
         (requests, late), self._ready = self._ready, ((), [])
         self._broker.submit(requests, late)
 
-    def _follow(self, account: AccountView) -> None:
-        if self._follower is not None:
-            # What the kill switch closes is closed there at once, and not when the account has filled.
-            held = dict.fromkeys(account.positions, 0.0) if self._killed else account.positions
-            self._follower.follow(self.index, held)
-
     def _obey(self) -> None:
         """Do what the switch says, once."""
         order = self._switch.order()
@@ -368,7 +353,6 @@ class PaperSession:
         self._broker.submit(requests, late)
         if order == "flatten":
             self._killed = True
-            self._follow(account)
             if not requests and not account.pending:
                 self.ended = "flatten"
         else:

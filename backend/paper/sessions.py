@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,12 @@ from typing import Any
 from backend.builders.loaded_team import LoadedTeam
 from backend.builders.market import Account, limits_of
 from backend.config.load import load_config
-from backend.config.schema import RECORDED, SANDBOX, Config
+from backend.config.schema import RECORDED, Config
 from backend.decisions.backtest_document import write_backtest
 from backend.paper.bar_source import FeedBars
 from backend.paper.feeds import MakeFeed, account_again, new_start, rules_to_json, start_again
 from backend.paper.journal import (
     Journal,
-    entries_in_portions,
     entries_of,
     history_from_json,
     history_to_json,
@@ -30,18 +28,15 @@ from backend.paper.journal import (
 )
 from backend.paper.monitor import Monitor
 from backend.paper.parity import Parity, check_parity
-from backend.paper.sandbox import SandboxAccount, SandboxMirror, sandbox_of
 from backend.paper.session import PaperSession
 from backend.paper.stored import (
     digest_of_named,
-    promotions,
     session_record,
     session_start,
     session_subject,
     session_thinking_time,
     stored_session,
-    subject_in_place,
-    subjects_of,
+    stored_subject,
 )
 from backend.paper.strategy import StrategyPlayer, trade
 from backend.paper.switch import Switch, read_order, release, running
@@ -82,12 +77,11 @@ class PaperRequest(WindowRequest):
     team: str = "scripted"
     exchange: str = ""
     url: str = ""
-    broker: str = ""
     session: str = ""
 
     def options(self) -> dict[str, Any]:
-        """As on every market; also where data comes from and who fills the orders."""
-        named = {"feed": self.exchange, "url": self.url, "broker": self.broker}
+        """As on every market; also where data comes from."""
+        named = {"feed": self.exchange, "url": self.url}
         return super().options() | {f"paper.{key}": value for key, value in named.items() if value}
 
 
@@ -95,8 +89,7 @@ class PaperRequest(WindowRequest):
 class PaperOutcome:
     """How a session ended, or stands. `why` is "finished", "stopped", "flatten", "freeze", "liquidated", or empty while
     it runs or was killed; `missed` counts closes at which a decision was due and none was taken. `met` counts by name
-    what the feed met. Of a session with a sandbox, `sent` are orders to the test network and `differences` what that
-    had otherwise at the last comparison."""
+    what the feed met."""
 
     run: str
     folder: Path
@@ -109,8 +102,6 @@ class PaperOutcome:
     begun_with: float
     positions: dict[str, float]
     met: Mapping[str, int] = field(default_factory=dict)
-    sent: int = 0
-    differences: tuple[str, ...] = ()
     entry_prices: Mapping[str, float] = field(default_factory=dict)  # average price of each open position
 
 
@@ -145,7 +136,7 @@ def run_paper(
             "cash": account.cash,
             "rules": None if begin.live is None else rules_to_json(begin.live),
         }
-        with sandbox_of(config, history.symbols) as sandbox, store_at(store) as opened:
+        with store_at(store) as opened:
             observer.started(RunStart(run, folder, config, begin.source, account, begin.window))
             folder.mkdir(parents=True, exist_ok=True)
             document = {
@@ -163,7 +154,7 @@ def run_paper(
                 journal = Journal(opened, run)
                 journal.write("start", begin.feed.clock.now(), start)
                 feed = begin.feed
-                parts = SessionParts(opened, record, folder, config, subject, account, feed, journal, observer, sandbox)
+                parts = SessionParts(opened, record, folder, config, subject, account, feed, journal, observer)
                 outcomes.append(play_session(parts, [], start))
             return outcomes[0]
     finally:
@@ -195,7 +186,7 @@ def resume_paper(
                 f"the kill switch of session {run} is set ({folder}): look why, and take it back with "
                 f"`cryptosentinel paper resume {run} --release`"
             )
-        subject = subject_in_place(record, config)
+        subject = stored_subject(record, config)
         opened.claim(run)
         check_space(runs)
         begin = start_again(config, history_from_json(start["history"]), start, make_feed)
@@ -204,11 +195,10 @@ def resume_paper(
             release(folder, released)
             journal = Journal(opened, run, len(entries) + 1)
             again = replace(record, status="running", finished_at=None, message=None)
-            symbols = begin.history.symbols
-            with sandbox_of(config, symbols) as sandbox, _recorded(opened, again, resumes=True) as outcomes:
+            with _recorded(opened, again, resumes=True) as outcomes:
                 observer.started(RunStart(run, folder, config, begin.source, begin.account, begin.window))
                 parts = SessionParts(
-                    opened, record, folder, config, subject, begin.account, begin.feed, journal, observer, sandbox
+                    opened, record, folder, config, subject, begin.account, begin.feed, journal, observer
                 )
                 outcomes.append(play_session(parts, entries, start, released))
             return outcomes[0]
@@ -235,24 +225,9 @@ def paper_status(run: str, store: Store | str | Path = STORE, runs: Path = RUNS)
             run, runs / run, over[-1] if over else "", totals.get("bars", 0), decisions, totals.get("fills", 0), missed,
             last["account"]["equity"], cash, last["account"]["positions"],
             {name: count for name, count in last.get("feed", {}).items() if name in FEED_TROUBLE},
-            *sandbox_figures(sandbox_entries(opened, record)), last["account"].get("entry_prices", {}),
+            last["account"].get("entry_prices", {}),
         )  # fmt: skip
         return record, outcome
-
-
-def sandbox_entries(store: Store, record: RunRecord) -> list[JournalRecord]:
-    """What the journal of a session says of its sandbox; nothing is read of one that has none."""
-    paper = record.config.get("config", {}).get("paper", {})
-    if paper.get("broker") != SANDBOX:
-        return []
-    return [entry for entry in entries_in_portions(store, record.run) if entry.kind == "sandbox"]
-
-
-def sandbox_figures(entries: Sequence[JournalRecord]) -> tuple[int, tuple[str, ...]]:
-    """How many orders a session sent to the test network, and the differences of the last comparison."""
-    documents = [entry.document for entry in entries]
-    states = [one for one in documents if one["what"] == "state"]
-    return sum(len(one.get("sends", ())) for one in documents), tuple(states[-1]["differences"]) if states else ()
 
 
 def paper_sessions(store: Store | str | Path = STORE) -> list[RunRecord]:
@@ -266,8 +241,8 @@ def paper_parity(run: str, store: Store | str | Path = STORE) -> Parity:
     with store_at(store) as opened:
         record, config, start = stored_session(opened, run)
         account = account_again(config, history_from_json(start["history"]), start)
-        subjects = subjects_of(record, config)
-        return check_parity(entries_of(opened, run), subjects, account, limits_of(config.guard), record.seed)
+        subject = stored_subject(record, config)
+        return check_parity(entries_of(opened, run), subject, account, limits_of(config.guard), record.seed)
 
 
 @dataclass(frozen=True)
@@ -283,7 +258,6 @@ class SessionParts:
     feed: Feed
     journal: Journal
     observer: Observer
-    sandbox: SandboxAccount | None = None
 
 
 def play_session(
@@ -303,25 +277,18 @@ def play_session(
     limits = limits_of(config.guard)
     team = subject if isinstance(subject, LoadedTeam) else None
     player = None if isinstance(subject, LoadedTeam) else StrategyPlayer(subject)
-    promoted = promotions(parts.record)[sum(entry.kind == "promotion" for entry in entries) :]
     guard = Guard(limits)
     last = None if start["last"] is None else int(start["last"])
     expected = 0 if last is None else (last - int(history.open_time[-1])) // history.interval
-    mirror = None
-    if parts.sandbox is not None:
-        write = partial(_write_sandbox, parts.journal, feed)
-        mirror = SandboxMirror(parts.sandbox, run, write, sandbox_entries(parts.store, parts.record))
     session = PaperSession(
         broker, FeedBars(feed, assembler, parts.journal, round(settings.grace_seconds * SECOND_MS), last),
         parts.journal, Switch(parts.folder), guard, None if team is None else team.team.codec,
-        decide_every=int(start["decide_every"]), follower=mirror,
+        decide_every=int(start["decide_every"]),
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),
     )  # fmt: skip
     session.restore(entries, released, None if player is None else player.check_again)
     if entries:
         session.resumed(released)
-    for one in promoted:
-        parts.journal.write("promotion", feed.clock.now(), {**one, "bar_index": session.index})
 
     def why_not() -> str | None:
         asked = session.asked()
@@ -348,8 +315,6 @@ def play_session(
                 thinker.run(task, team.engine)
     finally:
         feed.close()
-        if mirror is not None:
-            mirror.close()
         monitor.close()
     if session.ended not in _PAUSES:
         session.finish()
@@ -368,9 +333,8 @@ def session_settings(request: PaperRequest) -> Config:
     chosen = request.config or _LIVE_PRESET
     stated = request.on(chosen)
     if stated.paper.feed == RECORDED:
-        if stated.paper.url or stated.paper.broker == SANDBOX:
-            setting = "paper.broker = 'sandbox'" if stated.paper.broker == SANDBOX else "paper.url"
-            raise UserError(f"{setting} is of an exchange's data: name one with --exchange, or leave it out")
+        if stated.paper.url:
+            raise UserError("paper.url is of an exchange's data: name one with --exchange, or leave it out")
         return market_settings(request)
     # What a preset sets for recorded data is not meant.
     live = dict.fromkeys(("market.funding_dir", "market.news", "market.start", "market.end"), "")
@@ -386,10 +350,6 @@ def check_space(folder: Path) -> None:
             f"only {free / 1e6:.0f} MB are free on the disk of {folder}, and a session needs {LEAST_SPACE / 1e6:.0f} "
             "for its journal: free some space, or choose another folder with --runs and --store"
         )
-
-
-def _write_sandbox(journal: Journal, feed: Feed, document: dict[str, Any]) -> None:
-    journal.write("sandbox", feed.clock.now(), document)
 
 
 @contextmanager

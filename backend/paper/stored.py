@@ -18,8 +18,6 @@ from backend.store.store import Store
 from cryptosentinel.episode import ThinkingTime
 from simulator.errors import UserError
 
-PROMOTED = "promoted"  # in the document of a session: the teams that took the place of its team, in order
-
 
 def session_record(store: Store, run: str) -> RunRecord:
     """The record of the session `run`. Raises `UserError` for a run that is not a session, and for an unknown one."""
@@ -64,29 +62,9 @@ def digest_of_named(name: str, config: Config) -> str:
     return team_digest(folder, config.training.base_model) if (folder / MANIFEST).is_file() else ""
 
 
-def subjects_of(record: RunRecord, config: Config) -> list[Subject]:
-    """Who traded in a session, in order: its team, and each that took its place. Raises `UserError` where the files of
-    a team are not those that traded."""
-    return [_subject_of_digest(one["team"], one["digest"], config) for one in _succession(record)]
-
-
-def subject_in_place(record: RunRecord, config: Config) -> Subject:
-    """Who trades in a session now. Raises `UserError` as `subjects_of` does."""
-    last = _succession(record)[-1]
-    return _subject_of_digest(last["team"], last["digest"], config)
-
-
-def promotions(record: RunRecord) -> list[dict[str, str]]:
-    """The teams that took the place of a session's team, each with the digest of its files."""
-    return [{"team": str(one["team"]), "digest": str(one["digest"])} for one in record.config.get(PROMOTED, ())]
-
-
-def _succession(record: RunRecord) -> list[dict[str, str]]:
-    first = {"team": str(record.config["team"]), "digest": str(record.config.get("team_digest", ""))}
-    return [first, *promotions(record)]
-
-
-def _subject_of_digest(name: str, digest: str, config: Config) -> Subject:
+def stored_subject(record: RunRecord, config: Config) -> Subject:
+    """Who trades in a stored session. Raises `UserError` where the files of its team are not those that traded."""
+    name, digest = str(record.config["team"]), str(record.config.get("team_digest", ""))
     if digest and digest_of_named(name, config) != digest:
         raise UserError(
             f"the files of {name} are not those that the session traded with: put them back, or begin another session"

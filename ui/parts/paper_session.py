@@ -216,12 +216,9 @@ def _report(found: SessionOverview) -> None:
     st.code(f"cryptosentinel paper report {found.record.run}", language=None)
     if report is None:
         return
-    if report.differences is None:
-        st.caption("It did not check the parity.")
-    elif report.differences:
+    if report.differences:
         st.error(f"Parity: {report.differences} differences from the backtest of the recorded inputs")
     else:
         st.success("Parity: the backtest of the recorded inputs does the same")
-    for sentence in (*report.parity, report.comparison):
-        if sentence:
-            st.text(visible(sentence))
+    for sentence in report.parity:
+        st.text(visible(sentence))

@@ -18,8 +18,7 @@ from simulator.live.listener import FeedSettings
 from simulator.market.timeframes import format_time
 from tests.live_scenes import MINUTE, START, minutes
 from tests.mock_binance.faults import Faults
-from tests.mock_binance.host import serving_exchange
-from tests.mock_binance.server import MockExchange
+from tests.mock_binance.server import MockExchange, serving_exchange
 
 FIRST, BARS, SPEED = 140, 600, 300.0  # the bar under way at first; bars in all; how much faster than real time
 SYMBOLS = ("BTC/USDT", "ETH/USDT")

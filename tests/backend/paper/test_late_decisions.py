@@ -135,9 +135,8 @@ def traded(folder: Path, milliseconds: int) -> tuple[list[JournalRecord], tuple[
         )  # fmt: skip
         play_session(parts, [], start)
         entries = entries_of(store, RUN)
-    again = [scene.named_team()]
     limits = limits_of(config.guard)
-    return entries, check_parity(entries, again, ACCOUNT, limits, scene.SEED).differences
+    return entries, check_parity(entries, scene.named_team(), ACCOUNT, limits, scene.SEED).differences
 
 
 @pytest.mark.parametrize("milliseconds", [400, 31_000])

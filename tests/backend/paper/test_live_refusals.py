@@ -10,7 +10,6 @@ import ccxt.pro
 import pytest
 
 from backend.errors import message_and_code
-from backend.paper.sandbox import KEY_VARIABLE, SECRET_VARIABLE
 from backend.runs.requests import Observer, RunStart
 from backend.store import Store
 from backend.store.records import PAPER
@@ -56,17 +55,12 @@ def refused(tmp_path: Path, faults: Faults | None = None, passed: int = 0, **giv
             {"symbols": ("BTC/USDT:USDT",), "overrides": ("venue.isolated=BTC/USDT:USDT:5",)},
             "venue.isolated = BTC/USDT:USDT:5 is more than the guard's limit",
         ),
-        ({"broker": "live"}, "No mode trades real money"),
         ({"start": "2023-01-01"}, "a session on an exchange begins now"),
         ({"end": "2023-01-01"}, "--end 2023-01-01 is over"),
-        ({"broker": "sandbox"}, f"in {KEY_VARIABLE} and {SECRET_VARIABLE}"),
         ({"team": "buy_and_hope"}, "buy_and_hope"),
     ],
 )
-def test_a_mistake_of_the_user_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], words: str
-) -> None:
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+def test_a_mistake_of_the_user_is_refused(tmp_path: Path, given: dict[str, Any], words: str) -> None:
     told, code = refused(tmp_path, **given)
     assert words in told and code == 2
 

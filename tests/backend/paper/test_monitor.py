@@ -14,7 +14,8 @@ import pytest
 
 from backend.paper import monitor as monitors
 from backend.paper.journal import entries_of
-from backend.paper.monitor import LOG, METRICS, WEBHOOK, Monitor, paper_problem, tell_parity
+from backend.paper.monitor import LOG, METRICS, WEBHOOK, Monitor, paper_problem, tell_parity, webhook
+from backend.paper.switch import set_kill
 from backend.store import Store
 from simulator.errors import UserError
 from tests.backend.paper import paper_scenes as scene
@@ -130,10 +131,33 @@ def test_alerts_reach_the_webhook_and_its_address_is_nowhere(tmp_path: Path, mon
     monitor.close()
     assert "alert_undelivered" in [line["event"] for line in lines(tmp_path)]
     assert SECRET not in (tmp_path / LOG).read_text() + json.dumps(receiver.alerts)
-    monkeypatch.setenv(WEBHOOK, f"ftp://{SECRET}")
-    with pytest.raises(UserError) as refused:
-        Monitor("paper-1", tmp_path)
+
+
+@pytest.mark.parametrize("address", ["ftp://{}", "http://[{}]/", "http://host:{}/", "http://?token={}", "{}"])
+def test_a_webhook_that_is_no_address_is_refused_without_it(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv(WEBHOOK, address.format(SECRET))
+    with pytest.raises(UserError, match="is not an http or https address") as refused:
+        webhook()
     assert SECRET not in str(refused.value)
+
+
+def test_a_session_that_is_killed_keeps_the_address_of_its_webhook_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of it is in the store, the session's files or a log, whatever their level."""
+    caplog.set_level("DEBUG")
+    receiver = Receiver()
+    monkeypatch.setenv(WEBHOOK, receiver.url)
+    folder = tmp_path / "session"
+    folder.mkdir()
+    set_kill(folder, "flatten")
+    with Store.open(tmp_path / "store") as store:
+        assert scene.begin(store, folder).why == "flatten"
+    receiver.close()
+    assert [alert["what"] for alert in receiver.alerts] == ["kill"]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert folder / LOG in files and not [path for path in files if SECRET.encode() in path.read_bytes()]
+    assert not [record for record in caplog.records if SECRET in record.getMessage()]
 
 
 def test_the_health_check_says_what_is_wrong(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_disk_that_fills_stops_the_session_and_costs_nothing(
         assert scene.go_on(store, tmp_path).why == "finished"
         assert scene.books(entries_of(store, scene.RUN)) == scene.books(entries_of(other, scene.RUN))
         limits = limits_of(scene.settings().guard)
-        found = check_parity(entries_of(store, scene.RUN), [scene.named_team()], scene.ACCOUNT, limits, scene.SEED)
+        found = check_parity(entries_of(store, scene.RUN), scene.named_team(), scene.ACCOUNT, limits, scene.SEED)
         assert found.differences == ()
 
 
