@@ -22,7 +22,7 @@ from simulator.errors import DataError, UserError
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import AccountView, Fill, Rejection
-from simulator.exchange.orders import Cancel, Order, OrderRequest, Replace, Target
+from simulator.exchange.orders import Cancel, Order, OrderRequest, Target
 from simulator.exchange.rules import SymbolRules, down_to
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market, MarketView, set_index
@@ -443,8 +443,6 @@ def _rejection(data: dict[str, Any]) -> Rejection:
         made = Target(**given)
     elif "symbol" in request:
         made = Order(**given)
-    elif "quantity" in request:
-        made = Replace(**request)
     else:
         made = Cancel(**request)
     return Rejection(data["bar"], made, data["reason"], data["detail"], data.get("quantity"))

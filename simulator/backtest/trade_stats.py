@@ -26,7 +26,7 @@ def trade_statistics(trades: Sequence[Trade], start_equity: float) -> dict[str, 
         sqn: system quality number, see `system_quality`. kelly: see `kelly_fraction`.
         expectancy: mean net pnl of a trade as a fraction of `start_equity`.
         best_trade, worst_trade: largest and smallest net pnl as fractions of `start_equity`.
-        win_streak, lose_streak: most trades won, lost in a row, by exit; one that ends even ends both.
+        lose_streak: most trades lost in a row, by exit; one that ends even ends it.
         bars_held: mean number of bars, over the trades of which it is known.
     """
     gains = [trade.pnl for trade in trades if trade.pnl > 0.0]
@@ -44,8 +44,7 @@ def trade_statistics(trades: Sequence[Trade], start_equity: float) -> dict[str, 
         "expectancy": sum(pnl) / len(pnl) / start_equity if pnl else 0.0,
         "best_trade": max(pnl) / start_equity if pnl else 0.0,
         "worst_trade": min(pnl) / start_equity if pnl else 0.0,
-        "win_streak": float(_longest_run(trades, 1)),
-        "lose_streak": float(_longest_run(trades, -1)),
+        "lose_streak": float(_lost_in_a_row(trades)),
         "bars_held": sum(held) / len(held) if held else 0.0,
     }
 
@@ -100,7 +99,5 @@ def ratio(numerator: float, denominator: float) -> float:
     return max(-LARGEST, min(numerator / denominator, LARGEST)) if denominator > 0.0 else 0.0
 
 
-def _longest_run(trades: Sequence[Trade], side: int) -> int:
-    """Most trades in a row whose pnl has the sign `side`."""
-    signs = ((trade.pnl > 0.0) - (trade.pnl < 0.0) for trade in trades)
-    return max((sum(1 for _ in run) for sign, run in groupby(signs) if sign == side), default=0)
+def _lost_in_a_row(trades: Sequence[Trade]) -> int:
+    return max((sum(1 for _ in run) for lost, run in groupby(trade.pnl < 0.0 for trade in trades) if lost), default=0)

@@ -40,7 +40,6 @@ def test_by_hand() -> None:
             "expectancy": 6 / 7 / 100,
             "best_trade": 0.2,
             "worst_trade": -0.2,
-            "win_streak": 2,
             "lose_streak": 2,  # the one that ends even ends the streak before it
             "bars_held": 2,
         },
@@ -74,7 +73,7 @@ def test_profit_factor_sqn_and_kelly_have_an_answer_for_every_record(
     [
         ([], set(trade_statistics([], 1.0))),
         ([3.0], {"payoff_ratio", "sqn", "lose_streak", "bars_held"}),
-        ([-3.0], {"hit_rate", "profit_factor", "payoff_ratio", "sqn", "kelly", "win_streak", "bars_held"}),
+        ([-3.0], {"hit_rate", "profit_factor", "payoff_ratio", "sqn", "kelly", "bars_held"}),
     ],
 )
 def test_where_a_number_has_no_meaning_it_is_0(pnl: list[float], zero: set[str]) -> None:
@@ -96,9 +95,8 @@ def test_agrees_with_pandas(pnl: list[float], start: float) -> None:
         assert got["kelly"] == pytest.approx(kelly)
     if series.std() > 1e-9 * series.abs().max():
         assert got["sqn"] == pytest.approx(len(series) ** 0.5 * series.mean() / series.std())
-    for name, hit in (("win_streak", series > 0), ("lose_streak", series < 0)):
-        run = hit.astype(int).groupby((~hit).cumsum()).sum().max()
-        assert got[name] == run
+    hit = series < 0
+    assert got["lose_streak"] == hit.astype(int).groupby((~hit).cumsum()).sum().max()
     assert all(math.isfinite(value) for name, value in got.items() if name != "profit_factor")
 
 
