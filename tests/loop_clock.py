@@ -6,7 +6,7 @@ import asyncio
 import selectors
 from collections.abc import Callable
 
-from simulator.live.clock import Clock
+from simulator.live.feed import Clock
 
 _LOOKS = 3  # what was written to a local socket is there at once, but for a busy kernel
 

@@ -6,7 +6,6 @@ All of it is read, nothing is played again.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from typing import Any
 
 from backend.decisions.document import DecisionDocument, StoredDecision
 from backend.paper.journal import newest_entries
-from backend.paper.monitor import LOG, paper_problem
+from backend.paper.monitor import METRICS, AlertRules, paper_problem
 from backend.paper.parity import Parity
 from backend.paper.sessions import PaperOutcome, paper_status
 from backend.paper.switch import KILL_FILE, process_of
@@ -28,9 +27,7 @@ from simulator.errors import UserError
 
 LAST_DECISIONS = 20
 LAST_TRADES = 50
-_TAIL = 4_000_000  # bytes of the log that are read: about a month of minutes
 _REPORT = "paper_report"
-_LATEST = ("alert", "notice", "control")
 _ENDINGS = {
     "finished": "the data came to its end",
     "stopped": "stopped",
@@ -50,12 +47,13 @@ class LastReport:
 
 
 @dataclass(frozen=True)
-class EventLog:
-    """What the log of a session has, of its end: closes (ms) with the equity, and what is worth telling."""
+class PaperEvent:
+    """What is worth telling of the newest entries: an "alert", a "notice" of the feed or a "control" at `time` (ms)."""
 
-    times: tuple[int, ...]
-    equity: tuple[float, ...]
-    events: tuple[Mapping[str, Any], ...]
+    time: int
+    event: str
+    what: str
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -77,6 +75,7 @@ class SessionOverview:
     """A session as it stands.
 
     Attributes:
+        curve: the time (ms) and the equity of the newest bars. events: of the newest entries, oldest first.
         positions: one of each symbol that is held.
         trades: the newest fills, the newest first, as the journal has them (see `Fill`).
         waiting: orders that wait at the last close, or were sent after it.
@@ -89,7 +88,8 @@ class SessionOverview:
     record: RunRecord
     outcome: PaperOutcome
     process: int | None
-    log: EventLog
+    curve: tuple[tuple[int, float], ...]
+    events: tuple[PaperEvent, ...]
     positions: tuple[HeldPosition, ...]
     trades: tuple[Mapping[str, Any], ...]
     waiting: tuple[Mapping[str, Any], ...]
@@ -103,8 +103,8 @@ class SessionOverview:
 def session_folders(runs: Path) -> list[str]:
     """Sessions that have begun below `runs`, by their folders alone, the newest first: no store is asked."""
     try:
-        found = [path.parent for path in runs.glob(f"*/{LOG}")]
-        return [one.name for one in sorted(found, key=lambda one: (one / LOG).stat().st_mtime, reverse=True)]
+        found = [path.parent for path in runs.glob(f"*/{METRICS}")]
+        return [one.name for one in sorted(found, key=lambda one: (one / METRICS).stat().st_mtime, reverse=True)]
     except OSError:
         return []
 
@@ -123,7 +123,8 @@ def overview(store: Store, run: str, runs: Path, now: float) -> SessionOverview:
         record=record,
         outcome=outcome,
         process=process_of(runs / run),
-        log=event_log(runs / run / LOG),
+        curve=tuple((one.time, float(one.document["account"]["equity"])) for one in entries if one.kind == "bar"),
+        events=_events(entries),
         positions=_positions(outcome, entries),
         trades=_trades(entries),
         waiting=_waiting(entries),
@@ -135,28 +136,16 @@ def overview(store: Store, run: str, runs: Path, now: float) -> SessionOverview:
     )
 
 
-def event_log(path: Path) -> EventLog:
-    """What the log at `path` has; lines that cannot be read are left out."""
-    times, equity, events = list[int](), list[float](), list[Mapping[str, Any]]()
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL))
-            lines = file.read().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        try:
-            event = json.loads(line)
-            if event["event"] == "bar":
-                point = int(event["time"]), float(event["equity"])
-                times.append(point[0])
-                equity.append(point[1])
-            elif event["event"] in _LATEST:
-                events.append(event)
-        except (ValueError, TypeError, KeyError, OverflowError):
-            continue
-    return EventLog(tuple(times), tuple(equity), tuple(events))
+def _events(entries: Sequence[JournalRecord]) -> tuple[PaperEvent, ...]:
+    rules, found = AlertRules(), list[PaperEvent]()
+    for entry in entries:
+        data = entry.document
+        if entry.kind == "notice":
+            found.append(PaperEvent(entry.time, "notice", str(data["kind"]), str(data["detail"])))
+        elif entry.kind == "control":
+            found.append(PaperEvent(entry.time, "control", str(data["what"]), ""))
+        found += [PaperEvent(entry.time, "alert", what, detail) for what, detail in rules.of(entry.kind, data)]
+    return tuple(found)
 
 
 def _positions(outcome: PaperOutcome, entries: Sequence[JournalRecord]) -> tuple[HeldPosition, ...]:

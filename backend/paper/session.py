@@ -16,10 +16,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from backend.decisions.recording import decision_document
-from backend.paper.bar_source import FeedBars
+from backend.paper.feeds import FeedBars
 from backend.paper.journal import (
     Journal,
     bar_from_json,
@@ -29,6 +29,7 @@ from backend.paper.journal import (
     requests_to_json,
 )
 from backend.paper.switch import Switch, SwitchOrder
+from backend.paper.thinking import Thinker
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
 from cryptosentinel.guard.guard import Guard
@@ -44,25 +45,6 @@ from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import Happened, SimulatedBroker
 from simulator.market.market import MarketView
 from simulator.market.timeframes import format_time
-
-
-class ThinkingRecorder(Protocol):
-    """Follows how a decision is made."""
-
-    def begin(self) -> None:
-        """A decision begins."""
-
-    def summary(self) -> dict[str, Any]:
-        """What a replay needs to know of the decision that ends."""
-
-
-class _NullRecorder:
-    def begin(self) -> None:
-        pass
-
-    def summary(self) -> dict[str, Any]:
-        return {}
-
 
 # Gets market, account and the recorded entry of a decision that is taken again.
 DecidesAgain = Callable[[MarketView, AccountView, Mapping[str, Any]], None]
@@ -102,7 +84,7 @@ class PaperSession:
         self._due = True  # whether a decision at this close is to be taken
         self._thinking, self._began = False, broker.close  # whether one is under way, and when it began
         self._watch: Watch | None = None
-        self._recorder: ThinkingRecorder = _NullRecorder()
+        self._thinker: Thinker | None = None
         self._clamps: list[Clamp] = []
         self._ready: tuple[Sequence[OrderRequest], list[int]] = ((), [])  # written, and to be sent
         self._killed = False
@@ -171,7 +153,7 @@ class PaperSession:
                 "dropped": dropped,
                 "decisions": self._documents(),
                 "guard": self._guard.state(),
-                **self._recorder.summary(),
+                **({} if self._thinker is None else self._thinker.summary()),
             },
         )
         self.decisions.clear()
@@ -191,9 +173,9 @@ class PaperSession:
 
     # -- what else a session does -----------------------------------------------------------------------------------
 
-    def thinks_with(self, recorder: ThinkingRecorder) -> None:
-        """Call `recorder` at each decision that begins, and write its summary."""
-        self._recorder = recorder
+    def thinks_with(self, thinker: Thinker) -> None:
+        """Tell `thinker` of each decision that begins, and write its summary with it."""
+        self._thinker = thinker
 
     def clamped(self, bar: int, clamps: Sequence[Clamp]) -> None:
         """Keep what the guard did between decisions, for the journal: `on_clamps` of `play`."""
@@ -255,7 +237,8 @@ class PaperSession:
     def _think(self) -> None:
         self._begun, self._begun_at = time.monotonic(), self._bars.now()
         self._thinking, self._began = True, self._now
-        self._recorder.begin()
+        if self._thinker is not None:
+            self._thinker.begin()
 
     def _advance(self) -> None:
         """Take bars until a decision is due or the session is over."""

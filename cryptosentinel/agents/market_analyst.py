@@ -110,8 +110,6 @@ TOOLS = (
         technical.indicator_values,
     ),
     Tool("get_volatility", "Realised volatility and its forecast.", NoArguments, technical.volatility_summary),
-    Tool("get_regime", "Trend and volatility of the last 240 bars.", NoArguments, technical.regime),
-    Tool("get_similar_pasts", "What followed the most similar pasts.", NoArguments, technical.similar_pasts),
     Tool("get_other_coins", "Beta and correlation to other coins.", NoArguments, cross_market.other_coins),
     Tool("get_order_book", "Spread and imbalance.", NoArguments, cross_market.order_book),
     Tool(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from cryptosentinel.conversation.masking import WITHHELD
 from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.protocol.untrusted import clean
 from cryptosentinel.tools.context import ToolContext
-from cryptosentinel.tools.sentiment import tone
 from simulator.market.drift_filter import FILTER_BARS, drift_belief, pooled_drift_belief
 from simulator.market.timeframes import DAY_MS
 
@@ -25,6 +25,19 @@ FUNDING_MAX_AGE = 3 * DAY_MS
 TONE_CHARS = 400  # of a headline that decide its tone
 NEWS_HALF_LIFE = DAY_MS  # of the weight of a confirmed headline
 FADED = 0.1  # weight of the headlines below which they are forgotten: one of three days and eight hours
+# The tone of a headline by the words in it: crude, but code, and the same for everybody who asks.
+_POSITIVE = re.compile(
+    r"\b(?:rall\w*|surg\w*|soar\w*|jump\w*|gain\w*|bull\w*|inflow\w*|adopt\w*|adds|beats?|clears|custody|partner\w*|"
+    r"approv\w*|upgrade\w*|strong\w*|grow\w*|rises?|rising|buy\w*|accumulat\w*|demand|optimis\w*|success\w*|boost\w*|"
+    r"support\w*|launch\w*)\b",
+    re.IGNORECASE,
+)
+_NEGATIVE = re.compile(
+    r"\b(?:crash\w*|plung\w*|drop\w*|fall\w*|fell|bear\w*|hack\w*|exploit\w*|outflow\w*|lawsuit|bans?|banned|sell\w*|weak\w*|"
+    r"fear\w*|liquidat\w*|fraud\w*|delay\w*|declin\w*|slump\w*|loss\w*|probe\w*|warn\w*|outage\w*|reject\w*|halt\w*|"
+    r"closes|sue[sd]?)\b",
+    re.IGNORECASE,
+)
 
 
 def trend(context: ToolContext, _: NoArguments) -> dict[str, Any]:
@@ -75,6 +88,12 @@ def news(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     )
     press = "confirmed" if confirmed else "rumours"
     return {"tone": _tone(faded, FADED, 0.5), "press": press, "balance": round(faded, 1) + 0.0, "news": newest}
+
+
+def tone(text: str) -> int:
+    """+1, 0 or -1 by which kind of word a headline has more of."""
+    balance = len(_POSITIVE.findall(text)) - len(_NEGATIVE.findall(text))
+    return (balance > 0) - (balance < 0)
 
 
 def _tone(balance: float, clear: float, very: float) -> str:

@@ -1,4 +1,4 @@
-"""MarketAnalyst's tools on prices: bars and indicators of several timeframes, volatility, the regime, similar pasts.
+"""MarketAnalyst's tools on prices: bars and indicators of several timeframes, and volatility.
 
 Prices are rescaled so that the last close is 100: a model then sees shapes, and cannot know the coin by its price.
 """
@@ -28,9 +28,6 @@ Timeframe = Literal["", "5m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "1d",
 LEAST_BARS = 60  # that an indicator needs at least
 DECAY = 0.94  # of the exponentially weighted variance (RiskMetrics 1996)
 HISTORY = 240  # bars that "usual" means
-SHAPE = 20  # bars of a past that is compared
-PASTS = 8  # how many of the most similar are shown
-SEARCHED = 1_500  # bars back to look for them
 
 
 class BarsOf(Arguments):
@@ -131,58 +128,3 @@ def ewma_volatility(returns: FloatArray) -> float:
     """Volatility of the next bar from the last returns (oldest first), with weights DECAY^age."""
     weights = DECAY ** np.arange(len(returns))[::-1]
     return float(np.sqrt(np.sum(weights * returns**2) / np.sum(weights)))
-
-
-def regime(context: ToolContext, _: NoArguments) -> dict[str, Any]:
-    """The trend of the last HISTORY bars in words and as a t statistic, whether it is calm or stormy, and how strongly
-    one return leads to another of the same sign (lag-1 autocorrelation)."""
-    returns = log_returns(context.view, context.symbol, HISTORY)
-    if len(returns) < LEAST_BARS or float(np.std(returns)) == 0.0:
-        return {"regime": MISSING}
-    t = float(np.mean(returns) / np.std(returns) * math.sqrt(len(returns)))
-    recent = percentile_of(
-        float(np.mean(returns[-24:] ** 2)), np.convolve(returns**2, np.ones(24) / 24.0, mode="valid")
-    )
-    trend = "up" if t > 1.0 else "down" if t < -1.0 else "sideways"
-    storm = "stormy" if recent > 80 else "calm" if recent < 20 else "usual"
-    return {
-        "trend": trend,
-        "t": round(t, 1),
-        "volatility": storm,
-        "autocorrelation": round(float(np.corrcoef(returns[:-1], returns[1:])[0, 1]), 2),
-    }
-
-
-def similar_pasts(context: ToolContext, _: NoArguments) -> dict[str, Any]:
-    """The past stretches of SHAPE bars most like the last ones, and what followed over the horizon: mean and median in
-    percent, and the share that rose. Only what was over by now counts, and stretches do not overlap."""
-    close = context.view.bars(context.symbol, SEARCHED).close
-    logs = np.log(close)
-    horizon = context.horizon_bars
-    if len(logs) < 4 * SHAPE + horizon or np.isnan(logs[-SHAPE - 1 :]).any():
-        return {"pasts": MISSING}
-    windows = np.lib.stride_tricks.sliding_window_view(logs, SHAPE + 1)
-    shapes = windows - windows[:, :1]
-    scale = np.std(np.diff(windows, axis=1), axis=1)
-    usable = np.isfinite(shapes).all(axis=1) & (scale > 0.0)
-    ends = np.arange(SHAPE, len(logs))  # bar at which each window ends
-    usable &= ends + horizon <= len(logs) - 1 - SHAPE
-    usable[usable] &= np.isfinite(logs[ends[usable] + horizon])
-    if int(usable.sum()) < PASTS or scale[-1] == 0.0:
-        return {"pasts": MISSING}
-    own = shapes[-1] / scale[-1]
-    places = np.flatnonzero(usable)
-    distance = np.linalg.norm(shapes[places] / scale[places, None] - own, axis=1)
-    chosen: list[int] = []
-    for place in places[np.argsort(distance, kind="stable")].tolist():
-        if all(abs(place - other) >= SHAPE for other in chosen):
-            chosen.append(place)
-        if len(chosen) == PASTS:
-            break
-    after = np.array([100.0 * math.expm1(logs[ends[place] + horizon] - logs[ends[place]]) for place in chosen])
-    return {
-        "pasts": len(chosen),
-        "mean": round(float(np.mean(after)), 2),
-        "median": round(float(np.median(after)), 2),
-        "rose": round(float(np.mean(after > 0.0)), 2),
-    }

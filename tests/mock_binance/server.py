@@ -25,7 +25,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from simulator.live.clock import Clock
+from simulator.live.feed import Clock
 from simulator.market.market import Market
 from tests.loop_clock import LoopClock
 from tests.mock_binance.answers import TICKS, Answers, RefusedRequest

@@ -12,8 +12,8 @@ from typing import Any
 from backend.paper.sessions import PaperOutcome, PaperRequest, resume_paper, run_paper
 from backend.runs.requests import Observer, RunStart
 from backend.store.store import Store
-from simulator.live.clock import SimulatedClock
 from simulator.live.exchange_feed import ExchangeFeed
+from simulator.live.feed import SimulatedClock
 from simulator.live.listener import FeedSettings
 from simulator.market.timeframes import format_time
 from tests.live_scenes import MINUTE, START, minutes

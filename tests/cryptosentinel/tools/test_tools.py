@@ -101,7 +101,6 @@ def test_without_data_it_is_not_available() -> None:
     context = context_at(market_of(walk(8)))
     table: tuple[tuple[Any, Any, str], ...] = (
         (technical.indicator_values, IndicatorsOf(), "indicators"), (technical.volatility_summary, NONE, "volatility"),
-        (technical.regime, NONE, "regime"), (technical.similar_pasts, NONE, "pasts"),
         (technical.recent_bars, BarsOf(timeframe="15m"), "bars"), (cross_market.funding_history, NONE, "funding"),
         (cross_market.order_book, NONE, "book"), (cross_market.series, NONE, "series"),
         (portfolio.loss_quantiles, portfolio.WhatIf(), "var"),
@@ -254,16 +253,6 @@ def test_headlines_that_are_withheld_have_an_age_and_a_tone() -> None:
     assert cross_market.search_news(context, cross_market.Search(words="withheld"))["found"] == 0
 
 
-def test_similar_pasts_find_a_shape_that_repeats() -> None:
-    shape = np.sin(np.arange(40) / 40 * 2 * np.pi) * 0.05
-    logs = np.tile(np.concatenate([shape, np.zeros(8)]), 12)
-    close = 100.0 * np.exp(logs[:-28])[:, None]  # ends in the middle of the wave
-    output = technical.similar_pasts(context_at(market_of(close)), NONE)
-    following = 100.0 * math.expm1(logs[19 + 6] - logs[19])
-    assert output["pasts"] == 8 and output["rose"] == 0.0
-    assert output["median"] == pytest.approx(following, abs=0.01)
-
-
 def test_loss_quantiles_of_one_coin_are_those_of_its_moves() -> None:
     close = walk(300, 1, seed=4)
     context = context_at(market_of(close), side="short", exposure=2.0, share=0.5, horizon_bars=1)
@@ -276,16 +265,6 @@ def test_loss_quantiles_of_one_coin_are_those_of_its_moves() -> None:
     assert other["var"] == pytest.approx(2.0 * output["var"], abs=0.02)
 
 
-def test_stress_by_hand() -> None:
-    context = context_at(market_of(walk(300)), exposures={"BBBUSDT": -0.25}, side="long", exposure=1.0)
-    assert portfolio.stress(context, portfolio.WhatIf()) == {
-        "exposure": 1.0, "all_fall_20": -15.0, "all_rise_20": 15.0, "coin_against_20": -20.0,
-        "funding_spike": pytest.approx(-0.22, abs=0.01), "leave_at_3_spreads": pytest.approx(-0.19, abs=0.01),
-        "ruin": False,
-    }  # fmt: skip
-    assert portfolio.stress(context, portfolio.WhatIf(exposure=6.0))["ruin"]
-
-
 @given(exposure=st.sampled_from([-4.0, -2.0, 1.5, 3.0, 4.5]), rate=st.sampled_from([0.005, 0.02, 0.1]))
 @settings(max_examples=15, deadline=None)
 def test_the_exchange_liquidates_at_the_distance_that_the_tool_gives(exposure: float, rate: float) -> None:
@@ -295,7 +274,6 @@ def test_the_exchange_liquidates_at_the_distance_that_the_tool_gives(exposure: f
     )
     context = replace(context, account=replace(context.account, rules=rules))
     distance = portfolio.what_if(context, portfolio.WhatIf())["liquidation_distance"]
-    assert execution.margin(context, NONE)["liquidation_distance"] == distance
     for move, ended in ((distance - 0.02, False), (distance + 0.02, True)):
         after = 100.0 * (1.0 - math.copysign(move / 100.0, exposure))
         market = replace(market_of([[100.0], [100.0], [after]]), half_spread=np.zeros((3, 1)))

@@ -11,9 +11,9 @@ import ccxt.pro
 import pytest
 
 from simulator.data.download_client import aim, server_of
-from simulator.live.clock import SimulatedClock
 from simulator.live.events import Candle, FeedHeartbeat, Notice
 from simulator.live.exchange_feed import ExchangeFeed
+from simulator.live.feed import SimulatedClock
 from simulator.live.listener import FeedSettings
 from tests.live_scenes import FIRST, MINUTE, START, history, in_virtual_time, minutes
 from tests.loop_clock import LoopClock, VirtualClock

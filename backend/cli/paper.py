@@ -150,6 +150,7 @@ def report_session(
 ) -> None:
     """Show what a session did, and whether a backtest of its recorded inputs does the same. A difference has exit code
     1."""
+    from backend.paper.journal import entries_in_portions
     from backend.paper.monitor import tell_parity
     from backend.paper.overview import keep_report
     from backend.paper.sessions import paper_parity, paper_status
@@ -161,7 +162,7 @@ def report_session(
     with store_at(store) as opened:
         same = paper_parity(session, opened)
         keep_report(opened, session, same)
-    tell_parity(session, outcome.folder, same.differences)
+        tell_parity(session, outcome.folder, same.differences, entries_in_portions(opened, session))
     _print_parity(same)
 
 
