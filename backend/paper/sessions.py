@@ -66,8 +66,8 @@ _PAUSES = frozenset({"stopped", "freeze", "flatten"})
 @dataclass(frozen=True, kw_only=True)
 class PaperRequest(WindowRequest):
     """A paper session of a team or strategy, named as for a backtest. Without `exchange` and a setting `paper.feed` the
-    data is recorded. `exchange` is an id of ccxt, `url` a server to ask in its place; `broker` is as in the settings.
-    `session` is the id of the session, made where it is empty."""
+    data is recorded. `exchange` is an id of ccxt, `url` a server to ask in its place. `session` is the id of the
+    session, made where it is empty."""
 
     team: str = "scripted"
     exchange: str = ""

@@ -136,7 +136,7 @@ def _guard(state: Mapping[str, Any]) -> tuple[str, str]:
         until = state.get("flat_until")
         return "flat", f"{state['flat_rule']}, until {format_time(until) if until else 'the end'}"
     held = len(state.get("held_back") or ())
-    return "open", f"{held} orders are held back" if held else "no limit is passed"
+    return "open", f"{held} orders are held back" if held else "within all limits"
 
 
 def _holdings(found: SessionOverview) -> None:

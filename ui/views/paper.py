@@ -10,6 +10,7 @@ import streamlit as st
 from backend.jobs.commands import request_command
 from backend.jobs.queue import Submission
 from backend.paper.overview import SessionOverview, overview, session_folders
+from backend.paper.switch import process_of
 from backend.reporting.labels import title_of
 from backend.runs.choices import BacktestChoices
 from backend.runs.requests import RUNS, WindowRequest
@@ -29,7 +30,7 @@ from ui.parts.again import known_teams
 from ui.parts.job import job_label, newest_of, open_job, show_job
 from ui.parts.paper_session import draw_session, draw_switch
 
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS, _REST_SECONDS = 1.0, 10.0  # between two looks at a session that runs, and at one that does not
 
 
 def _page() -> None:
@@ -52,7 +53,8 @@ def _page() -> None:
         "Session", names, key="session chosen", on_change=address_follows("session", "session chosen")
     )
     draw_switch(chosen)
-    _follow(chosen)
+    runs = process_of(RUNS / chosen) is not None
+    st.fragment(_follow, run_every=_LOOK_SECONDS if runs else _REST_SECONDS)(chosen)
 
 
 def _jobs() -> None:
@@ -101,14 +103,14 @@ def _ask() -> None:
         open_job(job_queue().submit(command))
 
 
-@st.fragment(run_every=_LOOK_SECONDS)
 def _follow(session: str) -> None:
     """The session as it stands. A store that is busy leaves what was last known."""
     note = st.empty()
     with mistakes_explained():
         found, fresh = in_time(session, lambda: _read(session))
         if not fresh:
-            note.caption("The store is busy: this is what was last known. The kill switch above works all the same.")
+            switch = "" if process_of(RUNS / session) is None else " The kill switch works all the same."
+            note.caption(f"The store is busy: this is what was last known.{switch}")
         if found is not None:
             draw_session(found)
 
