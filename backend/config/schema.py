@@ -216,14 +216,14 @@ class StoreConfig(Section):
     )
 
 
-RECORDED = "recorded"  # the feed of paper sessions on recorded bars
+RECORDED_FEED = "recorded"  # the feed of paper sessions on recorded bars
 
 
 class PaperConfig(Section):
     """Paper trading: the team on live data, with the simulator's own exchange as the broker."""
 
     feed: str = Field(
-        RECORDED, description="where data comes from: recorded, or an exchange by its name in ccxt, as binance"
+        RECORDED_FEED, description="where data comes from: recorded, or an exchange by its name in ccxt, as binance"
     )
     url: str = Field("", description="server to ask instead of the exchange's own, as http://localhost:8080")
     speed: float = Field(

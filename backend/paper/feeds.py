@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from backend.builders.market import Account, account_of, load_market
-from backend.config.schema import RECORDED, Config
+from backend.config.schema import RECORDED_FEED, Config
 from backend.paper.journal import Journal
 from backend.paper.thinking import in_background
 from backend.runs.requests import WindowRequest
@@ -68,7 +68,7 @@ def new_start(config: Config, request: WindowRequest, make_feed: MakeFeed) -> Fe
         be reached.
     """
     check_borrowing(config)
-    if config.paper.feed == RECORDED:
+    if config.paper.feed == RECORDED_FEED:
         market = load_market(config.market, config.costs)
         window = requested_window(market, request)
         return _recorded(config, market, account_of(config, market), window)
@@ -102,7 +102,7 @@ def start_again(config: Config, history: Market, start: Mapping[str, Any], make_
 
     Raises as `new_start` does, and `DataError` for recorded data that is not what the session was begun with.
     """
-    if config.paper.feed == RECORDED:
+    if config.paper.feed == RECORDED_FEED:
         market = load_market(config.market, config.costs)
         return _recorded(config, market, account_of(config, market), _window(market, history, start))
     feed = make_feed(feed_settings(config))
@@ -116,7 +116,7 @@ def start_again(config: Config, history: Market, start: Mapping[str, Any], make_
 
 def account_again(config: Config, history: Market, start: Mapping[str, Any]) -> Account:
     """The account of a stored session."""
-    if config.paper.feed == RECORDED:
+    if config.paper.feed == RECORDED_FEED:
         return account_of(config, load_market(config.market, config.costs))
     return live_account(config, history, rules_from_json(start["rules"]))
 

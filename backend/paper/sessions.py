@@ -17,7 +17,7 @@ from backend.builders.market import Account, limits_of, thinking_time_of
 from backend.builders.strategies import NamedStrategy, made_ready
 from backend.config.base import suggestion
 from backend.config.load import load_config
-from backend.config.schema import RECORDED, Config
+from backend.config.schema import RECORDED_FEED, Config
 from backend.decisions.backtest_document import write_backtest
 from backend.models.manifest import MANIFEST, team_folder
 from backend.models.team_digest import team_digest
@@ -350,7 +350,7 @@ def session_start(store: Store, run: str) -> dict[str, Any]:
 
 def session_thinking_time(config: Config) -> ThinkingTime:
     """Which time the decisions of a session take: on live data that which they take."""
-    live = config.paper.feed != RECORDED and config.costs.thinking_time == "auto"
+    live = config.paper.feed != RECORDED_FEED and config.costs.thinking_time == "auto"
     return "measured" if live else thinking_time_of(config)
 
 
@@ -380,7 +380,7 @@ def session_settings(request: PaperRequest) -> Config:
     """The configuration of a new session. Raises `ConfigError` as `load_config` does."""
     chosen = request.config or _LIVE_PRESET
     stated = request.on(chosen)
-    if stated.paper.feed == RECORDED:
+    if stated.paper.feed == RECORDED_FEED:
         if stated.paper.url:
             raise UserError("paper.url is of an exchange's data: name one with --exchange, or leave it out")
         return market_settings(request)
