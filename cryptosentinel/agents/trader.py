@@ -118,6 +118,7 @@ ROLE = SubAgent(
     tools=(
         Tool("preview_order", "The spread now and usually, and the volatility.", NoArguments, execution.preview),
         Tool("compare_orders", "Cost and risk of one, two and three slices.", NoArguments, execution.compare_orders),
+        Tool("get_margin", "Leverage, liquidation distance, lots.", NoArguments, execution.margin),
     ),
     answer=Tool("submit_orders", "How the order is sent: type, when, in how many slices.", Execution),
     max_turns=5,

@@ -1,4 +1,4 @@
-"""The Trader's tools: the order's cost now and usually, and the cost of each way to send it."""
+"""The Trader's tools: the order's cost now and usually, the cost of each way to send it, and the margin after it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 
 from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.tools.context import MISSING, ToolContext, bar_volatility, horizon_volatility
+from cryptosentinel.tools.portfolio import liquidation_distance
+from simulator.exchange.rules import SymbolRules, down_to
 
 WIDE_BPS, VERY_WIDE_BPS = 10.0, 50.0  # half spreads that last
 
@@ -66,3 +68,24 @@ def compare_orders(context: ToolContext, _: NoArguments) -> dict[str, Any]:
 def _waiting(slices: int) -> float:
     """Bars of variance that the unsent part is exposed to: slice k waits k bars with 1/slices of the order."""
     return sum((1.0 - k / slices) ** 2 for k in range(1, slices))
+
+
+def margin(context: ToolContext, _: NoArguments) -> dict[str, Any]:
+    """The account with the position: gross exposure, leverage, and the distance to liquidation in percent; and the
+    orders that wait already."""
+    side = {"long": 1.0, "short": -1.0}.get(context.side, 0.0)
+    if context.account.equity <= 0.0:
+        return {"margin": MISSING}
+    weights = {symbol: value for symbol, value in context.account.exposure.items() if value != 0.0}
+    weights[context.symbol] = side * context.exposure * context.share
+    rules = context.account.rules.get(context.symbol, SymbolRules())
+    price = context.view.last_close(context.symbol)
+    notional = abs(weights[context.symbol]) * context.account.equity
+    return {
+        "gross": round(sum(map(abs, weights.values())) / context.share, 3),
+        "leverage": round(sum(map(abs, weights.values())), 3),
+        "liquidation_distance": liquidation_distance(context, weights),
+        "lots": "any" if rules.lot == 0.0 or not price > 0.0 else int(down_to(notional / price, rules.lot) / rules.lot),
+        "smallest_order": "any" if rules.min_notional == 0.0 else round(rules.min_notional / context.account.equity, 5),
+        "orders_waiting": sum(order.symbol == context.symbol for order in context.account.pending),
+    }

@@ -103,7 +103,7 @@ def test_the_last_turn_is_for_the_answer_and_what_was_asked_before_is_not_told_a
     assert named == [True, True, False], "no grammar allows it a third time"
     assert len(offered) == 1 + 1 + 14 + 1 + 1, "asked, a repeat that costs a turn, 14 that cost none, one more, answer"
     results = [turn["content"] for turn in codec().messages(heard["full"][-1].ids) if turn["role"] == "tool"]
-    assert "volatility" in results[0]
+    assert "forecast" in results[0]
     assert results[1:-1] == ['{"note": "you have this result already; call submit_analysis"}'] * (len(results) - 2)
     assert results[-1].endswith('"last_turn": "call submit_analysis now"}')
     assert len({tuple(len(request.tools) for request in heard["short"])}) == 1  # nano's turns are as they were

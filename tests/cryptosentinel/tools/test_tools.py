@@ -274,6 +274,7 @@ def test_the_exchange_liquidates_at_the_distance_that_the_tool_gives(exposure: f
     )
     context = replace(context, account=replace(context.account, rules=rules))
     distance = portfolio.what_if(context, portfolio.WhatIf())["liquidation_distance"]
+    assert execution.margin(context, NONE)["liquidation_distance"] == distance
     for move, ended in ((distance - 0.02, False), (distance + 0.02, True)):
         after = 100.0 * (1.0 - math.copysign(move / 100.0, exposure))
         market = replace(market_of([[100.0], [100.0], [after]]), half_spread=np.zeros((3, 1)))
