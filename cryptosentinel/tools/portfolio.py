@@ -22,7 +22,7 @@ from cryptosentinel.tools.context import (
     last_day,
     log_returns,
 )
-from cryptosentinel.tools.technical import DECAY, ewma_volatility
+from cryptosentinel.tools.market import DECAY, ewma_volatility
 from simulator.arrays import FloatArray
 from simulator.exchange.rules import SymbolRules, maintenance_amounts
 from simulator.market.timeframes import DAY_MS

@@ -12,6 +12,7 @@ beside each other. All other orders stay until they are filled, cancelled or exp
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -44,6 +45,8 @@ from simulator.market.timeframes import HOUR_MS
 
 _ORDER_ROWS = 8  # doubled whenever more orders wait
 _LOG_ROWS = 512
+_CURVE_ROWS = 1_024  # of the curves of a live account, doubled whenever they are full
+_OPEN_END = sys.maxsize
 
 
 def is_ready() -> bool:
@@ -443,3 +446,60 @@ class Exchange:
         table = self._state.orders[0]
         live = set(table[table[:, at.LIVE] != 0.0, at.ORDER_ID].astype(int).tolist())
         self._waiting = {key: waiting for key, waiting in self._waiting.items() if key in live}
+
+
+class LiveExchange(Exchange):
+    """One account from the close of the last bar of `market` on. `extend` takes each further bar; `finish` ends it.
+
+    Everything else is the exchange of a backtest: on a market that had all the bars from the start, the same requests
+    at the same closes give the same fills. Funding that comes after its bar is not settled; the terms' rate for
+    settlements that are missing stands for it. A symbol without a bar for two days counts as delisted at once, which a
+    backtest knows only of one that never comes back.
+    """
+
+    def __init__(
+        self,
+        market: Market,
+        cash: float = 10_000.0,
+        costs: Costs | None = None,
+        max_leverage: float = 1.0,
+        venue: Venue | None = None,
+    ) -> None:
+        """Raises `DataError` as `Exchange` does, for symbols whose kind is not stated, and for a venue with mark prices
+        or finer bars, which would have to grow too."""
+        if venue is not None and (venue.mark is not None or venue.finer is not None):
+            raise DataError("a live account has no mark prices and no finer bars: leave both out.")
+        unknown = [symbol for symbol in market.symbols if symbol not in market.kinds]
+        if unknown:
+            raise DataError(f"nothing states whether {', '.join(unknown)} are spot or perpetual.")
+        super().__init__(market, len(market) - 1, cash, costs, max_leverage, len(market) - 1, venue)
+        self.stop = _OPEN_END
+        self._make_room(_CURVE_ROWS * self._per_bar)
+
+    def extend(self, market: Market) -> None:
+        """Take the next bar, the last one of `market`. Raises `DataError` unless it follows."""
+        last = len(market) - 1
+        if self.index + 1 != last or self.stop != _OPEN_END:
+            raise DataError(f"the account stands at bar {self.index}, the market's last bar is {last}.")
+        self.market = market
+        self._tape, _ = market_tape(market, last, len(market), self.costs, self.venue)
+        self._tape_first = last
+        if not market.present[-1].all():
+            self._delisted = delisted_bars(market)
+        elif (self._delisted != at.NEVER).any():
+            self._delisted = np.full(len(market.symbols), at.NEVER, np.int64)
+        if (self.index + 1 - self._first) * self._per_bar == self._equity.shape[1]:
+            self._make_room(2 * self._equity.shape[1])
+        self.step()
+
+    def finish(self) -> None:
+        """End here: what waits is rejected."""
+        if self.stop == _OPEN_END:
+            self.stop = self.index
+            self._end_of_window()
+
+    def _make_room(self, rows: int) -> None:
+        used = self._equity.shape[1]
+        equity, notional = np.empty((1, rows)), np.empty((1, rows, len(self.market.symbols)))
+        equity[:, :used], notional[:, :used] = self._equity, self._notional
+        self._equity, self._notional = equity, notional

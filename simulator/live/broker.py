@@ -15,8 +15,8 @@ import numpy as np
 from simulator.arrays import FloatArray
 from simulator.backtest.run import BacktestResult, result_of
 from simulator.exchange.costs import Costs
+from simulator.exchange.exchange import LiveExchange
 from simulator.exchange.exchange_records import AccountView, Fill, LedgerEntry, Rejection
-from simulator.exchange.live_exchange import LiveExchange
 from simulator.exchange.orders import OrderRequest
 from simulator.exchange.venue import Venue
 from simulator.live.bar_assembly import LiveBar

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from simulator.backtest.scenarios import recorded_path, simulate_scenarios
 from simulator.exchange.costs import Costs
-from simulator.exchange.exchange import Exchange
+from simulator.exchange.exchange import Exchange, LiveExchange
 from simulator.exchange.exchange_records import Fill
-from simulator.exchange.live_exchange import LiveExchange
 from simulator.exchange.orders import Order, OrderKind
 from simulator.market.growing import GrowingMarket
 from simulator.market.market import Market
