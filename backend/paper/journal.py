@@ -163,7 +163,7 @@ def bar_from_json(data: Mapping[str, Any]) -> LiveBar:
             int(data["open_time"]),
             int(data["known_at"]),
             {symbol: _five(values) for symbol, values in data["candles"].items()},
-            {symbol: float(value) for symbol, value in data["half_spread"].items()},
+            {symbol: float(data["half_spread"][symbol]) for symbol in data["candles"]},
             tuple((str(symbol), int(time), float(rate)) for symbol, time, rate in data["funding"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
