@@ -29,7 +29,7 @@ _PLACES = {
     "simulator.env.trading_env": ("EnvConfig", "TradingEnv", "TradingVectorEnv"),
     "simulator.errors": ("UserError",),
     "simulator.exchange.exchange_records": ("AccountView",),
-    "simulator.exchange.orders": ("Cancel", "Order", "OrderRequest", "Replace", "Target"),
+    "simulator.exchange.orders": ("Cancel", "Order", "OrderRequest", "Target"),
     "simulator.live.exchange_feed": ("ExchangeFeed",),
     "simulator.live.listener": ("FeedSettings",),
     "simulator.market.market": ("Bars", "Market", "MarketView"),

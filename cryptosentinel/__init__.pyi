@@ -17,7 +17,7 @@ from simulator.data.archive import write_market
 from simulator.env.trading_env import EnvConfig, TradingEnv, TradingVectorEnv
 from simulator.errors import UserError
 from simulator.exchange.exchange_records import AccountView
-from simulator.exchange.orders import Cancel, Order, OrderRequest, Replace, Target
+from simulator.exchange.orders import Cancel, Order, OrderRequest, Target
 from simulator.live.exchange_feed import ExchangeFeed
 from simulator.live.listener import FeedSettings
 from simulator.market.market import Bars, Market, MarketView
@@ -45,7 +45,6 @@ __all__ = [
     "Order",
     "OrderRequest",
     "Recipe",
-    "Replace",
     "Request",
     "SftOutcome",
     "Strategy",

@@ -67,8 +67,6 @@ def metrics_page() -> str:
         "## Of drawdowns, exposure and turnover",
         "",
         *_entries(returned.partition("hit_rate, trades and")[0]),
-        "",
-        "`Underwater`: " + _paragraphs(_text(functions["Underwater"])),
     ]
     for title, name in (("Of the trades", "trade_statistics"), ("Of the costs", "cost_split")):
         lines += ["", f"## {title}", "", _paragraphs(_text(_definition(name, _TRADES)))]

@@ -173,9 +173,7 @@ PARTS: dict[str, tuple[Step, ...]] = {
     "paper": (
         Step("cryptosentinel paper run --data sample --team scripted --start 2021-06-10", DAYS),
         Step("cryptosentinel paper run --team buy.py:Buy --data sample --start 2021-06-10", {**DAYS, "buy.py:Buy": "hold"}),
-        Step("cryptosentinel paper promote SESSION --team runs/TEAM", {**SESSION, **ANOTHER_TEAM}, code=2),
         Step("cryptosentinel paper report SESSION", SESSION),
-        Step("cryptosentinel paper report SESSION --shadow runs/TEAM", {**SESSION, **ANOTHER_TEAM}),
         Step("cryptosentinel train --from-paper SESSION --set training.start_from=runs/TEAM", {**SESSION, **ANOTHER_TEAM}, more=QUICK_TEAM,
              code=2, says="recorded too little to train on"),  # three days are
         Step("cryptosentinel jobs run -- paper run …", {"…": "--data data/synthetic --team scripted --start 2021-06-28"}),

@@ -6,9 +6,8 @@ import asyncio
 import selectors
 from collections.abc import Callable
 
-from simulator.live.clock import Clock
+from simulator.live.feed import Clock
 
-_LEAST_PATIENCE = 2.0  # real seconds
 _LOOKS = 3  # what was written to a local socket is there at once, but for a busy kernel
 
 
@@ -25,11 +24,6 @@ class LoopClock:
     async def sleep(self, seconds: float) -> None:
         """Wait for so many seconds of the clock."""
         await asyncio.sleep(seconds / self.speed)
-
-    def patience(self, seconds: float, least: float = _LEAST_PATIENCE) -> float:
-        """So many seconds of the clock; with one that runs fast not fewer than `least` seconds of real time, which
-        programs and networks need."""
-        return seconds if self.speed == 1.0 else max(seconds, least * self.speed)
 
 
 class _PatientSelector(selectors.DefaultSelector):

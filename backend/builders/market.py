@@ -177,8 +177,6 @@ def venue_of(config: Config, market: Market) -> Venue:
 def describe_costs(costs: Costs, market: Market) -> str:
     """What trading costs, in words."""
     fees = f"taker fee {100 * costs.taker_fee:g} %, maker fee {100 * costs.maker_fee:g} %"
-    if costs.fee_tiers:
-        fees = f"{len(costs.fee_tiers)} fee tiers by traded volume"
     spread = 1e4 * costs.spread_multiplier * float(np.nanmean(market.half_spread))
     parts = [
         f"{fees}{' in coins bought' if costs.fee_currency == 'base' else ''}",

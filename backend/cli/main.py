@@ -39,7 +39,7 @@ _LISTED = {
         ("doctor", "evaluate:doctor", "Say what is wrong with a training run, and what to try."),
         ("experiment", "experiments.commands:experiment_app", "Compare arms over seeds and windows, from one file."),
         ("search", "experiments.search:search", "Search the parameters of a strategy, and test the best ones once."),
-        ("paper", "paper.commands:paper_app", "Paper trading: live or recorded data, no real money."),
+        ("paper", "paper:paper_app", "Paper trading: live or recorded data, no real money."),
     ),
     "Settings and stores": (
         ("config", "train:show_config", "Show every setting of a configuration with its meaning."),

@@ -353,6 +353,14 @@ def _confirmed(count: int) -> bool:
     return typer.confirm(f"delete {count} runs?")
 
 
+def _steps_kept(record: RunRecord) -> Any:
+    """`store.keep` as a record has it, whatever else it says; 0 where it has none."""
+    found: Any = record.config
+    for name in ("config", "store", "keep"):
+        found = found.get(name, 0) if isinstance(found, dict) else 0
+    return found
+
+
 def _show(opened: Store, run: str, settings: bool) -> None:
     from backend.decisions.checked_documents import check_document
     from backend.decisions.document import read_decisions
@@ -379,7 +387,7 @@ def _show(opened: Store, run: str, settings: bool) -> None:
         console.print_json(data=record.config)
     else:
         console.print(f"its settings: cryptosentinel runs show {run} --settings", soft_wrap=True)
-    if keep := record.config.get("config", {}).get("store", {}).get("keep", 0):
+    if keep := _steps_kept(record):
         steps = opened.steps(TrajectoryRecord, run)
         there = f"of steps {steps[0]} to {steps[-1]}" if steps else "of no step yet"
         console.print(f"conversations: {there}; store.keep = {keep}")

@@ -216,22 +216,16 @@ class StoreConfig(Section):
     )
 
 
-RECORDED, SANDBOX = "recorded", "sandbox"  # a feed and a broker of paper sessions
+RECORDED_FEED = "recorded"  # the feed of paper sessions on recorded bars
 
 
 class PaperConfig(Section):
     """Paper trading: the team on live data, with the simulator's own exchange as the broker."""
 
     feed: str = Field(
-        RECORDED, description="where data comes from: recorded, or an exchange by its name in ccxt, as binance"
+        RECORDED_FEED, description="where data comes from: recorded, or an exchange by its name in ccxt, as binance"
     )
     url: str = Field("", description="server to ask instead of the exchange's own, as http://localhost:8080")
-    broker: str = Field(
-        "simulated",
-        description="who fills the orders; simulated: the simulator's exchange; sandbox: the exchange's test network, "
-        "beside it",
-    )
-    sandbox_url: str = Field("", description="server to ask instead of the exchange's test network")
     speed: float = Field(
         0.0, ge=0.0, le=1e6, description="how much faster than real time recorded data comes; 0: as fast as it is used"
     )
@@ -245,17 +239,6 @@ class PaperConfig(Section):
         le=86_400.0,
         description="seconds of real time after which a model that still thinks is left; the decision is no change",
     )
-
-    @field_validator("broker")
-    @classmethod
-    def _without_money(cls, broker: str) -> str:
-        if broker not in ("simulated", SANDBOX):
-            raise ValueError(
-                f"'{broker}' is no broker of this program: use simulated or sandbox. No mode trades real money: a team "
-                "that has not been measured for long on paper, and software that holds no key which could, are what "
-                "keeps a mistake from costing any"
-            )
-        return broker
 
 
 class PluginsConfig(Section):

@@ -30,8 +30,7 @@ from backend.store.records import BacktestRecord, StoredDocument
 from backend.store.store import Store
 from cryptosentinel.conversation.budget import Ledger
 from cryptosentinel.scheduler import Throughput
-from simulator.backtest.refusals import REFUSED, OrderRefusal, refusal_text
-from simulator.backtest.run import BacktestResult
+from simulator.backtest.run import REFUSED, BacktestResult, OrderRefusal, refusal_text
 from simulator.backtest.trades import Trade
 from simulator.checks.verdict import LookaheadVerdict
 from simulator.exchange.exchange_records import Fill

@@ -1,23 +1,30 @@
-"""Where a session's data comes from: recorded bars, or an exchange; and what is known before its first bar."""
+"""Where a session's data comes from: recorded bars, or an exchange; what is known before its first bar, and the bars
+that are made of the events of a feed."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from backend.builders.market import Account, account_of, load_market
-from backend.config.schema import RECORDED, Config
+from backend.config.schema import RECORDED_FEED, Config
+from backend.paper.journal import Journal
+from backend.paper.thinking import in_background
 from backend.runs.requests import WindowRequest
 from backend.runs.window import requested_window
 from backend.training.curriculum.queries import WARM_UP_BARS
 from simulator.backtest.run import Window
 from simulator.errors import DataError, UserError
 from simulator.exchange.rules import SymbolRules
-from simulator.live.events import Candle, Funding
+from simulator.live.bar_assembly import BarAssembler, LiveBar
+from simulator.live.events import Candle, FeedEvent, FeedHeartbeat, Funding, Notice
 from simulator.live.exchange_feed import ExchangeFeed
 from simulator.live.feed import Feed
 from simulator.live.listener import FeedSettings
@@ -25,9 +32,10 @@ from simulator.live.recorded_feed import RecordedFeed
 from simulator.market.events import FundingEvent
 from simulator.market.growing import part_of
 from simulator.market.market import Market
-from simulator.market.timeframes import BAR_COLUMNS, DAY_MS, bar_start, interval_of, parse_time
+from simulator.market.timeframes import BAR_COLUMNS, DAY_MS, bar_start, format_time, interval_of, parse_time
 
 MakeFeed = Callable[[FeedSettings], ExchangeFeed]
+WAIT_SECONDS = 0.1  # of real time at a time, for the next event
 _LATEST = 3  # bars: an exchange may list the newest one of a symbol a moment later
 
 
@@ -60,7 +68,7 @@ def new_start(config: Config, request: WindowRequest, make_feed: MakeFeed) -> Fe
         be reached.
     """
     check_borrowing(config)
-    if config.paper.feed == RECORDED:
+    if config.paper.feed == RECORDED_FEED:
         market = load_market(config.market, config.costs)
         window = requested_window(market, request)
         return _recorded(config, market, account_of(config, market), window)
@@ -94,7 +102,7 @@ def start_again(config: Config, history: Market, start: Mapping[str, Any], make_
 
     Raises as `new_start` does, and `DataError` for recorded data that is not what the session was begun with.
     """
-    if config.paper.feed == RECORDED:
+    if config.paper.feed == RECORDED_FEED:
         market = load_market(config.market, config.costs)
         return _recorded(config, market, account_of(config, market), _window(market, history, start))
     feed = make_feed(feed_settings(config))
@@ -108,7 +116,7 @@ def start_again(config: Config, history: Market, start: Mapping[str, Any], make_
 
 def account_again(config: Config, history: Market, start: Mapping[str, Any]) -> Account:
     """The account of a stored session."""
-    if config.paper.feed == RECORDED:
+    if config.paper.feed == RECORDED_FEED:
         return account_of(config, load_market(config.market, config.costs))
     return live_account(config, history, rules_from_json(start["rules"]))
 
@@ -221,3 +229,83 @@ def _window(market: Market, history: Market, start: Mapping[str, Any]) -> Window
     if not 0 <= first < last < len(market) or int(market.open_time[first]) != opens[0]:
         raise DataError(f"{market.source}: these are not the bars of the session; give the data that it was begun with")
     return Window(int(first), int(last), int(start["decide_every"]))
+
+
+class FeedBars:
+    """Bars of the events of a feed. `grace` (ms) is how long a bar waits for what is missing; `last` is the open time
+    of the last bar, None: there is no last one. What is not used is noted in the journal."""
+
+    def __init__(self, feed: Feed, assembler: BarAssembler, journal: Journal, grace: int, last: int | None) -> None:
+        self._feed, self._assembler, self._journal = feed, assembler, journal
+        self._grace, self._last = grace, last
+        self._held: FeedEvent | None = None
+        self._refused = Counter[str]()
+        self._opened_at = feed.clock.now()  # bars that closed earlier have the same grace from here on
+        self.ended = False  # whether there is no further bar
+
+    def now(self) -> int:
+        """The time by the feed's clock, ms."""
+        return self._feed.clock.now()
+
+    def skip(self) -> None:
+        """The next bar is known from the journal."""
+        self._assembler.skip()
+
+    def counters(self) -> Mapping[str, int | float]:
+        """What went wrong with the data since the feed was opened, by name."""
+        met = Counter({name: round(count) for name, count in self._feed.counters().items()})
+        return met + self._refused
+
+    def next_bar(self, asked: Callable[[], bool]) -> LiveBar | None:
+        """The next bar once it is over; None where there is none, or `asked` reports that something is asked of the
+        session."""
+        while True:
+            if self._last is not None and self._assembler.open_time > self._last:
+                self.ended = True
+            if self.ended or asked():
+                return None
+            event, self._held = self._held or self._feed.next(WAIT_SECONDS), None
+            moment = self._feed.clock.now() if event is None else event.known_at
+            deadline = max(self._assembler.close, self._opened_at) + self._grace
+            if moment > deadline:
+                self._held = event
+                # A clock that jumps from event to event would have stood at the deadline, too.
+                known_at = deadline if self._feed.clock.jumps else moment
+                if self._assembler.missing():
+                    if not self._ask_again(known_at - self._grace, asked):
+                        continue
+                    if not self._feed.clock.jumps:  # the answer may have taken minutes
+                        known_at = max(known_at, self._feed.clock.now())
+                return self._assembler.finish(known_at)
+            if isinstance(event, Notice):
+                self._journal.write("notice", moment, {"kind": event.kind, "detail": event.detail})
+                if event.kind == "end":
+                    self.ended = True
+                    return None
+            elif event is not None and not isinstance(event, FeedHeartbeat):
+                self._take(event, moment)
+            if self._assembler.is_whole(moment):
+                return self._assembler.finish(moment)
+
+    def _take(self, event: FeedEvent, moment: int, asked: bool = False) -> None:
+        """Use an event, or note why not; of one that was `asked` for again that it is there already is not news."""
+        refused = self._assembler.take(event)
+        if refused is not None and (not asked or refused.reason == "implausible"):
+            what = f"{refused.what} of {refused.symbol} at {format_time(refused.at)}"
+            self._journal.write("notice", moment, {"kind": refused.reason, "detail": what})
+            self._refused[refused.reason] += 1
+
+    def _ask_again(self, until: int, asked: Callable[[], bool]) -> bool:
+        """Ask the feed once more for the bars up to `until` (ms); False where something was asked meanwhile."""
+        since, until = self._assembler.open_time, max(until, self._assembler.close)
+        if self._feed.clock.jumps:
+            events = self._feed.backfill(since, until)
+        else:
+            answer = in_background(partial(self._feed.backfill, since, until), "backfill")
+            while not wait([answer], WAIT_SECONDS).done:
+                if asked():
+                    return False
+            events = answer.result()
+        for event in events:
+            self._take(event, self._feed.clock.now(), asked=True)
+        return True

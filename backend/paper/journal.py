@@ -8,8 +8,6 @@
 | `missed` | that nothing was decided at a close, and why | the session goes on |
 | `control` | kill switch, stop, resume; the orders of the switch | they are sent |
 | `notice` | what the feed tells of itself, and data that was not used | the next event |
-| `sandbox` | what is to be sent to the test network, and what it has otherwise | it is sent |
-| `promotion` | which team decides from this close on, and what it has shown | its first decision |
 | `end` | that the session is over | its result is stored |
 
 The account follows: the same bars and requests give the same account, and a resumed session compares what fills with
@@ -31,14 +29,14 @@ from backend.store.records import JournalRecord
 from backend.store.store import Store
 from simulator.errors import DataError
 from simulator.exchange.orders import OrderRequest
-from simulator.exchange.snapshot import array_from_json, array_to_json, record_from_json, record_to_json
+from simulator.exchange.record_json import array_from_json, array_to_json, record_from_json, record_to_json
 from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import Happened
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, interval_of
 
-EntryKind = Literal["start", "bar", "decision", "missed", "control", "notice", "sandbox", "promotion", "end"]
+EntryKind = Literal["start", "bar", "decision", "missed", "control", "notice", "end"]
 _PORTION = 500  # entries that are read at a time
 
 
@@ -165,7 +163,7 @@ def bar_from_json(data: Mapping[str, Any]) -> LiveBar:
             int(data["open_time"]),
             int(data["known_at"]),
             {symbol: _five(values) for symbol, values in data["candles"].items()},
-            {symbol: float(value) for symbol, value in data["half_spread"].items()},
+            {symbol: float(data["half_spread"][symbol]) for symbol in data["candles"]},
             tuple((str(symbol), int(time), float(rate)) for symbol, time, rate in data["funding"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -279,19 +277,13 @@ class _Notice(_Shape):
     detail: str
 
 
-class _Promotion(_Shape):
-    team: str
-    digest: str
-    bar_index: int
-
-
 class _End(_Shape):
     why: str
 
 
 _SHAPES: Mapping[str, type[_Shape]] = {
     "start": _Start, "bar": _BarEntry, "decision": _Decision, "missed": _Look, "control": _Control, "notice": _Notice,
-    "sandbox": _Shape, "promotion": _Promotion, "end": _End,
+    "end": _End,
 }  # fmt: skip
 
 

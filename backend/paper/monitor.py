@@ -1,15 +1,14 @@
-"""What can be seen of a session from outside: a log of one JSON line an event, a file of figures, and alerts.
+"""What can be seen of a session from outside: a file of figures, and alerts.
 
 All of it follows the journal. It decides nothing, and a monitor that fails (a full disk, a webhook that does not
 respond) does not stop a session. The address of the webhook comes from the environment, since such addresses hold a
-secret; it is in no log, record or message.
+secret; it is in no record or message.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import math
 import os
 import queue
 import sys
@@ -31,7 +30,7 @@ from simulator.errors import UserError
 from simulator.files import write_whole
 from simulator.market.timeframes import SECOND_MS, interval_of
 
-LOG, METRICS = "events.jsonl", "metrics.prom"
+METRICS = "metrics.prom"
 WEBHOOK = "CRYPTOSENTINEL_ALERT_URL"
 AlertKind = Literal[
     "guard_shutdown", "loss_stop", "guard_error", "stale_data", "implausible_data", "kill", "session_dead", "parity"
@@ -39,6 +38,33 @@ AlertKind = Literal[
 FIRST_WAIT = 1.0  # seconds before the second try of an alert, doubled for each further one
 _TRIES, _TIMEOUT, _WAITING, _PATIENCE = 4, 10.0, 100, 5.0
 _FLAT: dict[str, AlertKind] = {"max_drawdown": "guard_shutdown", "daily_loss": "loss_stop"}
+
+
+class AlertRules:
+    """Which entries of a journal are alerts. The entries are given in their order."""
+
+    def __init__(self) -> None:
+        self._flat = ""  # why the guard closes the account
+
+    def of(self, kind: str, document: Mapping[str, Any]) -> list[tuple[AlertKind, str]]:
+        """The alerts of an entry, each with its detail."""
+        found: list[tuple[AlertKind, str]] = []
+        flat = str((document.get("guard") or {"flat_rule": self._flat})["flat_rule"])
+        if flat != self._flat and flat in _FLAT:
+            found.append((_FLAT[flat], f"the guard closes the account: {flat}"))
+        self._flat = flat
+        failed = next((one for one in document.get("clamps", ()) if one["rule"] == "guard_error"), None)
+        if failed is not None:
+            found.append(("guard_error", str(failed["detail"])))
+        if kind == "control" and document["what"] in ("flatten", "freeze"):
+            found.append(("kill", f"kill switch: {document['what']}"))
+        if kind == "bar" and not document["bar"]["candles"]:
+            found.append(("stale_data", f"bar {document['bar_index']} came without any symbol"))
+        if kind == "notice" and document["kind"] == "stale":
+            found.append(("stale_data", str(document["detail"])))
+        if kind == "notice" and document["kind"] == "implausible":
+            found.append(("implausible_data", f"not used until the next one confirms it: {document['detail']}"))
+        return found
 
 
 class Monitor:
@@ -49,31 +75,29 @@ class Monitor:
 
     def __init__(self, run: str, folder: Path, entries: Iterable[JournalRecord] = ()) -> None:
         self._run, self._folder, self._lock = run, folder, threading.Lock()
-        self._flat = ""
+        self._rules = AlertRules()
         self._counts: Counter[str] = Counter()
         self._gauges: dict[str, float] = {}
         address = webhook()
         self._webhook = Webhook(address, self._undelivered) if address else None
-        self._file = (folder / LOG).open("a", encoding="utf-8")
         for entry in entries:
             self._count(entry.kind, entry.document)
-            guard = entry.document.get("guard")
-            self._flat = self._flat if guard is None else str(guard["flat_rule"])
+            self._rules.of(entry.kind, entry.document)
+        self._write()
 
     def entry(self, kind: str, time_ms: int, document: Mapping[str, Any]) -> None:
         """An entry of the journal was written."""
         with self._lock:
-            fields = self._count(kind, document)
-        self._log(kind, time_ms, fields)
-        self._alerts_of(kind, time_ms, document)
+            self._count(kind, document)
+        for what, detail in self._rules.of(kind, document):
+            self.alert(what, time_ms, detail)
         if kind == "bar":
-            with suppress(OSError):  # the journal has it
-                write_whole(self._folder / METRICS, self.metrics())
+            self._write()
 
     def alert(self, what: AlertKind, time_ms: int, detail: str) -> None:
-        """Log an alert and send it."""
-        self._counts[f'alerts_total{{what="{what}"}}'] += 1
-        self._log("alert", time_ms, {"what": what, "detail": detail})
+        """Count an alert and send it."""
+        with self._lock:
+            self._counts[f'alerts_total{{what="{what}"}}'] += 1
         if self._webhook is not None:
             self._webhook.send({"session": self._run, "what": what, "detail": detail, "time": time_ms})
 
@@ -95,10 +119,13 @@ class Monitor:
             self.alert("session_dead", int(time.time() * 1000), type(error).__name__)
         if self._webhook is not None:
             self._webhook.close()
-        self._file.close()
+        self._write()
 
-    def _count(self, kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Count an entry; its fields in the log."""
+    def _write(self) -> None:
+        with suppress(OSError):  # the journal has it
+            write_whole(self._folder / METRICS, self.metrics())
+
+    def _count(self, kind: str, document: Mapping[str, Any]) -> None:
         if kind == "bar":
             fills = sum(one["kind_of_record"] == "Fill" for one in document["happened"]["ledger"])
             account = document["account"]
@@ -106,61 +133,25 @@ class Monitor:
             self._gauges |= {"equity": account["equity"], "cash": account["cash"]}
             for symbol, quantity in account["positions"].items():
                 self._gauges[f'position{{symbol="{symbol}"}}'] = quantity
-            return {"bar": document["bar_index"], "equity": account["equity"], "fills": fills}
-        if kind == "decision":
+        elif kind == "decision":
             self._counts.update(decisions_total=1, cut_off_total=bool(document.get("cut_off")))
-            late = max([document["begun"], *(one[1] for one in document["requests"])]) / 1000.0
-            self._gauges["decision_late_seconds"] = late
-            fields = {"bar": document["bar"], "decision": self._counts["decisions_total"], "late_seconds": late}
-            return {**fields, "orders": len(document["requests"]), "cut_off": document.get("cut_off", "")}
-        if kind == "notice":
+            late = max([document["begun"], *(one[1] for one in document["requests"])])
+            self._gauges["decision_late_seconds"] = late / 1000.0
+        elif kind == "notice":
             self._counts[f'notices_total{{kind="{document["kind"]}"}}'] += 1
-            return {"notice": document["kind"], "detail": document["detail"]}
-        if kind in ("control", "promotion"):
-            return {"bar": document["bar_index"], "what": document.get("what") or document["team"]}
-        if kind in ("missed", "end"):
-            self._counts["missed_decisions_total"] += kind == "missed"
-            return {"bar": document["bar_index"], "why": document.get("why") or document.get("missed", "")}
-        return {}
+        elif kind == "missed":
+            self._counts["missed_decisions_total"] += 1
 
-    def _alerts_of(self, kind: str, time_ms: int, document: Mapping[str, Any]) -> None:
-        flat = str((document.get("guard") or {"flat_rule": self._flat})["flat_rule"])
-        if flat != self._flat:
-            self._flat = flat
-            if flat in _FLAT:
-                self.alert(_FLAT[flat], time_ms, f"the guard closes the account: {flat}")
-        failed = next((one for one in document.get("clamps", ()) if one["rule"] == "guard_error"), None)
-        if failed is not None:
-            self.alert("guard_error", time_ms, str(failed["detail"]))
-        if kind == "control" and document["what"] in ("flatten", "freeze"):
-            self.alert("kill", time_ms, f"kill switch: {document['what']}")
-        if kind == "bar" and not document["bar"]["candles"]:
-            self.alert("stale_data", time_ms, f"bar {document['bar_index']} came without any symbol")
-        if kind == "notice" and document["kind"] == "stale":
-            self.alert("stale_data", time_ms, str(document["detail"]))
-        if kind == "notice" and document["kind"] == "implausible":
-            self.alert("implausible_data", time_ms, f"not used until the next one confirms it: {document['detail']}")
-
-    def _log(self, event: str, time_ms: int, fields: Mapping[str, Any]) -> None:
-        """Add a line; one that the disk does not take is left out, since the journal has it."""
-        line = {"event": event, "session": self._run, "time": time_ms, **fields}
-        written = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in line.items()}
-        try:
-            self._file.write(json.dumps(written) + "\n")
-            self._file.flush()
-        except (OSError, ValueError):
-            self._counts["log_lines_lost_total"] += 1
-
-    def _undelivered(self, why: str) -> None:
-        self._counts["alerts_undelivered_total"] += 1
-        self._log("alert_undelivered", int(time.time() * 1000), {"why": why})
+    def _undelivered(self) -> None:
+        with self._lock:
+            self._counts["alerts_undelivered_total"] += 1
 
 
 class Webhook:
     """Posts alerts as JSON to `address`, one after the other, each at most four times, in a thread of its own. `failed`
-    gets why one could not be delivered."""
+    is called for each that could not be delivered."""
 
-    def __init__(self, address: str, failed: Callable[[str], None]) -> None:
+    def __init__(self, address: str, failed: Callable[[], None]) -> None:
         self._address, self._failed = address, failed
         self._alerts: queue.Queue[Mapping[str, Any] | None] = queue.Queue(_WAITING)
         self._over = threading.Event()
@@ -172,7 +163,7 @@ class Webhook:
         try:
             self._alerts.put_nowait(alert)
         except queue.Full:
-            self._failed("too many alerts wait")
+            self._failed()
 
     def close(self) -> None:
         """Send what waits, for at most five seconds, and end."""
@@ -185,26 +176,22 @@ class Webhook:
 
     def _work(self) -> None:
         while (alert := self._alerts.get()) is not None and not self._over.is_set():
-            why = ""
             for number in range(_TRIES):
-                why = self._post(alert)
-                if not why or self._over.wait(FIRST_WAIT * 2**number if number + 1 < _TRIES else 0.0):
+                delivered = self._post(alert)
+                if delivered or self._over.wait(FIRST_WAIT * 2**number if number + 1 < _TRIES else 0.0):
                     break
-            if why:
-                self._failed(why)
+            if not delivered:
+                self._failed()
 
-    def _post(self, alert: Mapping[str, Any]) -> str:
-        """Why it was not delivered, without the address."""
+    def _post(self, alert: Mapping[str, Any]) -> bool:
         request = urllib.request.Request(  # `webhook` has looked at the scheme
             self._address, json.dumps(alert).encode(), {"Content-Type": "application/json"}
         )
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT):
-                return ""
-        except urllib.error.HTTPError as error:
-            return f"the server answered {error.code}"
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            return type(error).__name__
+                return True
+        except (OSError, ValueError, http.client.HTTPException):  # an answer of 400 or more is an OSError, too
+            return False
 
 
 def webhook() -> str:
@@ -220,10 +207,11 @@ def webhook() -> str:
     return address
 
 
-def tell_parity(run: str, folder: Path, differences: Sequence[str]) -> None:
-    """Alert that the backtest of the session `run`, whose files lie in `folder`, does something else than it did."""
+def tell_parity(run: str, folder: Path, differences: Sequence[str], entries: Iterable[JournalRecord]) -> None:
+    """Alert that the backtest of the session `run`, whose files lie in `folder`, does something else than it did.
+    `entries` are those of its journal."""
     if differences and folder.is_dir():
-        monitor = Monitor(run, folder)
+        monitor = Monitor(run, folder, entries)
         more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
         monitor.alert("parity", int(time.time() * 1000), f"{differences[0]:.300}{more}")
         monitor.close()
@@ -239,12 +227,12 @@ def paper_problem(record: RunRecord, folder: Path, now: float) -> str:
     config = stored_config(record)
     silence = most_silence(config, interval_of(config.market.resample or config.market.timeframe))
     try:
-        passed = now - (folder / LOG).stat().st_mtime
+        passed = now - (folder / METRICS).stat().st_mtime
     except OSError:
-        return f"there is no {folder / LOG}: it has not begun, or runs elsewhere"
-    return f"nothing happened for {passed:.0f} s, at most {silence:.0f} s are usual" if passed > silence else ""
+        return f"there is no {folder / METRICS}: it has not begun, or runs elsewhere"
+    return f"no bar came for {passed:.0f} s, at most {silence:.0f} s are usual" if passed > silence else ""
 
 
 def most_silence(config: Config, interval: int) -> float:
-    """Seconds without an entry of the journal after which a session in bars of `interval` ms is taken for dead."""
+    """Seconds without a bar after which a session in bars of `interval` ms is taken for dead."""
     return 2.0 * interval / SECOND_MS + config.paper.grace_seconds + config.paper.decision_timeout + 60.0

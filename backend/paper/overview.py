@@ -6,7 +6,6 @@ All of it is read, nothing is played again.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +14,9 @@ from typing import Any
 
 from backend.decisions.document import DecisionDocument, StoredDecision
 from backend.paper.journal import newest_entries
-from backend.paper.monitor import LOG, paper_problem
+from backend.paper.monitor import METRICS, AlertRules, paper_problem
 from backend.paper.parity import Parity
 from backend.paper.sessions import PaperOutcome, paper_status
-from backend.paper.shadow import ShadowComparison
-from backend.paper.stored import promotions
 from backend.paper.switch import KILL_FILE, process_of
 from backend.reporting.comparison.run_table import RunRow, bare_row
 from backend.reporting.labels import title_of
@@ -30,9 +27,7 @@ from simulator.errors import UserError
 
 LAST_DECISIONS = 20
 LAST_TRADES = 50
-_TAIL = 4_000_000  # bytes of the log that are read: about a month of minutes
 _REPORT = "paper_report"
-_LATEST = ("alert", "notice", "control", "promotion")
 _ENDINGS = {
     "finished": "the data came to its end",
     "stopped": "stopped",
@@ -44,22 +39,21 @@ _ENDINGS = {
 
 @dataclass(frozen=True)
 class LastReport:
-    """The sentences of a report that was made at `at` (ms); empty for what was not asked for. `differences` are those
-    of the parity, None where it was not checked."""
+    """What a report that was made at `at` (ms) found: the number of `differences` in the parity, and its sentences."""
 
     at: int
-    differences: int | None
+    differences: int
     parity: tuple[str, ...]
-    comparison: str
 
 
 @dataclass(frozen=True)
-class EventLog:
-    """What the log of a session has, of its end: closes (ms) with the equity, and what is worth telling."""
+class PaperEvent:
+    """What is worth telling of the newest entries: an "alert", a "notice" of the feed or a "control" at `time` (ms)."""
 
-    times: tuple[int, ...]
-    equity: tuple[float, ...]
-    events: tuple[Mapping[str, Any], ...]
+    time: int
+    event: str
+    what: str
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -81,6 +75,7 @@ class SessionOverview:
     """A session as it stands.
 
     Attributes:
+        curve: the time (ms) and the equity of the newest bars. events: of the newest entries, oldest first.
         positions: one of each symbol that is held.
         trades: the newest fills, the newest first, as the journal has them (see `Fill`).
         waiting: orders that wait at the last close, or were sent after it.
@@ -93,7 +88,8 @@ class SessionOverview:
     record: RunRecord
     outcome: PaperOutcome
     process: int | None
-    log: EventLog
+    curve: tuple[tuple[int, float], ...]
+    events: tuple[PaperEvent, ...]
     positions: tuple[HeldPosition, ...]
     trades: tuple[Mapping[str, Any], ...]
     waiting: tuple[Mapping[str, Any], ...]
@@ -107,8 +103,8 @@ class SessionOverview:
 def session_folders(runs: Path) -> list[str]:
     """Sessions that have begun below `runs`, by their folders alone, the newest first: no store is asked."""
     try:
-        found = [path.parent for path in runs.glob(f"*/{LOG}")]
-        return [one.name for one in sorted(found, key=lambda one: (one / LOG).stat().st_mtime, reverse=True)]
+        found = [path.parent for path in runs.glob(f"*/{METRICS}")]
+        return [one.name for one in sorted(found, key=lambda one: (one / METRICS).stat().st_mtime, reverse=True)]
     except OSError:
         return []
 
@@ -127,40 +123,29 @@ def overview(store: Store, run: str, runs: Path, now: float) -> SessionOverview:
         record=record,
         outcome=outcome,
         process=process_of(runs / run),
-        log=event_log(runs / run / LOG),
+        curve=tuple((one.time, float(one.document["account"]["equity"])) for one in entries if one.kind == "bar"),
+        events=_events(entries),
         positions=_positions(outcome, entries),
         trades=_trades(entries),
         waiting=_waiting(entries),
         decisions=_decisions(run, entries),
         guard=guards[-1] if guards else {},
-        team=[str(record.config.get("team", "")), *(one["team"] for one in promotions(record))][-1],
+        team=str(record.config.get("team", "")),
         problem=paper_problem(record, runs / run, now),
         report=last_report(store, run),
     )
 
 
-def event_log(path: Path) -> EventLog:
-    """What the log at `path` has; lines that cannot be read are left out."""
-    times, equity, events = list[int](), list[float](), list[Mapping[str, Any]]()
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL))
-            lines = file.read().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        try:
-            event = json.loads(line)
-            if event["event"] == "bar":
-                point = int(event["time"]), float(event["equity"])
-                times.append(point[0])
-                equity.append(point[1])
-            elif event["event"] in _LATEST:
-                events.append(event)
-        except (ValueError, TypeError, KeyError, OverflowError):
-            continue
-    return EventLog(tuple(times), tuple(equity), tuple(events))
+def _events(entries: Sequence[JournalRecord]) -> tuple[PaperEvent, ...]:
+    rules, found = AlertRules(), list[PaperEvent]()
+    for entry in entries:
+        data = entry.document
+        if entry.kind == "notice":
+            found.append(PaperEvent(entry.time, "notice", str(data["kind"]), str(data["detail"])))
+        elif entry.kind == "control":
+            found.append(PaperEvent(entry.time, "control", str(data["what"]), ""))
+        found += [PaperEvent(entry.time, "alert", what, detail) for what, detail in rules.of(entry.kind, data)]
+    return tuple(found)
 
 
 def _positions(outcome: PaperOutcome, entries: Sequence[JournalRecord]) -> tuple[HeldPosition, ...]:
@@ -209,13 +194,12 @@ def _decisions(run: str, entries: Sequence[JournalRecord]) -> tuple[tuple[Stored
     return tuple(rows)
 
 
-def keep_report(store: Store, run: str, parity: Parity | None, comparison: ShadowComparison | None) -> None:
+def keep_report(store: Store, run: str, parity: Parity) -> None:
     """Keep what a report of the session `run` found, in the place of a former one."""
     document = {
         "at": int(time.time() * 1000),
-        "differences": None if parity is None else len(parity.differences),
-        "parity": [] if parity is None else [parity_sentence(parity), *parity.differences[:20]],
-        "comparison": "" if comparison is None else comparison.sentence(),
+        "differences": len(parity.differences),
+        "parity": [parity_sentence(parity), *parity.differences[:20]],
     }
     store.add_evaluation(EvaluationRecord(run, _REPORT, 0, document))
 
@@ -225,11 +209,7 @@ def last_report(store: Store, run: str) -> LastReport | None:
     for record in store.evaluations(run):
         if record.name == _REPORT:
             kept = record.result
-            differences = kept.get("differences")
-            return LastReport(
-                int(kept["at"]), None if differences is None else int(differences), _words(kept["parity"]),
-                str(kept["comparison"]),
-            )  # fmt: skip
+            return LastReport(int(kept["at"]), int(kept["differences"]), tuple(str(one) for one in kept["parity"]))
     return None
 
 
@@ -239,10 +219,6 @@ def parity_sentence(parity: Parity) -> str:
         f"parity: {parity.bars} bars, {parity.decisions} decisions and {parity.fills} fills compared with the backtest "
         f"of the recorded inputs: {len(parity.differences)} differences"
     )
-
-
-def _words(values: Sequence[object]) -> tuple[str, ...]:
-    return tuple(str(value) for value in values)
 
 
 def session_row(store: Store, run: RunRecord) -> RunRow:

@@ -29,7 +29,7 @@ from simulator.backtest.run import BacktestResult, BacktestRun, Watch, Window
 from simulator.errors import DataError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import OrderRequest
-from simulator.exchange.snapshot import record_to_json
+from simulator.exchange.record_json import record_to_json
 from simulator.live.bar_assembly import Reason
 from simulator.live.broker import session_market
 from simulator.market.market import MarketView
@@ -60,7 +60,6 @@ class _Close:
     decision: Mapping[str, Any] | None = None
     earlier: list[Mapping[str, Any]] = field(default_factory=list)  # orders of the operator before that
     controls: list[Mapping[str, Any]] = field(default_factory=list)  # and those after it
-    promotions: int = 0  # that were not handed over yet
 
 
 class ReplayedSession:
@@ -71,7 +70,6 @@ class ReplayedSession:
         self._watch: Watch | None = None
         self._thought: list[int] = []
         self._killed = False
-        self.succeeded = False  # whether another team decides at this close, and from now on
 
     @property
     def index(self) -> int:
@@ -85,8 +83,8 @@ class ReplayedSession:
 
     @property
     def done(self) -> bool:
-        """Whether the record is over, or another team's."""
-        return self._run.done or self.succeeded
+        """Whether the record is over."""
+        return self._run.done
 
     def view(self) -> MarketView:
         """The market at this close."""
@@ -98,9 +96,7 @@ class ReplayedSession:
 
     def watched_by(self, watch: Watch) -> None:
         """As of a session."""
-        self._watch, self.succeeded = watch, False
-        if self._hand_over():
-            return
+        self._watch = watch
         if self._here().decision is None:
             self._look()
             self._advance()
@@ -136,12 +132,6 @@ class ReplayedSession:
     def _here(self) -> _Close:
         return self._closes.get(self._run.index) or _Close()
 
-    def _hand_over(self) -> bool:
-        here = self._here()
-        self.succeeded = here.promotions > 0
-        here.promotions -= self.succeeded
-        return self.succeeded
-
     def _begin(self) -> None:
         self._operate(self._here().earlier)
         recorded = self._here().decision
@@ -155,8 +145,6 @@ class ReplayedSession:
         while not self._run.done:
             self._run.catch_up(self._run.index + 1)
             if self._run.index >= self._run.window.stop:
-                return
-            if self._hand_over():
                 return
             if self._here().decision is not None:
                 self._begin()
@@ -198,13 +186,12 @@ class CutOffEngine:
 
 def check_parity(
     entries: Sequence[JournalRecord],
-    subjects: Sequence[LoadedTeam | NamedStrategy],
+    subject: LoadedTeam | NamedStrategy,
     account: Account,
     limits: GuardLimits,
     seed: int,
 ) -> Parity:
-    """Play the journal `entries` again with the first of `subjects`, and from each promotion on with the next one, and
-    compare. Raises `DataError` for a session without two bars."""
+    """Play the journal `entries` again with `subject` and compare. Raises `DataError` for a session without a bar."""
     start = entries[0].document
     history = history_from_json(start["history"])
     bars = [bar_from_json(entry.document["bar"]) for entry in entries if entry.kind == "bar"]
@@ -215,18 +202,13 @@ def check_parity(
     closes, inputs = _closes(entries, first)
     run = BacktestRun(market, Window(first, last, int(start["decide_every"])), **account.terms)
     session = ReplayedSession(run, closes)
-    guard = Guard(limits)
-    theirs: list[tuple[int, Any]] = []
-    for subject in subjects:
-        if isinstance(subject, NamedStrategy):
-            theirs += _traded(StrategyPlayer(subject), session)
-        else:
-            decided: list[tuple[int, TeamDecision]] = []
-            task = play(subject.team, session, limits, seed, guard=guard, decisions=decided)
-            _play(task, CutOffEngine(subject.engine, closes, session))
-            theirs += [(bar, decision_document(subject.team.codec, one).to_json()) for bar, one in decided]
-        if not session.succeeded:
-            break
+    if isinstance(subject, NamedStrategy):
+        theirs = _traded(StrategyPlayer(subject), session)
+    else:
+        decided: list[tuple[int, TeamDecision]] = []
+        task = play(subject.team, session, limits, seed, guard=Guard(limits), decisions=decided)
+        _play(task, CutOffEngine(subject.engine, closes, session))
+        theirs = [(bar, decision_document(subject.team.codec, one).to_json()) for bar, one in decided]
     result = session.result()
     differences: list[str] = []
     mine = _recorded_decisions(entries, last)
@@ -285,11 +267,6 @@ def _closes(entries: Sequence[JournalRecord], first: int) -> tuple[dict[int, _Cl
         if entry.kind == "decision":
             closes.setdefault(int(data["bar"]), _Close()).decision = data
             inputs["cut off"] += bool(data.get("cut_off"))
-        elif entry.kind == "promotion":
-            here = closes.setdefault(int(data["bar_index"]), _Close())
-            if here.decision is not None:  # the former team decided at this close
-                here = closes.setdefault(int(data["bar_index"]) + 1, _Close())
-            here.promotions += 1
         elif entry.kind in ("bar", "missed"):
             closes.setdefault(int(data["bar_index"]), _Close()).late = int(data.get("late", 0))
             inputs["missed decisions"] += bool(data.get("missed"))

@@ -16,10 +16,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from backend.decisions.recording import decision_document
-from backend.paper.bar_source import FeedBars
+from backend.paper.feeds import FeedBars
 from backend.paper.journal import (
     Journal,
     bar_from_json,
@@ -29,6 +29,7 @@ from backend.paper.journal import (
     requests_to_json,
 )
 from backend.paper.switch import Switch, SwitchOrder
+from backend.paper.thinking import Thinker
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
 from cryptosentinel.guard.guard import Guard
@@ -39,37 +40,11 @@ from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, Watch, Window
 from simulator.exchange.exchange_records import AccountView, Fill
 from simulator.exchange.orders import Cancel, OrderRequest
-from simulator.exchange.snapshot import record_to_json
+from simulator.exchange.record_json import record_to_json
 from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import Happened, SimulatedBroker
 from simulator.market.market import MarketView
 from simulator.market.timeframes import format_time
-
-
-class ThinkingRecorder(Protocol):
-    """Follows how a decision is made."""
-
-    def begin(self) -> None:
-        """A decision begins."""
-
-    def summary(self) -> dict[str, Any]:
-        """What a replay needs to know of the decision that ends."""
-
-
-class Follower(Protocol):
-    """Trades elsewhere what the account holds."""
-
-    def follow(self, bar: int, positions: Mapping[str, float]) -> None:
-        """The account holds `positions` (base units) after the bar `bar`; returns at once."""
-
-
-class _NullRecorder:
-    def begin(self) -> None:
-        pass
-
-    def summary(self) -> dict[str, Any]:
-        return {}
-
 
 # Gets market, account and the recorded entry of a decision that is taken again.
 DecidesAgain = Callable[[MarketView, AccountView, Mapping[str, Any]], None]
@@ -94,13 +69,12 @@ class PaperSession:
         codec: ChatFormat | None,
         *,
         decide_every: int,
-        follower: Follower | None = None,
         on_bar: Callable[[int], None] | None = None,
     ) -> None:
         """`codec` is that of the team, None for a strategy."""
         self._broker, self._bars, self._journal = broker, bars, journal
         self._switch, self._guard, self._codec = switch, guard, codec
-        self._follower, self._on_bar = follower, on_bar
+        self._on_bar = on_bar
         self.window = Window(broker.start, sys.maxsize, decide_every)
         self.decisions: list[tuple[int, TeamDecision]] = []
         self.ended = ""
@@ -110,7 +84,7 @@ class PaperSession:
         self._due = True  # whether a decision at this close is to be taken
         self._thinking, self._began = False, broker.close  # whether one is under way, and when it began
         self._watch: Watch | None = None
-        self._recorder: ThinkingRecorder = _NullRecorder()
+        self._thinker: Thinker | None = None
         self._clamps: list[Clamp] = []
         self._ready: tuple[Sequence[OrderRequest], list[int]] = ((), [])  # written, and to be sent
         self._killed = False
@@ -179,7 +153,7 @@ class PaperSession:
                 "dropped": dropped,
                 "decisions": self._documents(),
                 "guard": self._guard.state(),
-                **self._recorder.summary(),
+                **({} if self._thinker is None else self._thinker.summary()),
             },
         )
         self.decisions.clear()
@@ -199,9 +173,9 @@ class PaperSession:
 
     # -- what else a session does -----------------------------------------------------------------------------------
 
-    def thinks_with(self, recorder: ThinkingRecorder) -> None:
-        """Call `recorder` at each decision that begins, and write its summary."""
-        self._recorder = recorder
+    def thinks_with(self, thinker: Thinker) -> None:
+        """Tell `thinker` of each decision that begins, and write its summary with it."""
+        self._thinker = thinker
 
     def clamped(self, bar: int, clamps: Sequence[Clamp]) -> None:
         """Keep what the guard did between decisions, for the journal: `on_clamps` of `play`."""
@@ -263,7 +237,8 @@ class PaperSession:
     def _think(self) -> None:
         self._begun, self._begun_at = time.monotonic(), self._bars.now()
         self._thinking, self._began = True, self._now
-        self._recorder.begin()
+        if self._thinker is not None:
+            self._thinker.begin()
 
     def _advance(self) -> None:
         """Take bars until a decision is due or the session is over."""
@@ -300,7 +275,6 @@ class PaperSession:
                 entry["feed"] = dict(met)
             self._journal.write("bar", self._now, entry)
             self._send()
-            self._follow(account)
             if self._on_bar is not None:
                 self._on_bar(self.bars)
             if account.liquidated:
@@ -337,12 +311,6 @@ class PaperSession:
         (requests, late), self._ready = self._ready, ((), [])
         self._broker.submit(requests, late)
 
-    def _follow(self, account: AccountView) -> None:
-        if self._follower is not None:
-            # What the kill switch closes is closed there at once, and not when the account has filled.
-            held = dict.fromkeys(account.positions, 0.0) if self._killed else account.positions
-            self._follower.follow(self.index, held)
-
     def _obey(self) -> None:
         """Do what the switch says, once."""
         order = self._switch.order()
@@ -368,7 +336,6 @@ class PaperSession:
         self._broker.submit(requests, late)
         if order == "flatten":
             self._killed = True
-            self._follow(account)
             if not requests and not account.pending:
                 self.ended = "flatten"
         else:

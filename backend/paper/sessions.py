@@ -8,18 +8,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from backend.builders.loaded_team import LoadedTeam
-from backend.builders.market import Account, limits_of
+from backend.builders.market import Account, limits_of, thinking_time_of
+from backend.builders.strategies import NamedStrategy, made_ready
+from backend.config.base import suggestion
 from backend.config.load import load_config
-from backend.config.schema import RECORDED, SANDBOX, Config
+from backend.config.schema import RECORDED_FEED, Config
 from backend.decisions.backtest_document import write_backtest
-from backend.paper.bar_source import FeedBars
-from backend.paper.feeds import MakeFeed, account_again, new_start, rules_to_json, start_again
+from backend.models.manifest import MANIFEST, team_folder
+from backend.models.team_digest import team_digest
+from backend.paper.feeds import FeedBars, MakeFeed, account_again, new_start, rules_to_json, start_again
 from backend.paper.journal import (
     Journal,
     entries_in_portions,
@@ -30,29 +32,17 @@ from backend.paper.journal import (
 )
 from backend.paper.monitor import Monitor
 from backend.paper.parity import Parity, check_parity
-from backend.paper.sandbox import SandboxAccount, SandboxMirror, sandbox_of
 from backend.paper.session import PaperSession
-from backend.paper.stored import (
-    digest_of_named,
-    promotions,
-    session_record,
-    session_start,
-    session_subject,
-    session_thinking_time,
-    stored_session,
-    subject_in_place,
-    subjects_of,
-)
 from backend.paper.strategy import StrategyPlayer, trade
 from backend.paper.switch import Switch, read_order, release, running
 from backend.paper.thinking import Thinker
-from backend.runs.backtest import Subject, market_settings
+from backend.runs.backtest import Subject, market_settings, subject_of
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, WindowRequest
 from backend.store.errors import StoreError
 from backend.store.records import PAPER, JournalRecord, RunRecord
-from backend.store.run_record import new_run_id, store_at, versions
+from backend.store.run_record import new_run_id, own_config, store_at, versions
 from backend.store.store import Store
-from cryptosentinel.episode import play
+from cryptosentinel.episode import ThinkingTime, play
 from cryptosentinel.guard.guard import Guard
 from simulator.errors import Interrupted, RunFailed, UserError
 from simulator.live.bar_assembly import BarAssembler
@@ -76,18 +66,17 @@ _PAUSES = frozenset({"stopped", "freeze", "flatten"})
 @dataclass(frozen=True, kw_only=True)
 class PaperRequest(WindowRequest):
     """A paper session of a team or strategy, named as for a backtest. Without `exchange` and a setting `paper.feed` the
-    data is recorded. `exchange` is an id of ccxt, `url` a server to ask in its place; `broker` is as in the settings.
-    `session` is the id of the session, made where it is empty."""
+    data is recorded. `exchange` is an id of ccxt, `url` a server to ask in its place. `session` is the id of the
+    session, made where it is empty."""
 
     team: str = "scripted"
     exchange: str = ""
     url: str = ""
-    broker: str = ""
     session: str = ""
 
     def options(self) -> dict[str, Any]:
-        """As on every market; also where data comes from and who fills the orders."""
-        named = {"feed": self.exchange, "url": self.url, "broker": self.broker}
+        """As on every market; also where data comes from."""
+        named = {"feed": self.exchange, "url": self.url}
         return super().options() | {f"paper.{key}": value for key, value in named.items() if value}
 
 
@@ -95,8 +84,7 @@ class PaperRequest(WindowRequest):
 class PaperOutcome:
     """How a session ended, or stands. `why` is "finished", "stopped", "flatten", "freeze", "liquidated", or empty while
     it runs or was killed; `missed` counts closes at which a decision was due and none was taken. `met` counts by name
-    what the feed met. Of a session with a sandbox, `sent` are orders to the test network and `differences` what that
-    had otherwise at the last comparison."""
+    what the feed met."""
 
     run: str
     folder: Path
@@ -109,8 +97,6 @@ class PaperOutcome:
     begun_with: float
     positions: dict[str, float]
     met: Mapping[str, int] = field(default_factory=dict)
-    sent: int = 0
-    differences: tuple[str, ...] = ()
     entry_prices: Mapping[str, float] = field(default_factory=dict)  # average price of each open position
 
 
@@ -145,7 +131,7 @@ def run_paper(
             "cash": account.cash,
             "rules": None if begin.live is None else rules_to_json(begin.live),
         }
-        with sandbox_of(config, history.symbols) as sandbox, store_at(store) as opened:
+        with store_at(store) as opened:
             observer.started(RunStart(run, folder, config, begin.source, account, begin.window))
             folder.mkdir(parents=True, exist_ok=True)
             document = {
@@ -163,7 +149,7 @@ def run_paper(
                 journal = Journal(opened, run)
                 journal.write("start", begin.feed.clock.now(), start)
                 feed = begin.feed
-                parts = SessionParts(opened, record, folder, config, subject, account, feed, journal, observer, sandbox)
+                parts = SessionParts(opened, record, folder, config, subject, account, feed, journal, observer)
                 outcomes.append(play_session(parts, [], start))
             return outcomes[0]
     finally:
@@ -195,7 +181,7 @@ def resume_paper(
                 f"the kill switch of session {run} is set ({folder}): look why, and take it back with "
                 f"`cryptosentinel paper resume {run} --release`"
             )
-        subject = subject_in_place(record, config)
+        subject = stored_subject(record, config)
         opened.claim(run)
         check_space(runs)
         begin = start_again(config, history_from_json(start["history"]), start, make_feed)
@@ -204,11 +190,10 @@ def resume_paper(
             release(folder, released)
             journal = Journal(opened, run, len(entries) + 1)
             again = replace(record, status="running", finished_at=None, message=None)
-            symbols = begin.history.symbols
-            with sandbox_of(config, symbols) as sandbox, _recorded(opened, again, resumes=True) as outcomes:
+            with _recorded(opened, again, resumes=True) as outcomes:
                 observer.started(RunStart(run, folder, config, begin.source, begin.account, begin.window))
                 parts = SessionParts(
-                    opened, record, folder, config, subject, begin.account, begin.feed, journal, observer, sandbox
+                    opened, record, folder, config, subject, begin.account, begin.feed, journal, observer
                 )
                 outcomes.append(play_session(parts, entries, start, released))
             return outcomes[0]
@@ -235,24 +220,9 @@ def paper_status(run: str, store: Store | str | Path = STORE, runs: Path = RUNS)
             run, runs / run, over[-1] if over else "", totals.get("bars", 0), decisions, totals.get("fills", 0), missed,
             last["account"]["equity"], cash, last["account"]["positions"],
             {name: count for name, count in last.get("feed", {}).items() if name in FEED_TROUBLE},
-            *sandbox_figures(sandbox_entries(opened, record)), last["account"].get("entry_prices", {}),
+            last["account"].get("entry_prices", {}),
         )  # fmt: skip
         return record, outcome
-
-
-def sandbox_entries(store: Store, record: RunRecord) -> list[JournalRecord]:
-    """What the journal of a session says of its sandbox; nothing is read of one that has none."""
-    paper = record.config.get("config", {}).get("paper", {})
-    if paper.get("broker") != SANDBOX:
-        return []
-    return [entry for entry in entries_in_portions(store, record.run) if entry.kind == "sandbox"]
-
-
-def sandbox_figures(entries: Sequence[JournalRecord]) -> tuple[int, tuple[str, ...]]:
-    """How many orders a session sent to the test network, and the differences of the last comparison."""
-    documents = [entry.document for entry in entries]
-    states = [one for one in documents if one["what"] == "state"]
-    return sum(len(one.get("sends", ())) for one in documents), tuple(states[-1]["differences"]) if states else ()
 
 
 def paper_sessions(store: Store | str | Path = STORE) -> list[RunRecord]:
@@ -266,8 +236,8 @@ def paper_parity(run: str, store: Store | str | Path = STORE) -> Parity:
     with store_at(store) as opened:
         record, config, start = stored_session(opened, run)
         account = account_again(config, history_from_json(start["history"]), start)
-        subjects = subjects_of(record, config)
-        return check_parity(entries_of(opened, run), subjects, account, limits_of(config.guard), record.seed)
+        subject = stored_subject(record, config)
+        return check_parity(entries_of(opened, run), subject, account, limits_of(config.guard), record.seed)
 
 
 @dataclass(frozen=True)
@@ -283,7 +253,6 @@ class SessionParts:
     feed: Feed
     journal: Journal
     observer: Observer
-    sandbox: SandboxAccount | None = None
 
 
 def play_session(
@@ -303,25 +272,18 @@ def play_session(
     limits = limits_of(config.guard)
     team = subject if isinstance(subject, LoadedTeam) else None
     player = None if isinstance(subject, LoadedTeam) else StrategyPlayer(subject)
-    promoted = promotions(parts.record)[sum(entry.kind == "promotion" for entry in entries) :]
     guard = Guard(limits)
     last = None if start["last"] is None else int(start["last"])
     expected = 0 if last is None else (last - int(history.open_time[-1])) // history.interval
-    mirror = None
-    if parts.sandbox is not None:
-        write = partial(_write_sandbox, parts.journal, feed)
-        mirror = SandboxMirror(parts.sandbox, run, write, sandbox_entries(parts.store, parts.record))
     session = PaperSession(
         broker, FeedBars(feed, assembler, parts.journal, round(settings.grace_seconds * SECOND_MS), last),
         parts.journal, Switch(parts.folder), guard, None if team is None else team.team.codec,
-        decide_every=int(start["decide_every"]), follower=mirror,
+        decide_every=int(start["decide_every"]),
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),
     )  # fmt: skip
     session.restore(entries, released, None if player is None else player.check_again)
     if entries:
         session.resumed(released)
-    for one in promoted:
-        parts.journal.write("promotion", feed.clock.now(), {**one, "bar_index": session.index})
 
     def why_not() -> str | None:
         asked = session.asked()
@@ -348,8 +310,6 @@ def play_session(
                 thinker.run(task, team.engine)
     finally:
         feed.close()
-        if mirror is not None:
-            mirror.close()
         monitor.close()
     if session.ended not in _PAUSES:
         session.finish()
@@ -363,14 +323,66 @@ def play_session(
     )  # fmt: skip
 
 
+def session_record(store: Store, run: str) -> RunRecord:
+    """The record of the session `run`. Raises `UserError` for a run that is not a session, and for an unknown one."""
+    known = store.runs()
+    if run not in {record.run for record in known}:
+        sessions = [record.run for record in known if record.kind == PAPER]
+        near = suggestion(run, sessions)
+        raise UserError(f"there is no session '{run}'{near}; the newest are: {', '.join(sessions[:5]) or 'none yet'}")
+    record = store.run(run)
+    if record.kind != PAPER:
+        raise UserError(f"run {run} is a {record.kind} and not a paper session")
+    return record
+
+
+def stored_session(store: Store, run: str) -> tuple[RunRecord, Config, dict[str, Any]]:
+    """A stored session, with what it needs: its configuration, and the first entry of its journal. Raises `UserError`
+    for an imported one."""
+    record = session_record(store, run)
+    return record, own_config(record), session_start(store, run)
+
+
+def session_start(store: Store, run: str) -> dict[str, Any]:
+    """The first entry of a session's journal. Raises `StoreError` without one."""
+    return next(entries_in_portions(store, run)).document
+
+
+def session_thinking_time(config: Config) -> ThinkingTime:
+    """Which time the decisions of a session take: on live data that which they take."""
+    live = config.paper.feed != RECORDED_FEED and config.costs.thinking_time == "auto"
+    return "measured" if live else thinking_time_of(config)
+
+
+def session_subject(name: str, config: Config) -> Subject:
+    """The team or strategy called `name`, ready to trade. Raises `UserError` where there is none."""
+    subject = subject_of(name, config)
+    return made_ready(subject)[0] if isinstance(subject, NamedStrategy) else subject
+
+
+def digest_of_named(name: str, config: Config) -> str:
+    """SHA-256 of the files of the team called `name`; empty for one that is not the folder of a training."""
+    folder = team_folder(name)
+    return team_digest(folder, config.training.base_model) if (folder / MANIFEST).is_file() else ""
+
+
+def stored_subject(record: RunRecord, config: Config) -> Subject:
+    """Who trades in a stored session. Raises `UserError` where the files of its team are not those that traded."""
+    name, digest = str(record.config["team"]), str(record.config.get("team_digest", ""))
+    if digest and digest_of_named(name, config) != digest:
+        raise UserError(
+            f"the files of {name} are not those that the session traded with: put them back, or begin another session"
+        )
+    return session_subject(name, config)
+
+
 def session_settings(request: PaperRequest) -> Config:
     """The configuration of a new session. Raises `ConfigError` as `load_config` does."""
     chosen = request.config or _LIVE_PRESET
     stated = request.on(chosen)
-    if stated.paper.feed == RECORDED:
-        if stated.paper.url or stated.paper.broker == SANDBOX:
-            setting = "paper.broker = 'sandbox'" if stated.paper.broker == SANDBOX else "paper.url"
-            raise UserError(f"{setting} is of an exchange's data: name one with --exchange, or leave it out")
+    if stated.paper.feed == RECORDED_FEED:
+        if stated.paper.url:
+            raise UserError("paper.url is of an exchange's data: name one with --exchange, or leave it out")
         return market_settings(request)
     # What a preset sets for recorded data is not meant.
     live = dict.fromkeys(("market.funding_dir", "market.news", "market.start", "market.end"), "")
@@ -386,10 +398,6 @@ def check_space(folder: Path) -> None:
             f"only {free / 1e6:.0f} MB are free on the disk of {folder}, and a session needs {LEAST_SPACE / 1e6:.0f} "
             "for its journal: free some space, or choose another folder with --runs and --store"
         )
-
-
-def _write_sandbox(journal: Journal, feed: Feed, document: dict[str, Any]) -> None:
-    journal.write("sandbox", feed.clock.now(), document)
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from cryptosentinel.episode import TradingSession
 from simulator.backtest.run import fit
 from simulator.errors import UserError
 from simulator.exchange.exchange_records import AccountView
-from simulator.exchange.orders import Cancel, Order, OrderRequest, Replace, Target
-from simulator.exchange.snapshot import record_to_json
+from simulator.exchange.orders import OrderRequest
+from simulator.exchange.record_json import record_to_json
 from simulator.market.market import MarketView
 
 
@@ -44,7 +44,7 @@ class StrategyPlayer:
         except Exception as error:  # whatever a user's own code raises
             raise UserError(f"{self.name} failed: {describe_failure(error)}; fix it first") from error
         for one in requests:
-            if not isinstance(one, Order | Target | Cancel | Replace):
+            if not isinstance(one, OrderRequest):
                 raise UserError(
                     f"{self.name}: decide gave {one!r:.60} among its orders: give a list of Order or Target"
                 )

@@ -8,10 +8,9 @@ is still busy with what was left, nothing further is asked of it.
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from cryptosentinel.llm.engine import Completion, Engine, Request, failed_completion
@@ -24,25 +23,29 @@ BUSY = "the model still thinks about an earlier decision"
 WhyNot = Callable[[], str | None]  # why no answer is waited for any more; None: it is
 
 
-@dataclass
-class _Job:
-    work: Callable[[], Any]
-    done: threading.Event = field(default_factory=threading.Event)
-    answer: Any = None
-    error: BaseException | None = None
+def in_background(work: Callable[[], _T], name: str) -> Future[_T]:
+    """Do `work` in a thread that the program's end does not wait for."""
+    answer: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:  # noqa: BLE001  # it is raised in the thread that waits
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return answer
 
 
 class Thinker:
-    """Runs work in its thread, one piece at a time. `why_not` is asked again and again meanwhile; `answered` counts the
-    requests that got an answer since `begin`."""
+    """Runs work beside the session, one piece at a time. `why_not` is asked again and again meanwhile; `answered`
+    counts the requests that got an answer since `begin`."""
 
     def __init__(self, why_not: WhyNot) -> None:
         self._why_not = why_not
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._last: _Job | None = None
+        self._last: Future[Any] | None = None
         self.answered = 0
         self.cut_off = ""  # why, if an answer was not waited for since then
-        threading.Thread(target=self._work, name="thinking", daemon=True).start()
 
     def begin(self) -> None:
         """A new decision begins."""
@@ -65,23 +68,18 @@ class Thinker:
 
     def ask(self, work: Callable[[], _T]) -> _T | None:
         """What `work` gives; None where it was not waited for, see `cut_off`. Raises what it raises."""
-        if not self.cut_off and self._last is not None and not self._last.done.is_set():
+        if not self.cut_off and self._last is not None and not self._last.done():
             self.cut_off = BUSY
-        why = self.cut_off or self._why_not()
-        if not why:
-            job = self._last = _Job(work)
-            self._jobs.put(job)
-            while not job.done.wait(_LOOK_SECONDS):
-                why = self._why_not()
-                if why:
-                    break
-            else:
-                if job.error is not None:
-                    raise job.error
-                answer: _T = job.answer
-                return answer
-        self.cut_off = why or ""
-        return None
+        self.cut_off = self.cut_off or self._why_not() or ""
+        if self.cut_off:
+            return None
+        answer = in_background(work, "thinking")
+        self._last = answer
+        while not wait([answer], _LOOK_SECONDS).done:
+            self.cut_off = self._why_not() or ""
+            if self.cut_off:
+                return None
+        return answer.result()
 
     def _answers(self, engine: Engine, requests: Sequence[Request]) -> list[Completion]:
         completions = self.ask(lambda: engine.generate(requests))
@@ -89,13 +87,3 @@ class Thinker:
             return [failed_completion(f"cut off: {self.cut_off}") for _ in requests]
         self.answered += len(requests)
         return completions
-
-    def _work(self) -> None:
-        while True:
-            job = self._jobs.get()
-            try:
-                job.answer = job.work()
-            except BaseException as error:  # noqa: BLE001  # it is raised in the thread that waits
-                job.error = error
-            finally:
-                job.done.set()

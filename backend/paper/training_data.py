@@ -20,7 +20,7 @@ from backend.config.load import config_from_dict, load_config
 from backend.config.schema import Config
 from backend.paper.feeds import rules_from_json
 from backend.paper.journal import bar_from_json, entries_of, history_from_json
-from backend.paper.stored import session_record
+from backend.paper.sessions import session_record
 from backend.runs.requests import RECORDED_TRAINING, TrainRequest
 from backend.store.records import JournalRecord
 from backend.store.run_record import stored_config

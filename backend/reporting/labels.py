@@ -133,8 +133,6 @@ TRADE_COLUMNS = (
     Column("hit_rate", "Won", "share", "share of the trades with a profit after costs"),
     Column("profit_factor", "Profit factor", "ratio", "sum of the gains over sum of the losses; ∞ without a loss"),
     Column("payoff_ratio", "Payoff", "ratio", "mean gain over mean loss"),
-    Column("sqn", "SQN", "ratio", "system quality number: mean over deviation of the profits, times √trades"),
-    Column("kelly", "Kelly", "share", "Kelly fraction; negative: such trades lose money"),
     Column("expectancy", "Expectancy", "change", "mean profit of a trade, of the equity at the start"),
     Column("best_trade", "Best", "change", "largest profit, of the equity at the start"),
     Column("worst_trade", "Worst", "change", "smallest profit, of the equity at the start"),

@@ -26,8 +26,8 @@ _START = f"{_ADAPTERS}/start"
 # is the user's, and stays.
 RUN_FILES = (
     _MANIFEST, "report.html", "report.json", "metrics.jsonl", "tensorboard", "wandb", "checkpoints", _ADAPTERS,
-    "served", "services", "processes", "nano", "demo.json", "recorded", "shadow", "events.jsonl", "session.log",
-    "KILL", "STOP", "PROMOTE", "PROCESS",
+    "served", "services", "processes", "nano", "demo.json", "recorded", "metrics.prom", "session.log",
+    "KILL", "STOP", "PROCESS",
 )  # fmt: skip
 _UNFINISHED = ".tmp"  # what an interrupt may leave beside them
 

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from cryptosentinel.agents.manager import AskAnalyst
 from cryptosentinel.agents.role import SubAgent, Tool
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, in_kinds
-from cryptosentinel.tools import cross_market, market, technical
+from cryptosentinel.tools import cross_market, market
 from cryptosentinel.tools.context import ToolContext, horizon_volatility
 
 # A move counts as up or down when it exceeds this share of the volatility over the horizon; otherwise it is flat.
@@ -102,16 +102,14 @@ TOOLS = (
     Tool("get_trend", "Which way the price drifts, from -1 to 1.", NoArguments, market.trend),
     Tool("get_news", "The newest headlines with their age in days.", NoArguments, market.news),
     Tool("get_funding", "Mean funding rate of the last three days.", NoArguments, market.funding),
-    Tool("get_bars", "Bars of a timeframe, the last close at 100.", technical.BarsOf, technical.recent_bars),
+    Tool("get_bars", "Bars of a timeframe, the last close at 100.", market.BarsOf, market.recent_bars),
     Tool(
         "get_indicators",
         "RSI, MACD, ATR, bands, channel, averages.",
-        technical.IndicatorsOf,
-        technical.indicator_values,
+        market.IndicatorsOf,
+        market.indicator_values,
     ),
-    Tool("get_volatility", "Realised volatility and its forecast.", NoArguments, technical.volatility_summary),
-    Tool("get_regime", "Trend and volatility of the last 240 bars.", NoArguments, technical.regime),
-    Tool("get_similar_pasts", "What followed the most similar pasts.", NoArguments, technical.similar_pasts),
+    Tool("get_volatility", "Realised volatility and its forecast.", NoArguments, market.volatility_summary),
     Tool("get_other_coins", "Beta and correlation to other coins.", NoArguments, cross_market.other_coins),
     Tool("get_order_book", "Spread and imbalance.", NoArguments, cross_market.order_book),
     Tool(

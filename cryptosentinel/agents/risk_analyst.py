@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from cryptosentinel.agents.manager import AskAboutPosition
 from cryptosentinel.agents.role import SubAgent, Tool
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, in_kinds
-from cryptosentinel.tools import portfolio, risk
+from cryptosentinel.tools import portfolio as risk
 from cryptosentinel.tools.context import ToolContext
 
 LOSS_LEVEL = 0.95
@@ -52,11 +52,10 @@ ON_THE_ACCOUNT = (
     Tool(
         "get_loss_quantiles",
         "VaR and shortfall of the account with the position.",
-        portfolio.WhatIf,
-        portfolio.loss_quantiles,
+        risk.WhatIf,
+        risk.loss_quantiles,
     ),
-    Tool("get_stress", "Losses of the account in shocks.", portfolio.WhatIf, portfolio.stress),
-    Tool("what_if", "The account with the position: leverage, liquidation.", portfolio.WhatIf, portfolio.what_if),
+    Tool("what_if", "The account with the position: leverage, liquidation.", risk.WhatIf, risk.what_if),
 )
 
 ROLE = SubAgent(
@@ -84,12 +83,17 @@ ROLE = SubAgent(
     opening=("get_risk", "get_account"),
     tools=(
         Tool("get_risk", "Volatility and loss quantiles over the horizon, and the drawdown.", NoArguments, risk.risk),
-        Tool("get_account", "Positions, gross and net exposure, drawdown, loss today.", NoArguments, portfolio.account),
+        Tool("get_account", "Positions, gross and net exposure, drawdown, loss today.", NoArguments, risk.account),
         *ON_THE_ACCOUNT,
     ),
     # Without the account: `get_limits` tells the manager of it.
     taken_over=(
-        Tool("get_risk", "Volatility and loss quantiles over the horizon, of a side.", risk.RiskOf, risk.risk_of),
+        Tool(
+            "get_risk",
+            "Volatility and loss quantiles over the horizon, of a side.",
+            risk.RiskOf,
+            risk.risk_of,
+        ),
         *ON_THE_ACCOUNT,
     ),
     answer=Tool("submit_verdict", "Approve, reduce to an exposure, or veto; and the 95 % loss quantile.", Verdict),

@@ -28,18 +28,6 @@ from functools import lru_cache
 from importlib.resources import files
 from itertools import pairwise
 
-from cryptosentinel.conversation.headline_patterns import FIRST_WORD, next_piece
-from cryptosentinel.conversation.known_names import (
-    ACRONYMS,
-    COMPANIES,
-    FUNCTION_WORDS,
-    GIVEN,
-    INSTITUTIONS,
-    NAMES_OF_COMMON_WORDS,
-    PHRASES,
-    PLACES,
-    TITLES,
-)
 from simulator.market.coins import COINS, base_coin
 
 ENTITY, COIN, DATE, AMOUNT, NUMBER = "ENTITY", "COIN", "DATE", "AMOUNT", "NUMBER"
@@ -66,12 +54,114 @@ _JOINS = re.compile(r"[ /-]|,? & |\. ?")  # between two words of one name
 _PLAIN_GAP = re.compile(r"[^\x20-\x7e“”‘’–—…]")  # emojis, flags and the like are no words, but may say a name
 
 
+def _sections(name: str) -> dict[str, str]:
+    """The sections of a file of words beside this one, by name; lines that begin with `#` say what they hold."""
+    text = (files("cryptosentinel.conversation") / name).read_text(encoding="utf-8")
+    parts = re.split(r"^\[(\w+)\]$", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+_NAMED = _sections("known_names.txt")
+_PHRASES = tuple(_NAMED["phrases"].strip().replace("\n", "|").split("|"))
+(
+    GIVEN, INSTITUTIONS, COMPANIES, PLACES, TITLES, FUNCTION_WORDS, ACRONYMS, NAMES_OF_COMMON_WORDS,
+) = (
+    frozenset(_NAMED[section].split())
+    for section in ("given", "institutions", "companies", "places", "titles", "function", "acronyms", "common")
+)  # fmt: skip
+
+# What a headline is cut into: words, and what is longer than a word, such as dates, sums of money and addresses.
+_FULL_MONTHS = "January|February|March|April|June|July|August|September|October|November|December"
+_SHORT_MONTHS = "Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept|Sep|Oct|Nov|Dec"
+# Shortened and without a capital they are words, but for those before a number.
+_MONTHS = rf"{_FULL_MONTHS}|{_FULL_MONTHS.lower()}|{_SHORT_MONTHS}|(?:{_SHORT_MONTHS.lower()})(?=\.? \d)"
+_FULL_DAYS = "Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday"
+_SHORT_DAYS = "Mon|Tues|Tue|Wed|Thurs|Thu|Fri|Sat|Sun"
+_DAYS = f"{_FULL_DAYS}|{_FULL_DAYS.lower()}|{_SHORT_DAYS}"
+_FEASTS = (
+    "Christmas|Xmas|Thanksgiving|Halloween|Easter|Ramadan|Diwali|Hanukkah|Valentine['’]?s?(?: Day)?|Uptober|Rektember|"
+    "New Year(?:['’]s)?(?: Eve| Day)?|Black (?:Friday|Thursday|Monday)|Cyber Monday|Halving|Super Bowl"
+)
+_DAY = r"\d{1,2}(?:st|nd|rd|th)?"
+_YEAR = r"(?:19|20)\d\d"
+# "may" is a verb more often than a month: it is one after these, and beside a number.
+_BEFORE_MAY = "|".join(
+    [
+        *(
+            rf"(?<=[{first}{first.upper()}]{rest} )May\b"
+            for first, rest in ("by", ("l", "ast"), ("t", "his"), ("l", "ate"))
+        ),
+        *(rf"(?<=[{first}{first.upper()}]{rest} )[Mm]ay\b" for first, rest in ("in", ("s", "ince"))),
+    ]
+)
+_DATE = "|".join(
+    (
+        r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}",
+        rf"\d{{1,2}}[-/.]\d{{1,2}}[-/.](?:{_YEAR}|\d\d)",
+        r"(?!24/7)\d{1,2}/\d{1,2}(?![\w/])",
+        rf"(?:{_DAY}(?: of)? )?(?:{_MONTHS}|[Mm]ay(?=[ .]{{1,2}}\d))\b\.?(?: {_DAY}(?:\s?[-–]\s?{_DAY})?\b)?"
+        rf"(?:,? ?{_YEAR}\b)?",
+        rf"{_DAY}(?: of)? [Mm]ay\b(?:,? {_YEAR})?",
+        _BEFORE_MAY,
+        rf"(?:[Qq][1-4]|[Hh][12]|FY|fy)[ -]?(?:{_YEAR}|['’]?\d\d)?(?!\w)",
+        r"[1-4][Qq](?:['’]?\d\d)?\b",
+        rf"{_YEAR}(?:['’]?s)?(?:\s?[-–/]\s?(?:{_YEAR}|\d\d))?(?![\w,.]\d)(?!\w)",
+        r"['’]\d\d(?!\w)",
+        rf"(?:{_DAYS})s?(?!\w)",
+        rf"(?i:{_FEASTS})(?!\w)",
+    )
+)
+_UNIT = (
+    r"(?:\s?(?:[KkMmBbTt]|[Mm]n|[Mm]ln|[Bb]n|[Tt]n|[Tt]rn|[Tt]housand|[Mm]illion|[Bb]illion|[Tt]rillion|MILLION|"
+    r"BILLION)(?![^\W\d_]))"
+)
+_FIGURE = rf"\d{{1,15}}(?:,\d{{1,3}}){{0,6}}(?:\.\d+)?{_UNIT}?\+?"
+_CURRENCY = r"(?:USD|EUR|GBP|JPY|CNY|KRW|INR|AUD|CAD|CHF|HKD|SGD|Rs\.?|RM)"
+_MONEY = "|".join(
+    (
+        rf"(?:[A-Z]{{1,3}})?[$€£¥₹₩₿¢]\s?{_FIGURE}(?:\s?[-–]\s?[$€£¥₹]?{_FIGURE})?",
+        rf"(?<!\w){_CURRENCY}\s?{_FIGURE}",
+        rf"{_FIGURE}\s?(?:{_CURRENCY}|[Dd]ollars?|[Ee]uros?|[Yy]en|[Cc]ents?|[$€£¥₿])(?!\w)",
+        r"(?:one|two|three|four|five|six|seven|eight|nine|ten|half a|a) (?:thousand|million|billion|trillion)(?!\w)",
+        r"\d+(?:\.\d+)?[KkMmBb](?!\w)",
+    )
+)
+_PERCENT = r"[-+]?\d{1,4}(?:[.,]\d+)?(?:\s?[-–]\s?\d{1,4}(?:\.\d+)?)?\s?(?:%|percent\b|per cent\b|bps\b)"
+_BIG = rf"\d{{1,3}}(?:,\d{{3}}){{1,6}}(?:\.\d+)?{_UNIT}?|\d+\.\d+{_UNIT}?|\d{{4,}}{_UNIT}?|\d+{_UNIT}"
+_SMALL = r"\d{1,3}(?:st|nd|rd|th|x|X|h|hr|hrs|d|am|pm|AM|PM)?(?!\w)"
+_DOMAINS = (
+    "com|org|net|io|fi|finance|eth|xyz|co|ai|app|tech|gg|art|money|exchange|network|market|news|info|tv|me|us|uk|fun|"
+    "world|one"
+)
+_ADDRESS = rf"https?://\S+|www\.\S+|(?<!\w)[@#][\w.]+|\w[\w-]{{0,60}}(?:\.\w[\w-]{{0,60}}){{0,3}}\.(?:{_DOMAINS})(?!\w)"
+_INITIALS = r"(?<!\w)(?:[A-Za-z]\.){2,}(?:[A-Z](?!\w))?|(?<!\w)[A-Z]&[A-Z](?!\w)(?: \d+)?"
+_WORD = r"[^\W_]+(?:['’][^\W\d_]+)*"
+# The kinds come in the order in which they are tried. Repetitions are bounded, so that no text takes long.
+_SCANNER = re.compile(
+    "|".join(
+        f"(?P<{kind}>{pattern})"
+        for kind, pattern in {
+            "address": _ADDRESS, "initials": _INITIALS, "cashtag": r"\$[A-Za-z]\w{1,9}(?!\w)", "money": _MONEY,
+            "percent": _PERCENT, "date": _DATE, "big": _BIG, "small": _SMALL, "word": _WORD,
+        }.items()
+    )
+)  # fmt: skip
+_START = re.compile(r"[^\W_]|[$€£¥₹₩₿¢@#'’+-]")
+_FIRST_WORD = re.compile(r"[^\W_]+")
+
+
+def _next_piece(sentence: str, begin: int) -> re.Match[str] | None:
+    """The next piece of a sentence from `begin` on; `lastgroup` is its kind."""
+    start = _START.search(sentence, begin)  # a search for a character is faster than one for all kinds
+    return None if start is None else _SCANNER.search(sentence, start.start())
+
+
 class _Words:
     """Ordinary words: those that may have a capital, and those that may not."""
 
     def __init__(self) -> None:
-        text = (files("cryptosentinel.conversation") / "english_words.txt").read_text(encoding="utf-8")
-        _, any_case, lower, beside = re.split(r"^\[(?:any|lower|beside)\]$", text, flags=re.MULTILINE)
+        words = _sections("english_words.txt")
+        any_case, lower, beside = words["any"], words["lower"], words["beside"]
         names = GIVEN | NAMES_OF_COMMON_WORDS
         self._lower = frozenset(lower.split()) | (frozenset(any_case.split()) & GIVEN)
         self._any_case = frozenset(any_case.split()) - names
@@ -247,8 +337,8 @@ def _pieces(sentence: str, offset: int, others: frozenset[str]) -> tuple[list[_P
     pieces: list[_Piece] = []
     lower = sentence.lower()
     end = 0
-    while match := next_piece(sentence, end):
-        kind, begin, stop = match.lastgroup or "word", match.start(), match.end()
+    while match := _next_piece(sentence, end):
+        kind, begin, stop = str(match.lastgroup), match.start(), match.end()
         shown = _REPLACEMENTS.get(kind)
         if kind in ("word", "small", "date") and (name := _name_at(sentence, lower, begin)):
             stop, kind, shown = name
@@ -267,7 +357,7 @@ def _pieces(sentence: str, offset: int, others: frozenset[str]) -> tuple[list[_P
 
 def _name_at(sentence: str, lower: str, begin: int) -> tuple[int, str, str] | None:
     """Where a listed name that begins at `begin` ends, its kind, and what is shown for it; None where there is none."""
-    first = FIRST_WORD.match(lower, begin)
+    first = _FIRST_WORD.match(lower, begin)
     for name, ticker, any_case in _index().get(first[0], ()) if first else ():
         stop = begin + len(name)
         if not lower.startswith(name.lower(), begin) or (stop < len(lower) and lower[stop].isalnum()):
@@ -282,9 +372,9 @@ def _index() -> dict[str, list[tuple[str, str | None, bool]]]:
     """The listed names by their first word in small letters, the longest first: the name, the ticker of a coin, and
     whether it is a name however it is written, since it is no ordinary word."""
     index: dict[str, list[tuple[str, str | None, bool]]] = {}
-    listed: dict[str, str | None] = dict.fromkeys(PHRASES) | _NAMES
+    listed: dict[str, str | None] = dict.fromkeys(_PHRASES) | _NAMES
     for name in sorted(listed, key=len, reverse=True):
-        if first := FIRST_WORD.match(name.lower()):
+        if first := _FIRST_WORD.match(name.lower()):
             any_case = " " in name or name.lower() in NAMES_OF_COMMON_WORDS or not _words().ordinary(name.lower())
             index.setdefault(first[0], []).append((name, listed[name], any_case))
     return index

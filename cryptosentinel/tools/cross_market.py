@@ -17,7 +17,7 @@ from cryptosentinel.tools.context import (
     last_day,
     percentile_of,
 )
-from cryptosentinel.tools.sentiment import tone
+from cryptosentinel.tools.market import tone
 from simulator.arrays import FloatArray
 from simulator.market.coins import base_coin
 from simulator.market.timeframes import DAY_MS

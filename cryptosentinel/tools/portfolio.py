@@ -1,4 +1,4 @@
-"""Tools on the account: what it holds and may hold, what a proposal would make of it, what shocks would do.
+"""Tools on risk: losses of a position, what the account holds and may hold, what a proposal would make of it.
 
 Exposures are fractions of the decision's equity, as in every brief and answer of the team: of the part of the account's
 equity that the decision may use (`ToolContext.share`). Losses are percent of the account's equity, because that is what
@@ -8,7 +8,8 @@ a limit of the account is about.
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -17,10 +18,11 @@ from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools.context import (
     MISSING,
     ToolContext,
+    horizon_volatility,
     last_day,
     log_returns,
 )
-from cryptosentinel.tools.technical import DECAY, ewma_volatility
+from cryptosentinel.tools.market import DECAY, ewma_volatility
 from simulator.arrays import FloatArray
 from simulator.exchange.rules import SymbolRules, maintenance_amounts
 from simulator.market.timeframes import DAY_MS
@@ -29,9 +31,6 @@ RISK_BARS = 240
 LEAST_RETURNS = 60
 LEVEL = 0.95
 NORMAL_QUANTILE, NORMAL_SHORTFALL = 1.645, 2.063  # of a normal loss at LEVEL: its quantile, and the mean beyond it
-_GAP = 0.2
-FUNDING_SPIKE = 0.003  # a settlement, ten times a usual one
-SPREAD_TIMES = 3.0
 _OF_EQUITY = ("max_exposure", "max_gross_exposure", "max_net_exposure")  # limits that are exposures
 _LOSSES = ("max_drawdown", "daily_loss")  # limits that are given as fractions
 
@@ -123,28 +122,6 @@ def loss_quantiles(context: ToolContext, asked: WhatIf) -> dict[str, Any]:
         "ewma_shortfall": round(100.0 * NORMAL_SHORTFALL * sigma, 2),
         "share_of_risk": round(share, 2),
         "decay": DECAY,
-    }
-
-
-def stress(context: ToolContext, asked: WhatIf) -> dict[str, Any]:
-    """What shocks would do to the whole account with the position as proposed, in percent of the equity: all coins fall
-    or rise by a fifth, the coin alone goes against the position, a funding spike, leaving at three times the spread."""
-    exposure = _proposed(context) if asked.exposure is None else asked.exposure
-    weights = _weights(context, exposure)
-    net, own = sum(weights.values()), weights[context.symbol]
-    spread = 0.0
-    for symbol, weight in weights.items() if not context.view.private else ():
-        bars = context.view.bars(symbol, 120)
-        known = bars.half_spread[bars.present]
-        spread += abs(weight) * SPREAD_TIMES * (float(np.median(known)) if len(known) else 0.0)
-    return {
-        "exposure": round(exposure, 3),
-        "all_fall_20": round(-100.0 * _GAP * net, 2),
-        "all_rise_20": round(100.0 * _GAP * net, 2),
-        "coin_against_20": round(-100.0 * _GAP * abs(own), 2),
-        "funding_spike": round(-100.0 * FUNDING_SPIKE * abs(net), 2),
-        "leave_at_3_spreads": MISSING if context.view.private else round(-100.0 * spread, 2),
-        "ruin": bool(_GAP * max(abs(net), abs(own)) >= 1.0),
     }
 
 
@@ -246,3 +223,36 @@ def limits(context: ToolContext, _: NoArguments) -> dict[str, Any]:
     if context.share != 1.0:
         unit += f", which is {context.share:.4g} of the account's"
     return {"unit": unit, **result, "limits": shown, "left": left}
+
+
+def risk(context: ToolContext, _: NoArguments) -> dict[str, Any]:
+    """Volatility over the horizon and the 95 % loss quantiles of the proposed side in percent of the position: the
+    normal one, and the historical one over the last 240 bars. In a market of private knowledge, in place of the latter,
+    whether the coin is crowded."""
+    sigma = horizon_volatility(context.view, context.symbol, context.horizon_bars)
+    result: dict[str, Any] = {"drawdown": round(100 * context.account.drawdown, 1)}
+    if sigma is None:
+        return {**result, "volatility": "not available"}
+    result["volatility"] = round(100 * sigma, 1)
+    result["var"] = round(100 * 1.645 * sigma, 1)
+    crowded = context.view.crowded(context.symbol)
+    if crowded is not None:  # and the losses of one side would know which way the price went
+        return {**result, "crowding": "high" if crowded else "low"}
+    close = context.view.bars(context.symbol, 240 + context.horizon_bars).close
+    moves = close[context.horizon_bars :] / close[: -context.horizon_bars] - 1.0
+    moves = moves[~np.isnan(moves)]
+    if len(moves) >= 60:
+        losses = -moves if context.side == "long" else moves
+        result["historical"] = round(100 * max(0.0, float(np.quantile(losses, 0.95))), 1)
+    return result
+
+
+class RiskOf(Arguments):
+    """The side of the position, for a caller that was not asked about one."""
+
+    side: Literal["long", "short"] = "long"
+
+
+def risk_of(context: ToolContext, asked: RiskOf) -> dict[str, Any]:
+    """`risk` of a position on the side that is named."""
+    return risk(replace(context, side=asked.side), NoArguments())

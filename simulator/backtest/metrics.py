@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,21 +20,6 @@ from simulator.market.timeframes import DAY_MS, YEAR_MS
 _RUIN = 1e-9
 _TAIL = 0.05  # share of the returns that are in a tail
 _EULER = 0.5772156649015329  # the Euler-Mascheroni constant
-
-
-class Underwater(NamedTuple):
-    """How long an account stood below its peak, in steps between closes.
-
-    Attributes:
-        longest: from a peak to the first close that is not below it, or to the end; the longest such time.
-        recovery: from the deepest point of the largest drawdown to the first close that is not below the peak before
-            it, or to the end.
-        recovered: whether that close was reached. Without a drawdown all is 0, and recovered.
-    """
-
-    longest: int
-    recovery: int
-    recovered: bool
 
 
 def compute(
@@ -59,10 +43,9 @@ def compute(
         trials: how many ways of trading were tried before this one was chosen, see `deflated_sharpe`.
 
     Returns:
-        total_return, annual_return, volatility, sharpe, sortino, calmar, max_drawdown, omega, tail_ratio, var_95,
-        cvar_95, ulcer_index, skew, kurtosis, stability, probabilistic_sharpe, deflated_sharpe: see the functions below.
-        best_bar, worst_bar: largest and smallest return of a bar.
-        longest_drawdown_bars, longest_drawdown_days, recovery_bars, recovered (1 or 0): see `Underwater`.
+        total_return, annual_return, volatility, sharpe, sortino, calmar, max_drawdown, var_95, cvar_95, skew,
+        kurtosis, probabilistic_sharpe, deflated_sharpe: see the functions below.
+        longest_drawdown_days: see `longest_drawdown`.
         exposure: mean over the closes after the first of the gross exposure, sum over symbols of its absolute value.
         max_exposure: the largest of them. time_in_market: share of them that are not 0.
         long_share: part of that exposure that was long, 0 without any.
@@ -77,7 +60,6 @@ def compute(
     gross = float(np.abs(exposure[1:]).sum())
     long = float(np.maximum(exposure[1:], 0.0).sum())
     turnover = ratio(traded, float(equity.mean()))
-    underwater = drawdown_times(returns)
     result = {
         "total_return": float(equity[-1] / equity[0] - 1.0),
         "annual_return": annual_return(returns, per_year),
@@ -86,20 +68,11 @@ def compute(
         "sortino": sortino(returns, per_year),
         "calmar": calmar(returns, per_year),
         "max_drawdown": max_drawdown(returns),
-        "omega": omega(returns),
-        "tail_ratio": tail_ratio(returns),
         "var_95": value_at_risk(returns),
         "cvar_95": expected_shortfall(returns),
-        "ulcer_index": ulcer_index(returns),
-        "longest_drawdown_bars": float(underwater.longest),
-        "longest_drawdown_days": underwater.longest * interval / DAY_MS,
-        "recovery_bars": float(underwater.recovery),
-        "recovered": float(underwater.recovered),
+        "longest_drawdown_days": longest_drawdown(returns) * interval / DAY_MS,
         "skew": skew(returns),
         "kurtosis": kurtosis(returns),
-        "stability": stability(returns),
-        "best_bar": float(returns.max()) if len(returns) else 0.0,
-        "worst_bar": float(returns.min()) if len(returns) else 0.0,
         "probabilistic_sharpe": probabilistic_sharpe(returns),
         "deflated_sharpe": deflated_sharpe(returns, trials),
         "exposure": gross / len(held) if len(held) else 0.0,
@@ -177,37 +150,14 @@ def drawdowns(returns: FloatArray) -> FloatArray:
     return np.asarray(1.0 - wealth / np.maximum.accumulate(wealth), np.float64)
 
 
-def drawdown_times(returns: FloatArray) -> Underwater:
-    """How long the account stood below a peak; losses below 1e-12 are rounding."""
+def longest_drawdown(returns: FloatArray) -> int:
+    """Steps from a peak to the first close that is not below it, or to the end; the longest such time, 0 without a
+    drawdown. Losses below 1e-12 are rounding."""
     depth = drawdowns(returns)
-    last = len(depth) - 1
     at_peak = np.flatnonzero(depth <= 1e-12)  # the start is one of them
     steps = np.diff(at_peak)
     # Two neighbours that are both at a peak enclose no loss.
-    longest = max([int(step) for step in steps[steps > 1]] + [last - int(at_peak[-1])])
-    if longest == 0:
-        return Underwater(0, 0, True)
-    deepest = int(np.argmax(depth))
-    after = at_peak[at_peak > deepest]
-    return Underwater(longest, int(after[0] if len(after) else last) - deepest, len(after) > 0)
-
-
-def ulcer_index(returns: FloatArray) -> float:
-    """Root mean square of the drawdowns at the closes after the start; 0 without returns."""
-    return math.sqrt(float(np.mean(drawdowns(returns)[1:] ** 2))) if len(returns) else 0.0
-
-
-def omega(returns: FloatArray) -> float:
-    """Sum of the gains over sum of the losses, bar by bar, against a return of 0; 0 without a loss."""
-    return ratio(float(np.maximum(returns, 0.0).sum()), float(np.maximum(-returns, 0.0).sum()))
-
-
-def tail_ratio(returns: FloatArray) -> float:
-    """Size of the 95 % quantile over size of the 5 % quantile; 0 where the latter is 0 or there are no returns."""
-    if len(returns) == 0:
-        return 0.0
-    low, high = np.quantile(returns, [_TAIL, 1.0 - _TAIL]).tolist()
-    return ratio(abs(high), abs(low))
+    return max([int(step) for step in steps[steps > 1]] + [len(depth) - 1 - int(at_peak[-1])])
 
 
 def value_at_risk(returns: FloatArray) -> float:
@@ -231,19 +181,6 @@ def skew(returns: FloatArray) -> float:
 def kurtosis(returns: FloatArray) -> float:
     """Fourth standardised moment of the population less the 3 of a normal; 0 where the returns do not vary."""
     return _moments(returns)[1] - 3.0
-
-
-def stability(returns: FloatArray) -> float:
-    """R² of a straight line through the log of the wealth, one point per return: 1 grows evenly.
-
-    0 for fewer than three returns, where the wealth stands still, and for an account that died.
-    """
-    if len(returns) < 3 or returns.min() <= -1.0:
-        return 0.0
-    log_wealth = np.cumsum(np.log1p(returns))
-    if float(np.ptp(log_wealth)) == 0.0:
-        return 0.0
-    return min(1.0, float(np.corrcoef(np.arange(len(log_wealth)), log_wealth)[0, 1]) ** 2)
 
 
 def probabilistic_sharpe(returns: FloatArray, benchmark: float = 0.0) -> float:

@@ -8,27 +8,34 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.backtest.metrics import compute
-from simulator.backtest.refusals import REFUSED, OrderRefusal, refusal_text
 from simulator.backtest.trades import Trade, trades_of, with_excursions
 from simulator.errors import DataError, UserError
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import AccountView, Fill, Rejection
-from simulator.exchange.orders import Cancel, Order, OrderRequest, Replace, Target
+from simulator.exchange.orders import Cancel, Order, OrderRequest, Target
 from simulator.exchange.rules import SymbolRules, down_to
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market, MarketView, set_index
 from simulator.market.timeframes import format_time
 
 _SMALLEST_CHANGE = 0.005  # of equity: a smaller change of exposure is not worth an order
+# Why a request is refused at once; every other reason ends one that was accepted, or a part of it.
+REFUSED = frozenset({
+    "unknown_symbol", "bad_quantity", "bad_delay", "bad_bracket", "bad_price", "bad_exposure", "bad_duration",
+    "off_tick", "off_lot", "min_quantity", "max_quantity", "min_notional", "duplicate_id", "unknown_id", "stop_side",
+    "target_side", "no_price", "delisted", "liquidated",
+})  # fmt: skip
+_LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,37 @@ class BacktestResult:
             metrics={name: math.inf if value is None else value for name, value in data["metrics"].items()},
             absent_bars=data["absent_bars"],
         )
+
+
+class OrderRefusal(NamedTuple):
+    """A request that was refused: the reason, its coin (empty for one that names an order) and the detail."""
+
+    reason: str
+    symbol: str
+    detail: str
+
+
+def refusal_text(refusals: Iterable[OrderRefusal]) -> str:
+    """`1,464 orders refused: unknown symbol X (the market has A, B)`; empty where none was.
+
+    Reasons are grouped, unknown symbols one by one, and the most frequent three are listed with their number and the
+    detail of the first.
+    """
+    counts: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for one in refusals:
+        what = one.reason.replace("_", " ") + (f" {one.symbol}" if one.reason == "unknown_symbol" else "")
+        counts[what] += 1
+        first.setdefault(what, f"{what} ({one.detail})")
+    total = counts.total()
+    if not total:
+        return ""
+    text = f"{total:,} order{'' if total == 1 else 's'} refused: "
+    if len(counts) == 1:
+        return text + next(iter(first.values()))
+    listed = [f"{count:,} {first[what]}" for what, count in counts.most_common(_LISTED)]
+    more = total - sum(count for _, count in counts.most_common(_LISTED))
+    return text + "; ".join([*listed, *([f"{more:,} for other reasons"] if more else [])])
 
 
 class BacktestRun:
@@ -443,8 +481,6 @@ def _rejection(data: dict[str, Any]) -> Rejection:
         made = Target(**given)
     elif "symbol" in request:
         made = Order(**given)
-    elif "quantity" in request:
-        made = Replace(**request)
     else:
         made = Cancel(**request)
     return Rejection(data["bar"], made, data["reason"], data["detail"], data.get("quantity"))

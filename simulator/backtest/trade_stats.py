@@ -23,10 +23,9 @@ def trade_statistics(trades: Sequence[Trade], start_equity: float) -> dict[str, 
         trades: their number. hit_rate: share of them that was won.
         profit_factor: sum of the gains over sum of the losses; infinite with gains and without a loss.
         payoff_ratio: mean gain over mean loss, 0 without a gain or without a loss.
-        sqn: system quality number, see `system_quality`. kelly: see `kelly_fraction`.
         expectancy: mean net pnl of a trade as a fraction of `start_equity`.
         best_trade, worst_trade: largest and smallest net pnl as fractions of `start_equity`.
-        win_streak, lose_streak: most trades won, lost in a row, by exit; one that ends even ends both.
+        lose_streak: most trades lost in a row, by exit; one that ends even ends it.
         bars_held: mean number of bars, over the trades of which it is known.
     """
     gains = [trade.pnl for trade in trades if trade.pnl > 0.0]
@@ -39,41 +38,12 @@ def trade_statistics(trades: Sequence[Trade], start_equity: float) -> dict[str, 
         "hit_rate": len(gains) / len(trades) if trades else 0.0,
         "profit_factor": math.inf if gains and not losses else ratio(gained, lost),
         "payoff_ratio": ratio(gained / len(gains), lost / len(losses)) if gains and losses else 0.0,
-        "sqn": system_quality(pnl),
-        "kelly": kelly_fraction(pnl),
         "expectancy": sum(pnl) / len(pnl) / start_equity if pnl else 0.0,
         "best_trade": max(pnl) / start_equity if pnl else 0.0,
         "worst_trade": min(pnl) / start_equity if pnl else 0.0,
-        "win_streak": float(_longest_run(trades, 1)),
-        "lose_streak": float(_longest_run(trades, -1)),
+        "lose_streak": float(_lost_in_a_row(trades)),
         "bars_held": sum(held) / len(held) if held else 0.0,
     }
-
-
-def system_quality(pnl: Sequence[float]) -> float:
-    """``sqrt(n) * mean / sample standard deviation`` of the trades' net pnl (Tharp, "Definitive Guide to Position
-    Sizing", 2008); 0 for fewer than two trades and where they do not differ."""
-    largest = max(map(abs, pnl), default=0.0)
-    if len(pnl) < 2 or max(pnl) - min(pnl) <= 1e-12 * largest:
-        return 0.0
-    scaled = [amount / largest for amount in pnl]  # squares of very small or large amounts would leave the floats
-    mean = math.fsum(scaled) / len(pnl)
-    variance = math.fsum((amount - mean) ** 2 for amount in scaled) / (len(pnl) - 1)
-    return math.sqrt(len(pnl)) * mean / math.sqrt(variance)
-
-
-def kelly_fraction(pnl: Sequence[float]) -> float:
-    """``W - L / R`` for the shares W of the trades that were won and L that were lost, and the payoff ratio R (Kelly,
-    "A New Interpretation of Information Rate", 1956): what share of the money to bet on such a trade. Negative: none.
-
-    W without a loss; 0 without a gain, where there is nothing to bet on.
-    """
-    gains = [amount for amount in pnl if amount > 0.0]
-    losses = [-amount for amount in pnl if amount < 0.0]
-    if not gains:
-        return 0.0
-    # L / R is the sum of the losses over n mean gains.
-    return len(gains) / len(pnl) - ratio(sum(losses) / len(pnl), sum(gains) / len(gains))
 
 
 def cost_split(costs: Mapping[str, float], start_equity: float, profit: float) -> dict[str, float]:
@@ -100,7 +70,5 @@ def ratio(numerator: float, denominator: float) -> float:
     return max(-LARGEST, min(numerator / denominator, LARGEST)) if denominator > 0.0 else 0.0
 
 
-def _longest_run(trades: Sequence[Trade], side: int) -> int:
-    """Most trades in a row whose pnl has the sign `side`."""
-    signs = ((trade.pnl > 0.0) - (trade.pnl < 0.0) for trade in trades)
-    return max((sum(1 for _ in run) for sign, run in groupby(signs) if sign == side), default=0)
+def _lost_in_a_row(trades: Sequence[Trade]) -> int:
+    return max((sum(1 for _ in run) for lost, run in groupby(trade.pnl < 0.0 for trade in trades) if lost), default=0)

@@ -10,21 +10,12 @@ from simulator.errors import DataError
 
 
 @dataclass(frozen=True)
-class FeeTier:
-    """Fees from a traded notional of `volume` (quote currency, the last 30 full days) on."""
-
-    volume: float
-    maker: float
-    taker: float
-
-
-@dataclass(frozen=True)
 class Costs:
     """What trading costs.
 
     Attributes:
-        taker_fee, maker_fee: fractions of the traded notional, on the fill price. A maker rebate is negative.
-        fee_tiers: fees by traded volume, by rising volume; they replace the two above. A symbol's own rules go before.
+        taker_fee, maker_fee: fractions of the traded notional, on the fill price. A maker rebate is negative. A
+            symbol's own rules go before.
         spread_multiplier: scales the market's half spread; 0 trades at the mid price.
         impact: coefficient Y of the square-root law ``Y sigma sqrt(quantity / volume)``; 0 for none, 1 is usual. It
             needs `participation`, which bounds the root.
@@ -48,7 +39,6 @@ class Costs:
     taker_fee: float = 0.0005
     spread_multiplier: float = 1.0
     maker_fee: float = 0.0002
-    fee_tiers: tuple[FeeTier, ...] = ()
     impact: float = 0.0
     participation: float | None = None
     borrow_rate: float = 0.1
@@ -82,11 +72,6 @@ class Costs:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise DataError(f"{name} is '{getattr(self, name)}'; use one of {', '.join(allowed)}.")
-        for number, tier in enumerate(self.fee_tiers):
-            least = 0.0 if number == 0 else self.fee_tiers[number - 1].volume
-            rising = tier.volume == 0.0 if number == 0 else tier.volume > least
-            if not (rising and -0.01 < tier.maker < 1.0 and 0.0 <= tier.taker < 1.0):
-                raise DataError(f"fee tier {number} is {tier}; the first starts at volume 0, and volumes rise.")
 
 
 def check_leverage(max_leverage: float) -> None:

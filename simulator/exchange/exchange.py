@@ -12,16 +12,16 @@ beside each other. All other orders stay until they are filled, cancelled or exp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.arrays import BoolArray
 from simulator.errors import DataError
-from simulator.exchange import logbook, snapshot
+from simulator.exchange import logbook
 from simulator.exchange.carry import DELISTED_AFTER_MS, delisted_bars, kind_of
 from simulator.exchange.costs import Costs, check_leverage
 from simulator.exchange.exchange_records import AccountView, Fill, LedgerEntry, Rejection
@@ -30,7 +30,6 @@ from simulator.exchange.orders import (
     Order,
     OrderRequest,
     RejectionReason,
-    Replace,
     Target,
     bracket_side,
     objection,
@@ -46,6 +45,8 @@ from simulator.market.timeframes import HOUR_MS
 
 _ORDER_ROWS = 8  # doubled whenever more orders wait
 _LOG_ROWS = 512
+_CURVE_ROWS = 1_024  # of the curves of a live account, doubled whenever they are full
+_OPEN_END = sys.maxsize
 
 
 def is_ready() -> bool:
@@ -133,17 +134,13 @@ class Exchange:
         if self.index >= self.stop:
             why = "window_end", f"bar {self.stop} is the last"
         if isinstance(request, Cancel):
-            self._cancel(request.id, request, self._row(0, thinking_ms), at.DROP_CANCELLED, why)
-        elif isinstance(request, Replace):
-            self._replace(request, why, thinking_ms)
+            self._cancel(request, self._row(0, thinking_ms), why)
         elif isinstance(request, Target):
             self._submit_target(request, why, thinking_ms)
         else:
             self._submit_order(request, why, thinking_ms)
 
-    def _submit_order(
-        self, order: Order, why: tuple[RejectionReason, str] | None, thinking_ms: int, group: int = 0
-    ) -> None:
+    def _submit_order(self, order: Order, why: tuple[RejectionReason, str] | None, thinking_ms: int) -> None:
         symbols = self.market.symbols
         older = self._older(order.symbol) if order.kind == "market" else []
         if order.kind == "market" and order.quantity == 0.0 and (older or self._drop_targets(order.symbol)):
@@ -167,8 +164,7 @@ class Exchange:
         if order.kind == "market":
             self._drop_targets(order.symbol)
         side = bracket_side(order, position)
-        if order.group:
-            group = self._group_of(order.group)
+        group = self._group_of(order.group) if order.group else 0
         key = self._seen
         self._seen += 1
         self._names[key] = order.id or f"#{key}"
@@ -206,41 +202,21 @@ class Exchange:
             rows = -(-(self.costs.latency_ms + thinking_ms) // self._interval)
         self._targets.append((self._first_row(target.delay) + rows, symbols.index(target.symbol), target))
 
-    def _cancel(
-        self, name: str, request: OrderRequest, row: int, cause: int, why: tuple[RejectionReason, str] | None
-    ) -> Order | None:
-        """Let the order called `name` expire at `row` of the tape; the order, None where none waits."""
-        for key, waiting in self._waiting.items():
-            if self._names[key] == name and why is None:
+    def _cancel(self, request: Cancel, row: int, why: tuple[RejectionReason, str] | None) -> None:
+        """Let the order that is named expire at `row` of the tape."""
+        for key in self._waiting:
+            if self._names[key] == request.id and why is None:
                 table = self._state.orders[0]
                 at_row = int(np.flatnonzero((table[:, at.LIVE] != 0.0) & (table[:, at.ORDER_ID] == key))[0])
                 if row < table[at_row, at.EXPIRES]:
-                    table[at_row, at.EXPIRES], table[at_row, at.CAUSE] = row, cause
-                return replace(waiting.order, quantity=float(table[at_row, at.AMOUNT]))
-        wrong = why or ("unknown_id", f"no order '{name}' waits")
-        self.rejections.append(Rejection(self.index, request, *wrong))
-        return None
-
-    def _replace(self, request: Replace, why: tuple[RejectionReason, str] | None, thinking_ms: int) -> None:
-        old = self._cancel(request.id, request, self._row(0, thinking_ms), at.DROP_CANCELLED, why)
-        if old is None:
-            return
-        given: dict[str, Any] = {"quantity": request.quantity, "limit": request.limit, "trigger": request.trigger}
-        new = replace(old, delay=0, **{name: value for name, value in given.items() if value is not None})
-        key = next(key for key, waiting in self._waiting.items() if self._names[key] == request.id)
-        self._names[key] = f"{request.id} (replaced)"
-        # What the old order still trades while the replacement travels, the new one must not trade again.
-        table = self._state.orders[0]
-        at_row = int(np.flatnonzero((table[:, at.LIVE] != 0.0) & (table[:, at.ORDER_ID] == key))[0])
-        if table[at_row, at.GROUP] == 0.0:
-            name = f"replacement of #{key}"
-            table[at_row, at.GROUP] = self._group_of(name)
-        self._submit_order(replace(new, id=request.id), None, thinking_ms, int(table[at_row, at.GROUP]))
+                    table[at_row, at.EXPIRES], table[at_row, at.CAUSE] = row, at.DROP_CANCELLED
+                return
+        why = why or ("unknown_id", f"no order '{request.id}' waits")
+        self.rejections.append(Rejection(self.index, request, *why))
 
     def _group_of(self, name: str) -> int:
         """The number of the group called `name`, which no order of another group has."""
-        last = next(reversed(self._groups.values()), 0)  # numbers rise
-        return self._groups.setdefault(name, last + 1)
+        return self._groups.setdefault(name, len(self._groups) + 1)
 
     def _older(self, symbol: str) -> list[int]:
         """Market orders of the symbol that wait from earlier bars."""
@@ -407,84 +383,6 @@ class Exchange:
             taker_fee=float(self._state.accounts[0, at.TAKER_FEE]),
         )
 
-    def save(self) -> dict[str, Any]:
-        """Everything that `resume` needs to go on as if nothing had been in between; JSON can hold it."""
-        done = (self.index + 1 - self._first) * self._per_bar
-        return {
-            "format": snapshot.SNAPSHOT_FORMAT,
-            "identity": snapshot.identity(self.market, self.index, self.costs, self.venue, self.max_leverage),
-            "first": self._first,
-            "index": self.index,
-            "cash": self.initial_cash,
-            "state": {name: snapshot.array_to_json(array) for name, array in self._state._asdict().items()},
-            "equity": snapshot.array_to_json(self._equity[:, :done]),
-            "notional": snapshot.array_to_json(self._notional[:, :done]),
-            "ledger": [snapshot.record_to_json(entry) for entry in self.ledger],
-            "rejections": [snapshot.record_to_json(entry) for entry in self.rejections],
-            "waiting": [
-                [key, snapshot.record_to_json(waiting.order), waiting.submitted, waiting.side]
-                for key, waiting in self._waiting.items()
-            ],
-            "names": list(self._names.items()),
-            "groups": self._groups,
-            "targets": [[row, column, snapshot.record_to_json(target)] for row, column, target in self._targets],
-            "seen": self._seen,
-        }
-
-    @classmethod
-    def resume(
-        cls,
-        data: Mapping[str, Any],
-        market: Market,
-        costs: Costs | None = None,
-        max_leverage: float = 1.0,
-        stop: int | None = None,
-        venue: Venue | None = None,
-    ) -> Exchange:
-        """The exchange that `save` gave, on the same market or one that has grown since.
-
-        Raises `DataError` where the bars so far or the terms of trading are not those of then, or `data` is damaged.
-        """
-        snapshot.check_snapshot_format(data)
-        try:
-            first, index = int(data["first"]), int(data["index"])
-            fresh = cls(market, first - 1, float(data["cash"]), costs, max_leverage, stop, venue)
-            fresh._restore(data, index)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise DataError(f"the saved exchange is damaged: {error!r}; save it anew.") from error
-        return fresh
-
-    def _restore(self, data: Mapping[str, Any], index: int) -> None:
-        if not self._first - 1 <= index <= self.stop:
-            raise DataError(f"the saved exchange stands at bar {index}, outside {self._first - 1}..{self.stop}.")
-        now = snapshot.identity(self.market, index, self.costs, self.venue, self.max_leverage)
-        changed = [name for name, value in now.items() if data["identity"][name] != value]
-        if changed:
-            raise DataError(f"the saved exchange cannot go on: other {', '.join(changed)}; give those of then.")
-        self.index = index
-        done = (index + 1 - self._first) * self._per_bar
-        symbols = len(self.market.symbols)
-        shapes: dict[str, tuple[int | None, ...]] = {name: array.shape for name, array in self._state._asdict().items()}
-        shapes["orders"] = (1, None, at.ORDER_FIELDS)
-        self._state = at.KernelState(
-            **{name: snapshot.array_from_json(data["state"][name], shapes[name]) for name in shapes}
-        )
-        self._equity[:, :done] = snapshot.array_from_json(data["equity"], (1, done))
-        self._notional[:, :done] = snapshot.array_from_json(data["notional"], (1, done, symbols))
-        self.ledger = [snapshot.record_from_json(entry) for entry in data["ledger"]]
-        self._traded = sum((abs(fill.quantity) * fill.price for fill in self.fills), 0.0)
-        self.rejections = [snapshot.record_from_json(entry) for entry in data["rejections"]]
-        self._waiting = {
-            int(key): _Waiting(snapshot.record_from_json(order), int(submitted), int(side))
-            for key, order, submitted, side in data["waiting"]
-        }
-        self._names = {int(key): str(name) for key, name in data["names"]}
-        self._groups = {str(name): int(number) for name, number in data["groups"].items()}
-        self._targets = [
-            (int(row), int(column), snapshot.record_from_json(one)) for row, column, one in data["targets"]
-        ]
-        self._seen = int(data["seen"])
-
     def equity_curve(self) -> NDArray[np.float64]:
         """(bars so far + 1,): the starting cash, then the equity at the close of each bar."""
         done = (self.index + 1 - self._first) * self._per_bar
@@ -548,3 +446,60 @@ class Exchange:
         table = self._state.orders[0]
         live = set(table[table[:, at.LIVE] != 0.0, at.ORDER_ID].astype(int).tolist())
         self._waiting = {key: waiting for key, waiting in self._waiting.items() if key in live}
+
+
+class LiveExchange(Exchange):
+    """One account from the close of the last bar of `market` on. `extend` takes each further bar; `finish` ends it.
+
+    Everything else is the exchange of a backtest: on a market that had all the bars from the start, the same requests
+    at the same closes give the same fills. Funding that comes after its bar is not settled; the terms' rate for
+    settlements that are missing stands for it. A symbol without a bar for two days counts as delisted at once, which a
+    backtest knows only of one that never comes back.
+    """
+
+    def __init__(
+        self,
+        market: Market,
+        cash: float = 10_000.0,
+        costs: Costs | None = None,
+        max_leverage: float = 1.0,
+        venue: Venue | None = None,
+    ) -> None:
+        """Raises `DataError` as `Exchange` does, for symbols whose kind is not stated, and for a venue with mark prices
+        or finer bars, which would have to grow too."""
+        if venue is not None and (venue.mark is not None or venue.finer is not None):
+            raise DataError("a live account has no mark prices and no finer bars: leave both out.")
+        unknown = [symbol for symbol in market.symbols if symbol not in market.kinds]
+        if unknown:
+            raise DataError(f"nothing states whether {', '.join(unknown)} are spot or perpetual.")
+        super().__init__(market, len(market) - 1, cash, costs, max_leverage, len(market) - 1, venue)
+        self.stop = _OPEN_END
+        self._make_room(_CURVE_ROWS * self._per_bar)
+
+    def extend(self, market: Market) -> None:
+        """Take the next bar, the last one of `market`. Raises `DataError` unless it follows."""
+        last = len(market) - 1
+        if self.index + 1 != last or self.stop != _OPEN_END:
+            raise DataError(f"the account stands at bar {self.index}, the market's last bar is {last}.")
+        self.market = market
+        self._tape, _ = market_tape(market, last, len(market), self.costs, self.venue)
+        self._tape_first = last
+        if not market.present[-1].all():
+            self._delisted = delisted_bars(market)
+        elif (self._delisted != at.NEVER).any():
+            self._delisted = np.full(len(market.symbols), at.NEVER, np.int64)
+        if (self.index + 1 - self._first) * self._per_bar == self._equity.shape[1]:
+            self._make_room(2 * self._equity.shape[1])
+        self.step()
+
+    def finish(self) -> None:
+        """End here: what waits is rejected."""
+        if self.stop == _OPEN_END:
+            self.stop = self.index
+            self._end_of_window()
+
+    def _make_room(self, rows: int) -> None:
+        used = self._equity.shape[1]
+        equity, notional = np.empty((1, rows)), np.empty((1, rows, len(self.market.symbols)))
+        equity[:, :used], notional[:, :used] = self._equity, self._notional
+        self._equity, self._notional = equity, notional

@@ -1,4 +1,4 @@
-"""The requests to an exchange: orders, target exposures, cancels and replacements; and the checks of an order.
+"""The requests to an exchange: orders, target exposures and cancels; and the checks of an order.
 
 Quantities are signed base units (+ buys), prices are in the quote currency.
 """
@@ -46,7 +46,7 @@ class Order:
         hold_bars: the position that results is closed at the open this many bars after the fill (a time stop).
         expire_bars: bars after which what is left of the order expires.
         group: one cancels the others: the quantity that one order of the group trades is taken off the others.
-        id: a name of your own, to cancel or replace it by; empty: the exchange gives one.
+        id: a name of your own, to cancel it by; empty: the exchange gives one.
     """
 
     symbol: str
@@ -82,29 +82,7 @@ class Cancel:
     id: str
 
 
-@dataclass(frozen=True)
-class Replace:
-    """Cancel the order `id` and submit it anew with what is given changed; it goes behind the others in time."""
-
-    id: str
-    quantity: float | None = None
-    limit: float | None = None
-    trigger: float | None = None
-
-
-OrderRequest = Order | Target | Cancel | Replace
-
-
-def twap(order: Order, slices: int, every: int = 1) -> list[Order]:
-    """`order` in `slices` equal parts, `every` bars apart (a time-weighted average price)."""
-    parts = []
-    done = 0.0
-    for number in range(1, slices + 1):
-        part = order.quantity * number / slices - done
-        done += part
-        name = f"{order.id}/{number}" if order.id else ""
-        parts.append(replace(order, quantity=part, delay=order.delay + (number - 1) * every, id=name))
-    return parts
+OrderRequest = Order | Target | Cancel
 
 
 def oco(*orders: Order, group: str) -> list[Order]:
@@ -267,7 +245,7 @@ RejectionReason = Literal[
     "window_end",  # no bar was left to fill it
     "delisted",  # the symbol's bars have ended
     "superseded",  # a later decision about the same symbol replaced it
-    "cancelled",  # by a Cancel or a Replace
+    "cancelled",  # by a Cancel
     "expired",  # its time was up
     "reduce_only",  # it would have opened or enlarged a position (or the part of it that would have)
     "leverage_cap",  # the part that the margin did not allow

@@ -21,7 +21,7 @@ from simulator.kernel.layout import Tape, Terms
 from simulator.market.instruments import MarketKind
 from simulator.market.market import Market
 from simulator.market.price_paths import PricePaths
-from simulator.market.timeframes import DAY_MS, YEAR_MS, format_time
+from simulator.market.timeframes import YEAR_MS, format_time
 
 IMPACT_BARS = 48  # bars whose returns tell the volatility of the next one
 
@@ -92,7 +92,7 @@ def market_tape(market: Market, first: int, stop: int, costs: Costs, venue: Venu
             sigma[0, ::per_bar][whole] = _sigma(coarse, from_bar, to_bar)[whole]
     tape = Tape(
         bars["open"], bars["high"], bars["low"], bars["close"], bars["volume"], spread, *mark, sigma, inside, close,
-        missing, market.open_time[rows] // DAY_MS, np.where(listed, at.NEVER, delisted - first),
+        missing, np.where(listed, at.NEVER, delisted - first),
     )  # fmt: skip
     return tape, per_bar
 
@@ -112,7 +112,7 @@ def paths_tape(paths: PricePaths) -> Tape:
         bars["open"], bars["high"], bars["low"], bars["close"], endless, np.nan_to_num(spread), bars["low"],
         bars["high"], bars["close"], zeros, zeros, np.ascontiguousarray(paths.funding_rate),
         np.zeros((1, 0, 0)) if paths.missing_funding is None else np.ascontiguousarray(paths.missing_funding),
-        np.zeros(paths.shape[1], np.int64), listed if paths.delisted is None else paths.delisted,
+        listed if paths.delisted is None else paths.delisted,
     )  # fmt: skip
 
 
@@ -154,11 +154,7 @@ def terms_of(
     scalars[at.FEE_ON_TOP] = costs.sizing == "fee_on_top"
     scalars[at.TARGET_LATE] = late_rows(costs.latency_ms, interval)[1] if costs.latency_ms else 0.0
     scalars[at.HAIRCUT] = costs.delisting_haircut
-    fees = [(tier.volume, tier.maker, tier.taker) for tier in costs.fee_tiers]
-    return Terms(
-        rules, np.array(tiers, dtype=np.float64).reshape(-1, at.TIER_FIELDS),
-        np.array(fees, dtype=np.float64).reshape(-1, 3), scalars,
-    )  # fmt: skip
+    return Terms(rules, np.array(tiers, dtype=np.float64).reshape(-1, at.TIER_FIELDS), scalars)
 
 
 def late_rows(latency_ms: int, interval: int) -> tuple[int, float]:

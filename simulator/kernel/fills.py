@@ -170,7 +170,6 @@ def fill(
     accounts[n, at.FEES] += fee
     accounts[n, at.SPREAD] += spread_cost
     accounts[n, at.IMPACT_PAID] += impact_cost
-    accounts[n, at.TODAY] += size * price
     isolated = rules[s, at.ISOLATED] != 0.0
     leverage = rules[s, at.LEVERAGE]
     if new == 0.0 or held * new <= 0.0:  # closed, opened or turned round

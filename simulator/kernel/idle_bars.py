@@ -47,11 +47,11 @@ def skip_idle_bars(
     mark_highs, mark_lows, marks = tape.mark_high[0], tape.mark_low[0], tape.mark_close[0]
     inside, at_close = tape.funding_inside[0], tape.funding_close[0]
     cash, value, peak, lowest = account[at.CASH], account[at.EQUITY], account[at.PEAK], account[at.LOWEST]
-    tiered, participation = terms.fee_tiers.shape[0] > 0, terms.scalars[at.PARTICIPATION] > 0.0
+    participation = terms.scalars[at.PARTICIPATION] > 0.0
     misses = tape.missing.shape[1] > 0
     last = start
     for b in range(start, stop):
-        if expiry <= bar + (b - start) or (tiered and account[at.DAY] != tape.day[b]):
+        if expiry <= bar + (b - start):
             break
         quiet, now, excess = True, cash, cash
         for s in range(symbols):

@@ -155,23 +155,6 @@ def _uncovered(tape: Tape, terms: Terms, state: KernelState, log: Log, path: int
 
 
 @compiled
-def _new_day(account: FloatArray, traded: FloatArray, fee_tiers: FloatArray, day: int) -> None:
-    """Book what was traded on the days that are over and find the fee tier of the last 30 of them."""
-    passed = day - int(account[at.DAY])
-    if account[at.DAY] >= 0.0:
-        traded[int(account[at.DAY]) % 30] = account[at.TODAY]
-        for gone in range(1 if passed <= 30 else 0, min(passed, 30)):
-            traded[(int(account[at.DAY]) + gone) % 30] = 0.0
-    account[at.DAY] = day
-    account[at.TODAY] = 0.0
-    volume = traded.sum()
-    for tier in range(fee_tiers.shape[0]):
-        if volume >= fee_tiers[tier, 0]:
-            account[at.MAKER_FEE] = fee_tiers[tier, 1]
-            account[at.TAKER_FEE] = fee_tiers[tier, 2]
-
-
-@compiled
 def advance(
     tape: Tape, terms: Terms, state: KernelState, log: Log, start: int, stop: int, first_bar: int, rows: int,
     targets: FloatArray, equity: FloatArray, notional: FloatArray,
@@ -195,7 +178,6 @@ def advance(
     symbols = positions.shape[1]
     log.used[0] = 0
     participation = scalars[at.PARTICIPATION] > 0.0
-    tiered = terms.fee_tiers.shape[0] > 0
     low, high, close, mark_close = tape.low, tape.high, tape.close, tape.mark_close
     borrows, misses = scalars[at.BORROW] != 0.0, tape.missing.shape[1] > 0
     delists = False
@@ -216,8 +198,6 @@ def advance(
         for n in range(accounts.shape[0]):
             path, carries = 0 if shared else n, False
             if accounts[n, at.ENDED] == 0.0:
-                if tiered and accounts[n, at.DAY] != tape.day[b]:
-                    _new_day(accounts[n], state.traded[n], terms.fee_tiers, tape.day[b])
                 wanted = False
                 if targets.shape[1] > 0:
                     for s in range(symbols):

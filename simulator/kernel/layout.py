@@ -23,7 +23,6 @@ class Tape(NamedTuple):
         funding_inside: rates settled strictly inside the bar, summed. funding_close: settled at its close.
         missing: rates of settlements that the data lacks, summed at the bar's close; both sides pay them. Without bars
             none is missing.
-        day: (bars,) UTC day of each bar's open, for the 30-day volume that decides the fee tier.
         delisted: (S,) the bar at whose open the venue closes what is held of a symbol, which is absent from then on;
             `NEVER` where it stays listed.
     """
@@ -41,28 +40,25 @@ class Tape(NamedTuple):
     funding_inside: FloatArray
     funding_close: FloatArray
     missing: FloatArray
-    day: IntArray
     delisted: IntArray
 
 
 class Terms(NamedTuple):
-    """What trading is subject to: rules (S, RULE_FIELDS), tiers (all symbols' rows, TIER_FIELDS), fee tiers
-    (rows, 3: 30-day volume from which on, maker fee, taker fee), scalars (SCALARS,)."""
+    """What trading is subject to: rules (S, RULE_FIELDS), tiers (all symbols' rows, TIER_FIELDS), and
+    scalars (SCALARS,)."""
 
     rules: FloatArray
     tiers: FloatArray
-    fee_tiers: FloatArray
     scalars: FloatArray
 
 
 class KernelState(NamedTuple):
     """Everything that changes while N accounts live: accounts (N, ACCOUNT_FIELDS), positions (N, S, POSITION_FIELDS),
-    orders (N, M, ORDER_FIELDS) in order of submission, and the traded notional of the last 30 days (N, 30)."""
+    and orders (N, M, ORDER_FIELDS) in order of submission."""
 
     accounts: FloatArray
     positions: FloatArray
     orders: FloatArray
-    traded: FloatArray
 
 
 class Log(NamedTuple):
@@ -88,12 +84,12 @@ SPREAD_MULTIPLIER, IMPACT, PARTICIPATION, MAX_LEVERAGE, BORROW, FEE_IN_BASE, FEE
 SCALARS = 9
 
 # Columns of the accounts. The sums are of what was paid so far. WAITING counts live orders, ENDED is 1 after a
-# liquidation of the account, PEAK and LOWEST are of the equity at closes, TODAY is the notional traded on DAY. BORROWED
-# is the cash that was borrowed after the bar's open.
-CASH, EQUITY, PEAK, LOWEST, MAKER_FEE, TAKER_FEE, WAITING, ENDED, DAY, TODAY = range(10)
-FEES, SPREAD, IMPACT_PAID, FUNDING_PAID, BORROW_PAID, LIQUIDATION_PAID, INSURED = range(10, 17)
-BORROWED = 17
-ACCOUNT_FIELDS = 18
+# liquidation of the account, PEAK and LOWEST are of the equity at closes. BORROWED is the cash that was borrowed after
+# the bar's open.
+CASH, EQUITY, PEAK, LOWEST, MAKER_FEE, TAKER_FEE, WAITING, ENDED = range(8)
+FEES, SPREAD, IMPACT_PAID, FUNDING_PAID, BORROW_PAID, LIQUIDATION_PAID, INSURED = range(8, 15)
+BORROWED = 15
+ACCOUNT_FIELDS = 16
 
 # Columns of the positions. WANTED: target exposure that is still to be reached. EXPIRY: bar at whose open the position
 # is closed, EXIT the kind of that fill. MARGIN: set aside for an isolated position. USED: quantity traded in this bar.
@@ -148,10 +144,8 @@ def new_state(accounts: int, symbols: int, order_rows: int, cash: float) -> Kern
         np.zeros((accounts, ACCOUNT_FIELDS)),
         np.zeros((accounts, symbols, POSITION_FIELDS)),
         np.zeros((accounts, order_rows, ORDER_FIELDS)),
-        np.zeros((accounts, 30)),
     )
     state.accounts[:, [CASH, EQUITY, PEAK, LOWEST]] = cash
-    state.accounts[:, DAY] = -1.0
     state.positions[:, :, [ENTRY, STOP, TARGET, MARK, WANTED]] = np.nan
     state.positions[:, :, EXPIRY] = np.inf
     state.positions[:, :, [INSIDE, CHANGED]] = -1.0

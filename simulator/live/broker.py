@@ -14,9 +14,10 @@ import numpy as np
 
 from simulator.arrays import FloatArray
 from simulator.backtest.run import BacktestResult, result_of
+from simulator.errors import DataError
 from simulator.exchange.costs import Costs
+from simulator.exchange.exchange import LiveExchange
 from simulator.exchange.exchange_records import AccountView, Fill, LedgerEntry, Rejection
-from simulator.exchange.live_exchange import LiveExchange
 from simulator.exchange.orders import OrderRequest
 from simulator.exchange.venue import Venue
 from simulator.live.bar_assembly import LiveBar
@@ -80,10 +81,7 @@ class SimulatedBroker:
     def extend(self, bar: LiveBar) -> Happened:
         """Take the next bar. Raises `DataError` for one that does not follow, or cannot be."""
         market = self._growing.market
-        funding: dict[str, list[FundingEvent]] = {}
-        for symbol, time, rate in bar.funding:
-            funding.setdefault(symbol, []).append(FundingEvent(time, rate))
-        grown = self._growing.append(bar.open_time, bar_columns(bar, market.symbols), funding)
+        grown = self._growing.append(bar.open_time, bar_columns(bar, market.symbols), bar_funding(bar, market.symbols))
         ledger, rejections = len(self._exchange.ledger), len(self._exchange.rejections)
         self._exchange.extend(grown)
         happened = Happened(tuple(self._exchange.ledger[ledger:]), tuple(self._exchange.rejections[rejections:]))
@@ -123,6 +121,16 @@ def bar_columns(bar: LiveBar, symbols: Sequence[str]) -> dict[str, FloatArray]:
     return columns
 
 
+def bar_funding(bar: LiveBar, symbols: Sequence[str]) -> dict[str, list[FundingEvent]]:
+    """The settlements inside the bar, by symbol. Raises `DataError` for another symbol's."""
+    funding: dict[str, list[FundingEvent]] = {}
+    for symbol, time, rate in bar.funding:
+        if symbol not in symbols:
+            raise DataError(f"a bar of the session settles {symbol:.40}, which it does not trade: restore a backup")
+        funding.setdefault(symbol, []).append(FundingEvent(time, rate))
+    return funding
+
+
 def session_market(history: Market, bars: Sequence[LiveBar]) -> Market:
     """`history` and the bars of a session as one market, built at once."""
     columns = [bar_columns(bar, history.symbols) for bar in bars]
@@ -131,12 +139,12 @@ def session_market(history: Market, bars: Sequence[LiveBar]) -> Market:
     }
     funding = {symbol: tuple(history.funding.get(symbol, ())) for symbol in history.symbols}
     for bar in bars:
-        for symbol, time, rate in bar.funding:
-            funding[symbol] += (FundingEvent(time, rate),)
+        for symbol, events in bar_funding(bar, history.symbols).items():
+            funding[symbol] += tuple(events)
     times = np.array([bar.open_time for bar in bars], np.int64)
     return replace(
         history,
         open_time=np.concatenate([history.open_time, times]),
         **arrays,
-        funding={symbol: events for symbol, events in funding.items() if events},
+        funding={symbol: settled for symbol, settled in funding.items() if settled},
     )

@@ -13,8 +13,8 @@ from typing import Any
 from simulator.data.venue import rules_from_ccxt
 from simulator.errors import RunFailed
 from simulator.exchange.rules import SymbolRules
-from simulator.live.clock import Clock, RealClock
 from simulator.live.events import BookTop, Candle, FeedEvent, FeedHeartbeat, Funding
+from simulator.live.feed import Clock, RealClock
 from simulator.live.listener import FeedFailure, FeedSettings, Listener
 from simulator.market.instruments import MarketKind
 

@@ -22,9 +22,19 @@ import ccxt.pro
 
 from simulator.data.download_client import ATTEMPTS, MarketType, aim, check_exchange, seconds_to_wait, server_of
 from simulator.errors import DataError, RunFailed, UserError
-from simulator.live.answers import CandleRow, book_of, candle_of, funding_of, number
-from simulator.live.clock import Clock
-from simulator.live.events import Candle, FeedEvent, Funding, Notice, NoticeKind
+from simulator.live.events import (
+    Candle,
+    CandleRow,
+    FeedEvent,
+    Funding,
+    Notice,
+    NoticeKind,
+    book_of,
+    candle_of,
+    funding_of,
+    number,
+)
+from simulator.live.feed import Clock
 from simulator.market.timeframes import HOUR_MS, format_time, interval_of
 
 Emit = Callable[[Callable[[int], FeedEvent]], None]  # gets an event's maker, which takes the time at which it is known

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from simulator.errors import DataError
 from simulator.exchange.carry import kind_of
 from simulator.exchange.venue import Venue
-from simulator.live.clock import Clock, SimulatedClock
 from simulator.live.events import BookTop, Candle, FeedEvent, FeedHeartbeat, Funding, Notice
+from simulator.live.feed import Clock, SimulatedClock
 from simulator.market.instruments import MarketKind
 from simulator.market.market import Market
 from simulator.market.timeframes import SECOND_MS, format_time

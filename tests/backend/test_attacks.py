@@ -118,8 +118,9 @@ def test_a_run_that_comes_out_of_a_file_is_imported_wherever_it_was_made(tmp_pat
 
 
 @pytest.mark.parametrize("key", ["engine.python", "plugins.roles", "training.start_from"])
-@pytest.mark.parametrize(("kind", "words"), [("train", ("train", "--resume", RUN)), ("paper", ("paper", "resume", RUN)),
-                                             ("paper", ("paper", "promote", RUN, "--team", "sample"))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "words"), [("train", ("train", "--resume", RUN)), ("paper", ("paper", "resume", RUN))]
+)
 def test_an_imported_run_is_not_resumed(
     kind: str, words: tuple[str, ...], key: str, bird: Canary, command: Run, tmp_path: Path
 ) -> None:

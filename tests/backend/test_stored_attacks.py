@@ -17,7 +17,6 @@ import pytest
 from backend.config.load import load_config, presets
 from backend.config.schema import Config
 from backend.paper.sessions import paper_parity
-from backend.paper.shadow import promote
 from backend.reporting.run_page import RunPage
 from backend.reporting.run_summary import RunSummary
 from backend.store.records import RunRecord
@@ -105,8 +104,6 @@ def test_an_imported_paper_session_is_not_played_again(command: Run, bird: Canar
     folder = tmp_path / "here" / "runs" / "store"
     with pytest.raises(UserError, match="was imported"):
         paper_parity(session.run, folder)
-    with pytest.raises(UserError, match="was imported"):
-        promote(session.run, NAMED, folder)
     bird.assert_untouched()
     assert MODULE not in sys.modules
 

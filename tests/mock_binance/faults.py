@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Literal
 
-from simulator.errors import UserError
 from simulator.market.timeframes import DAY_MS, HOUR_MS
 
 MessageFault = Literal["dropped", "duplicated", "delayed", "reordered", "malformed"]
-_SHARES = ("dropped", "duplicated", "delayed", "reordered", "malformed", "limited", "failed")
+_MESSAGES: Sequence[MessageFault] = ("dropped", "duplicated", "delayed", "reordered", "malformed")
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,6 @@ class Faults:
         clock_error: ms that the exchange's clock is wrong by, in every answer.
         maintenance: stretches [start, end) of time (ms) in which nothing is served.
         seed: of all draws.
-
-    Raises:
-        UserError: a share outside 0..1, or a negative rate.
     """
 
     dropped: float = 0.0
@@ -51,16 +47,6 @@ class Faults:
     clock_error: int = 0
     maintenance: tuple[tuple[int, int], ...] = ()
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.name in _SHARES and not 0.0 <= value <= 1.0:
-                raise UserError(f"{one.name} is {value}; it is a share of 0 to 1")
-            if one.name not in ("maintenance", "clock_error", "seed") and value < 0:
-                raise UserError(f"{one.name} is {value}; it cannot be negative")
-        if sum(getattr(self, name) for name in _SHARES[:5]) > 1.0:
-            raise UserError(f"the shares {', '.join(_SHARES[:5])} are more than 1 together")
 
 
 # A bad network, of which the soak test is made.
@@ -93,8 +79,7 @@ class FaultDraws:
     def message(self, draw: random.Random) -> MessageFault | None:
         """What happens to the next message; a fault is counted."""
         place = draw.random()
-        names: Sequence[MessageFault] = ("dropped", "duplicated", "delayed", "reordered", "malformed")
-        for name in names:
+        for name in _MESSAGES:
             share: float = getattr(self.faults, name)
             if place < share:
                 self.injected[name] += 1

@@ -1,7 +1,7 @@
 """The mock exchange as a server: REST and WebSocket on one port, in Binance's format, with faults.
 
-Requests go to `/api/v3/…` (spot) and `/fapi/v1/…` (USD-M futures). Sockets are opened at any path that ends in `/ws`,
-`/ws/…` or `/stream?streams=…`, whatever stands before it; one whose path names `fstream` or `fapi` is of futures.
+Requests go to `/api/v3/…` (spot) and `/fapi/v1/…` (USD-M futures). A socket whose path names `fstream` or `fapi` is of
+futures; its streams are asked for by SUBSCRIBE.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import asyncio
 import json
 import logging
 import random
+import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from heapq import merge
 from http import HTTPStatus
@@ -23,14 +25,13 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from simulator.live.feed import Clock
 from simulator.market.market import Market
 from tests.loop_clock import LoopClock
-from tests.mock_binance.answers import Answers, RefusedRequest, error_document
+from tests.mock_binance.answers import TICKS, Answers, RefusedRequest
 from tests.mock_binance.faults import FaultDraws, Faults
-from tests.mock_binance.streams import StreamMessage, Streams
-from tests.mock_binance.tape import FEWEST_TICKS, MarketTape
 
-MOST_UNREAD = 5_000  # messages that a slow client may leave unread before it is cut off, as Binance does
+_OPENING = 30.0  # seconds
 _CATCHING_UP = 50  # moments that are played without a pause before others may run
 _SILENT = logging.getLogger("cryptosentinel.mock_exchange.websockets")  # a client that goes away is part of the play
 _SILENT.addHandler(logging.NullHandler())
@@ -46,7 +47,6 @@ class _Client:
 
     socket: ServerConnection
     swap: bool
-    wrapped: bool
     draw: random.Random
     streams: set[str] = field(default_factory=set)
     waiting: deque[str] = field(default_factory=deque)
@@ -58,35 +58,20 @@ class _Client:
 class MockExchange:
     """Plays `market` from `clock`'s now on; what lies before is history. Use it as `async with`.
 
-    Args:
-        ticks: trades of a bar. recorded: path -> document that is served as it is instead of a made one.
-        port: 0: a free one.
-
     Attributes:
         requests: count of the requests answered. draws: what was done to whom, by fault.
         ended: set when the market's last bar has closed.
     """
 
-    def __init__(
-        self,
-        market: Market,
-        clock: LoopClock,
-        faults: Faults | None = None,
-        *,
-        ticks: int = FEWEST_TICKS,
-        recorded: Mapping[str, Any] | None = None,
-        port: int = 0,
-    ) -> None:
-        self.tape = MarketTape(market, ticks)
-        self.answers = Answers(self.tape)
+    def __init__(self, market: Market, clock: LoopClock, faults: Faults | None = None) -> None:
+        self.answers = Answers(market)
         self.faults = faults or Faults()
-        self.draws = FaultDraws(self.faults, clock.now(), self.tape.end)
+        self.draws = FaultDraws(self.faults, clock.now(), self.answers.end)
         self.requests = 0
         self.ended = asyncio.Event()
         self._clock = clock
-        self._recorded = dict(recorded or {})
-        self._port = port
-        self._streams = {swap: Streams(self.answers, swap=swap) for swap in (False, True)}
+        self._recorded = dict[str, Any]()
+        self._port = 0
         self._clients: list[_Client] = []
         self._opened = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,11 +80,6 @@ class MockExchange:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
-
-    @property
-    def sockets(self) -> int:
-        """Open sockets now."""
-        return len(self._clients)
 
     async def __aenter__(self) -> Self:
         self._server = await serve(
@@ -170,13 +150,13 @@ class MockExchange:
         if refusal is not None:
             status, wait = refusal
             code, words = (-1003, "Too many requests.") if status in (418, 429) else (-1000, "Not now.")
-            return _response(socket, status, json.dumps(error_document(code, words)).encode(), wait)
+            return _response(socket, status, json.dumps({"code": code, "msg": words}).encode(), wait)
         if parts.path in self._recorded:
             return _response(socket, 200, json.dumps(self._recorded[parts.path]).encode())
         try:
             document = self.answers.answer(parts.path, dict(parse_qsl(parts.query)), self.now())
         except RefusedRequest as error:
-            return _response(socket, 400, json.dumps(error_document(error.code, str(error))).encode())
+            return _response(socket, 400, json.dumps({"code": error.code, "msg": str(error)}).encode())
         if document is None:
             return _response(socket, 404, b'{"code": -1, "msg": "no such path"}')
         return _response(socket, 200, json.dumps(document).encode())
@@ -185,16 +165,9 @@ class MockExchange:
 
     async def _attend(self, socket: ServerConnection) -> None:
         """One socket from its opening to its end."""
-        parts = urlsplit(socket.request.path if socket.request else "")
+        path = socket.request.path if socket.request else ""
         self._opened += 1
-        client = _Client(
-            socket,
-            swap="fstream" in parts.path or "fapi" in parts.path,
-            wrapped=parts.path.rstrip("/").endswith("/stream"),
-            draw=self.draws.messages(self._opened),
-        )
-        named = dict(parse_qsl(parts.query)).get("streams", "").split("/") + parts.path.split("/")
-        client.streams |= {name for name in named if self._streams[client.swap].knows(name)}
+        client = _Client(socket, swap="fstream" in path or "fapi" in path, draw=self.draws.messages(self._opened))
         self._clients.append(client)
         sender = asyncio.create_task(self._send(client))
         try:
@@ -208,29 +181,15 @@ class MockExchange:
 
     def _obey(self, client: _Client, text: str | bytes) -> dict[str, Any]:
         """What a client's message does, and its answer."""
-        try:
-            asked = json.loads(text)
-            method, names, number = asked["method"], asked.get("params", []), asked.get("id")
-            if not all(isinstance(name, str) for name in names):
-                raise TypeError
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return {"error": {"code": 3, "msg": "Invalid JSON: expected method, params and id"}}
-        unknown = [name for name in names if not self._streams[client.swap].knows(name)]
-        if method == "LIST_SUBSCRIPTIONS":
-            return {"result": sorted(client.streams), "id": number}
-        if method not in ("SUBSCRIBE", "UNSUBSCRIBE") or unknown:
-            words = f"invalid stream {unknown[0]}" if unknown else f"unknown method {method}"
-            return {"error": {"code": 2, "msg": f"Invalid request: {words}"}, "id": number}
-        if method == "SUBSCRIBE":
-            client.streams |= set(names)
-        else:
-            client.streams -= set(names)
-        return {"result": None, "id": number}
+        asked = json.loads(text)
+        unknown = [name for name in asked["params"] if not self.answers.knows(name)]
+        if asked["method"] != "SUBSCRIBE" or unknown:
+            return {"error": {"code": 2, "msg": f"Invalid request: {asked}"}, "id": asked["id"]}
+        client.streams |= set(asked["params"])
+        return {"result": None, "id": asked["id"]}
 
     def _put(self, client: _Client, text: str) -> None:
         client.waiting.append(text)
-        if len(client.waiting) > MOST_UNREAD:
-            client.socket.transport.abort()
         client.wake.set()
 
     async def _send(self, client: _Client) -> None:
@@ -261,39 +220,32 @@ class MockExchange:
             elif what == "hang":
                 self.draws.injected["hangs"] += bool(self._clients)
                 self.hang()
-            elif not self.draws.in_maintenance(time):
-                self._say(what, bar, place)
+            elif what == "tick" and not self.draws.in_maintenance(time):
+                self._say(bar, place)
         self.ended.set()
 
     def _market_moments(self, since: int) -> Iterator[tuple[int, str, int, int]]:
-        tape = self.tape
-        for bar in range(max(0, tape.bar_at(since)), len(tape.market)):
-            for place in range(tape.ticks):
-                if tape.tick_time(bar, place) > since:
-                    yield tape.tick_time(bar, place), "tick", bar, place
-            yield tape.open_time(bar + 1), "close", bar, 0
+        answers = self.answers
+        for bar in range(max(0, answers.bar_at(since)), len(answers.market)):
+            for place in range(TICKS):
+                if answers.tick_time(bar, place) > since:
+                    yield answers.tick_time(bar, place), "tick", bar, place
+        yield answers.end, "end", 0, 0
 
     def _fault_moments(self) -> Iterator[tuple[int, str, int, int]]:
         broken = [(time, "disconnect", 0, 0) for time in self.draws.disconnects]
         broken += [(start, "disconnect", 0, 0) for start, _ in self.faults.maintenance]
         return iter(sorted(broken + [(time, "hang", 0, 0) for time in self.draws.hangs]))
 
-    def _say(self, what: str, bar: int, place: int) -> None:
-        for swap, streams in self._streams.items():
-            clients = [client for client in self._clients if client.swap is swap]
-            wanted = set[str]().union(*(client.streams for client in clients))
-            if what == "tick":
-                messages = streams.at_tick(bar, place, wanted, self.faults.clock_error)
-            else:
-                messages = streams.at_close(bar, wanted, self.faults.clock_error)
-            for message in messages:
-                for client in clients:
-                    if message.stream in client.streams:
-                        self._deliver(client, message)
+    def _say(self, bar: int, place: int) -> None:
+        for client in self._clients:
+            for stream in sorted(client.streams):
+                data = self.answers.best(stream, bar, place, self.faults.clock_error, client.swap)
+                if data is not None:
+                    self._deliver(client, data)
 
-    def _deliver(self, client: _Client, message: StreamMessage) -> None:
+    def _deliver(self, client: _Client, data: dict[str, Any]) -> None:
         """Put a message in the way to a client, or what a fault makes of it."""
-        data = {"stream": message.stream, "data": message.data} if client.wrapped else message.data
         fault = self.draws.message(client.draw)
         if fault == "malformed":
             data = _malformed(data, client.draw)
@@ -330,11 +282,45 @@ def _response(socket: ServerConnection, status: int, body: bytes, retry_after: i
 
 
 def _malformed(data: dict[str, Any], draw: random.Random) -> dict[str, Any]:
-    """`data` with nonsense in the place of one number or text, however deep it lies."""
-    spoilt: dict[str, Any] = json.loads(json.dumps(data))
-    inner: dict[str, Any] = spoilt
-    for name in ("data", "k"):
-        if isinstance(inner.get(name), dict):
-            inner = inner[name]
-    inner[draw.choice([name for name in inner if name != "e"])] = draw.choice(_NONSENSE)
-    return spoilt
+    """`data` with nonsense in the place of one number or text."""
+    return data | {draw.choice([name for name in data if name != "e"]): draw.choice(_NONSENSE)}
+
+
+@contextmanager
+def serving_exchange(
+    market: Market, clock: Clock, *, speed: float = 1.0, faults: Faults | None = None
+) -> Iterator[MockExchange]:
+    """An exchange that plays `market` at a free port of this machine for the time of a block, in an event loop and a
+    thread of its own.
+
+    `clock` is shared with who listens, and runs `speed` times as fast as real time. Only `url`, `requests` and `draws`
+    of the exchange are to be read from outside its thread.
+    """
+    loop = asyncio.new_event_loop()
+    opened: Future[tuple[MockExchange, asyncio.Event]] = Future()
+
+    async def serve_until_done() -> None:
+        done = asyncio.Event()
+        try:
+            async with MockExchange(market, LoopClock(clock, speed), faults) as exchange:
+                opened.set_result((exchange, done))
+                await done.wait()
+        except BaseException as error:
+            if not opened.done():
+                opened.set_exception(error)
+            raise
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(serve_until_done())
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=run, name="mock-exchange", daemon=True)
+    thread.start()
+    exchange, done = opened.result(_OPENING)
+    try:
+        yield exchange
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join(_OPENING)

@@ -97,7 +97,7 @@ def test_to_open_a_page_leaves_its_address_alone(here: Path, queue: JobQueue, pa
         add_demo_run(store, "demo-1")
     queue.submit(("data", "list"))
     (here / "runs" / "paper-1").mkdir(parents=True)
-    (here / "runs" / "paper-1" / "events.jsonl").touch()
+    (here / "runs" / "paper-1" / "metrics.prom").touch()
     app = open_page(f"views/{page}.py")
     assert not app.exception and not app.query_params
 

@@ -16,7 +16,7 @@ import ui.access
 from backend.cli.main import app as program
 from backend.jobs import queue as jobs_queue
 from backend.jobs.queue import JobQueue
-from backend.paper.monitor import LOG
+from backend.paper.journal import Journal
 from backend.paper.overview import last_report
 from backend.paper.sessions import PaperRequest, run_paper
 from backend.paper.switch import KILL_FILE, STOP_FILE, running
@@ -134,15 +134,17 @@ def test_entry_price_profit_and_trades_are_shown(here: Path) -> None:
 
 
 def test_a_session_is_shown_as_it_stands(here: Path) -> None:
-    with (here / "runs" / SESSION / LOG).open("a") as log:
-        log.write('{"event": "alert", "time": 1, "what": "kill", "detail": "' + EVIL + '"}\nno json\n{}\n')
+    with Store.open(here / "store") as store:
+        count = len(store.journal_between(SESSION, 0, 10_000))
+        Journal(store, SESSION, count).write("notice", 1, {"kind": "stale", "detail": EVIL})
     app = page()
     assert not app.exception and not app.error
     assert [tile.label for tile in app.metric] == ["Equity", "Bars", "Decisions", "Held", "Guard"]
     with Store.open(here / "store") as store:
         found = backend.paper.overview.overview(store, SESSION, here / "runs", 0.0)
     assert app.metric[0].value == f"{found.outcome.equity:,.2f}" and app.metric[4].value == "open"
-    assert len(found.log.equity) == found.outcome.bars and found.log.equity[-1] == pytest.approx(found.outcome.equity)
+    assert len(found.curve) == found.outcome.bars and found.curve[-1][1] == pytest.approx(found.outcome.equity)
+    assert [(one.event, one.what) for one in found.events][-2:] == [("notice", "stale"), ("alert", "stale_data")]
     assert len(app.get("plotly_chart")) == 1 and len(found.decisions) == found.outcome.decisions
     assert any("DeepTraderManager" in message.name for message in app.chat_message), "its newest decision"
     assert "No report was made yet" in words(app) and "traded by scripted" in words(app)
@@ -158,7 +160,7 @@ def test_a_report_is_kept_for_the_page(here: Path, capsys: pytest.CaptureFixture
     with Store.open(here / "store") as store:
         kept = last_report(store, SESSION)
     assert kept is not None and kept.differences == 0
-    assert all(" ".join(sentence.split()) in printed for sentence in (*kept.parity, kept.comparison))
+    assert all(" ".join(sentence.split()) in printed for sentence in kept.parity)
     assert any("the backtest of the recorded inputs does the same" in element.value for element in page().success)
 
 
@@ -191,7 +193,6 @@ def test_the_kill_switch_waits_for_no_store(here: Path, monkeypatch: pytest.Monk
         release.wait(60.0)
 
     monkeypatch.setattr(backend.paper.overview, "overview", stuck)
-    monkeypatch.setattr("backend.paper.sessions.paper_sessions", stuck)
     try:
         with running(here / "runs" / SESSION):
             app = page()

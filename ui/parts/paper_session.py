@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -120,9 +120,9 @@ def _standing(found: SessionOverview) -> None:
 
 
 def _curve(found: SessionOverview) -> None:
-    curves = {"session": (found.log.times, found.log.equity)}
-    if len(found.log.times) > 1:
-        figure = in_theme(accounts_chart(curves, "return of the session"))
+    if len(found.curve) > 1:
+        curves = {"session": ([time for time, _ in found.curve], [equity for _, equity in found.curve])}
+        figure = in_theme(accounts_chart(curves, f"return over the newest {len(found.curve)} bars"))
         st.plotly_chart(
             figure, theme=None, config=CONFIG, alt="Equity of the session", key=f"equity {found.record.run}"
         )
@@ -136,7 +136,7 @@ def _guard(state: Mapping[str, Any]) -> tuple[str, str]:
         until = state.get("flat_until")
         return "flat", f"{state['flat_rule']}, until {format_time(until) if until else 'the end'}"
     held = len(state.get("held_back") or ())
-    return "open", f"{held} orders are held back" if held else "no limit is passed"
+    return "open", f"{held} orders are held back" if held else "within all limits"
 
 
 def _holdings(found: SessionOverview) -> None:
@@ -190,21 +190,12 @@ def _decisions(found: SessionOverview) -> None:
 def _events(found: SessionOverview) -> None:
     met = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in found.outcome.met.items())
     st.caption(escape_markdown(f"The feed met: {met or 'no trouble'}."))
-    if not found.log.events:
-        st.caption("No alert and no event so far.")
+    if not found.events:
+        st.caption("No alert and no event lately.")
         return
-    newest = list(reversed(found.log.events))[:_EVENTS_SHOWN]
-    table = {
-        "at (UTC)": pd.to_datetime([int(one.get("time", 0)) for one in newest], unit="ms"),
-        "event": [str(one["event"]) for one in newest],
-        "what": [_words(one, ("what", "notice")) for one in newest],
-        "detail": [_words(one, ("detail",)) for one in newest],
-    }
-    show_table(pd.DataFrame(table), column_config={"at (UTC)": MOMENT})
-
-
-def _words(event: Mapping[str, Any], names: Sequence[str]) -> str:
-    return next((str(event[name]) for name in names if event.get(name)), "")
+    frame = pd.DataFrame([vars(one) for one in reversed(found.events[-_EVENTS_SHOWN:])])
+    frame["time"] = pd.to_datetime(frame["time"], unit="ms")
+    show_table(frame.rename(columns={"time": "at (UTC)"}), column_config={"at (UTC)": MOMENT})
 
 
 def _report(found: SessionOverview) -> None:
@@ -216,12 +207,9 @@ def _report(found: SessionOverview) -> None:
     st.code(f"cryptosentinel paper report {found.record.run}", language=None)
     if report is None:
         return
-    if report.differences is None:
-        st.caption("It did not check the parity.")
-    elif report.differences:
+    if report.differences:
         st.error(f"Parity: {report.differences} differences from the backtest of the recorded inputs")
     else:
         st.success("Parity: the backtest of the recorded inputs does the same")
-    for sentence in (*report.parity, report.comparison):
-        if sentence:
-            st.text(visible(sentence))
+    for sentence in report.parity:
+        st.text(visible(sentence))

@@ -5,18 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pandas as pd
 import streamlit as st
 
 from backend.jobs.commands import request_command
 from backend.jobs.queue import Submission
-from backend.paper.overview import SessionOverview, is_killed, overview, session_folders
-from backend.paper.sessions import paper_sessions
+from backend.paper.overview import SessionOverview, overview, session_folders
 from backend.paper.switch import process_of
 from backend.reporting.labels import title_of
 from backend.runs.choices import BacktestChoices
 from backend.runs.requests import RUNS, WindowRequest
-from backend.store.records import RunRecord
 from simulator.folders import sample_data
 from simulator.market.timeframes import SECOND_MS, interval_of
 from ui.access import (
@@ -30,11 +27,10 @@ from ui.access import (
     store_name,
 )
 from ui.parts.again import known_teams
-from ui.parts.drawing import MOMENT, show_table
 from ui.parts.job import job_label, newest_of, open_job, show_job
 from ui.parts.paper_session import draw_session, draw_switch
 
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS, _REST_SECONDS = 1.0, 10.0  # between two looks at a session that runs, and at one that does not
 
 
 def _page() -> None:
@@ -57,11 +53,8 @@ def _page() -> None:
         "Session", names, key="session chosen", on_change=address_follows("session", "session chosen")
     )
     draw_switch(chosen)
-    _follow(chosen)
-    with st.expander("All sessions"), mistakes_explained():
-        records, _ = in_time("all sessions", _all)
-        if records is not None:
-            show_table(_table(records, names), column_config={"begun (UTC)": MOMENT})
+    runs = process_of(RUNS / chosen) is not None
+    st.fragment(_follow, run_every=_LOOK_SECONDS if runs else _REST_SECONDS)(chosen)
 
 
 def _jobs() -> None:
@@ -110,14 +103,14 @@ def _ask() -> None:
         open_job(job_queue().submit(command))
 
 
-@st.fragment(run_every=_LOOK_SECONDS)
 def _follow(session: str) -> None:
     """The session as it stands. A store that is busy leaves what was last known."""
     note = st.empty()
     with mistakes_explained():
         found, fresh = in_time(session, lambda: _read(session))
         if not fresh:
-            note.caption("The store is busy: this is what was last known. The kill switch above works all the same.")
+            switch = "" if process_of(RUNS / session) is None else " The kill switch works all the same."
+            note.caption(f"The store is busy: this is what was last known.{switch}")
         if found is not None:
             draw_session(found)
 
@@ -125,25 +118,6 @@ def _follow(session: str) -> None:
 def _read(session: str) -> SessionOverview:
     with open_store() as store:
         return overview(store, session, RUNS, time.time())
-
-
-def _all() -> list[RunRecord]:
-    with open_store() as store:
-        return paper_sessions(store)
-
-
-def _table(records: list[RunRecord], names: list[str]) -> pd.DataFrame:
-    here = [record for record in records if record.run in names]
-    return pd.DataFrame(
-        {
-            "session": [record.run for record in here],
-            "status": [record.status for record in here],
-            "process": [process_of(RUNS / record.run) for record in here],
-            "kill switch": [is_killed(RUNS / record.run) for record in here],
-            "begun (UTC)": pd.to_datetime([record.started_at for record in here], unit="ms"),
-            "why": [record.message or "" for record in here],
-        }
-    )
 
 
 _page()

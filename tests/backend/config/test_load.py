@@ -52,7 +52,7 @@ def test_presets_that_train_charge_only_what_training_scores() -> None:
 
 
 # Fields of the simulator's that no setting reaches: conventions for comparisons with other engines, and constants.
-CONVENTIONS = {"fill", "sizing", "fee_tiers", "fee_currency", "spread_multiplier", "latency_ms", "missing_funding_rate",
+CONVENTIONS = {"fill", "sizing", "fee_currency", "spread_multiplier", "latency_ms", "missing_funding_rate",
                "delisting_haircut"}  # fmt: skip
 
 

@@ -12,14 +12,13 @@ from typing import Any
 from backend.paper.sessions import PaperOutcome, PaperRequest, resume_paper, run_paper
 from backend.runs.requests import Observer, RunStart
 from backend.store.store import Store
-from simulator.live.clock import SimulatedClock
 from simulator.live.exchange_feed import ExchangeFeed
+from simulator.live.feed import SimulatedClock
 from simulator.live.listener import FeedSettings
 from simulator.market.timeframes import format_time
 from tests.live_scenes import MINUTE, START, minutes
 from tests.mock_binance.faults import Faults
-from tests.mock_binance.host import serving_exchange
-from tests.mock_binance.server import MockExchange
+from tests.mock_binance.server import MockExchange, serving_exchange
 
 FIRST, BARS, SPEED = 140, 600, 300.0  # the bar under way at first; bars in all; how much faster than real time
 SYMBOLS = ("BTC/USDT", "ETH/USDT")

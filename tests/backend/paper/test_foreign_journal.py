@@ -91,6 +91,32 @@ def test_whatever_a_session_says_is_an_answer_or_one_message(
         shutil.rmtree(tmp_path / "runs")
 
 
+@pytest.mark.parametrize(
+    "changed", [{"funding": [["another", 1_583_020_800_000, 0.1]]}, {"half_spread": {}}], ids=("funding", "spread")
+)
+def test_a_bar_that_does_not_fit_its_session_is_refused(
+    changed: dict[str, object], session: Session, command: Run, tmp_path: Path
+) -> None:
+    folder, run, journal = session
+    shutil.copytree(folder / "data", tmp_path / "data")
+    entries = [one for one in journal if one.kind != "end"]
+    place = next(number for number, one in enumerate(entries) if one.kind == "bar")
+    document = entries[place].document
+    entries[place] = replace(entries[place], document={**document, "bar": {**document["bar"], **changed}})
+    assert _store(tmp_path / "runs" / "store", run, entries)
+    for words in (("paper", "report"), ("paper", "resume")):
+        result = command(*words, run.run)
+        assert result.code == 2 and "restore a backup" in result.err, result.err
+
+
+@pytest.mark.parametrize("config", [1.5, {"store": 1.5}, {"store": {"keep": "x"}}])
+def test_a_record_without_settings_is_shown(config: object, session: Session, command: Run, tmp_path: Path) -> None:
+    _, run, journal = session
+    assert _store(tmp_path / "runs" / "store", replace(run, config={**run.config, "config": config}), journal)
+    result = command("runs", "show", run.run)
+    assert result.code in (0, 2) and "Traceback" not in result.err, result.err
+
+
 def test_the_session_itself_is_gone_on_with(session: Session, command: Run, tmp_path: Path) -> None:
     folder, run, journal = session
     shutil.copytree(folder / "data", tmp_path / "data")

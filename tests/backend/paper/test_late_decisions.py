@@ -22,7 +22,7 @@ from backend.store.store import Store
 from cryptosentinel.llm.engine import Completion, Request
 from simulator.exchange.costs import Costs
 from simulator.exchange.venue import Venue
-from simulator.live.clock import SimulatedClock
+from simulator.live.feed import SimulatedClock
 from simulator.live.recorded_feed import RecordedFeed
 from simulator.market.growing import part_of
 from simulator.market.market import Market
@@ -135,9 +135,8 @@ def traded(folder: Path, milliseconds: int) -> tuple[list[JournalRecord], tuple[
         )  # fmt: skip
         play_session(parts, [], start)
         entries = entries_of(store, RUN)
-    again = [scene.named_team()]
     limits = limits_of(config.guard)
-    return entries, check_parity(entries, again, ACCOUNT, limits, scene.SEED).differences
+    return entries, check_parity(entries, scene.named_team(), ACCOUNT, limits, scene.SEED).differences
 
 
 @pytest.mark.parametrize("milliseconds", [400, 31_000])

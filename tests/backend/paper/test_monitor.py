@@ -1,4 +1,4 @@
-"""What is seen of a session from outside: its log, its figures, its health, and alerts that reach a webhook."""
+"""What is seen of a session from outside: its figures, its health, and alerts that reach a webhook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 
 from backend.paper import monitor as monitors
 from backend.paper.journal import entries_of
-from backend.paper.monitor import LOG, METRICS, WEBHOOK, Monitor, paper_problem, tell_parity
+from backend.paper.monitor import METRICS, WEBHOOK, Monitor, paper_problem, tell_parity, webhook
+from backend.paper.switch import set_kill
 from backend.store import Store
 from simulator.errors import UserError
 from tests.backend.paper import paper_scenes as scene
@@ -57,27 +58,15 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
-
-
-def test_a_session_writes_a_line_for_each_bar_and_decision(tmp_path: Path) -> None:
-    with Store.open("mem://") as store:
-        outcome = scene.begin(store, tmp_path)
-    found = lines(tmp_path)
-    assert all({"event", "session", "time"} <= set(line) for line in found)
-    bars = [line for line in found if line["event"] == "bar"]
-    assert len(bars) == outcome.bars and sum(line["fills"] for line in bars) == outcome.fills
-    decisions = [line for line in found if line["event"] == "decision"]
-    assert [line["decision"] for line in decisions] == [*range(1, outcome.decisions + 1)]
-    assert bars[-1]["equity"] == pytest.approx(outcome.equity)
+def figures(folder: Path) -> str:
+    return (folder / METRICS).read_text()
 
 
 def test_the_figures_are_a_file_and_count_on_after_a_resume(tmp_path: Path) -> None:
     with Store.open("mem://") as store:
         outcome = scene.begin(store, tmp_path)
         entries = entries_of(store, scene.RUN)
-    written = (tmp_path / METRICS).read_text().splitlines()
+    written = figures(tmp_path).splitlines()
     label = f'session="{scene.RUN}"'
     assert f"cryptosentinel_paper_bars_total{{{label}}} {outcome.bars}" in written
     assert f"cryptosentinel_paper_fills_total{{{label}}} {outcome.fills}" in written
@@ -91,18 +80,18 @@ def test_the_figures_are_a_file_and_count_on_after_a_resume(tmp_path: Path) -> N
 def test_a_difference_in_the_parity_is_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     receiver = Receiver()
     monkeypatch.setenv(WEBHOOK, receiver.url)
-    tell_parity("paper-1", tmp_path, ())
-    assert not receiver.alerts and not (tmp_path / LOG).exists()
-    tell_parity("paper-1", tmp_path, ("fill 3 at bar 7: price was 1.0, the backtest has 2.0", "another", "a third"))
+    tell_parity("paper-1", tmp_path, (), ())
+    assert not receiver.alerts and not (tmp_path / METRICS).exists()
+    tell_parity("paper-1", tmp_path, ("fill 3 at bar 7: price was 1.0, the backtest has 2.0", "another", "a third"), ())
     receiver.close()
     [alert] = receiver.alerts
     assert (alert["what"], alert["session"]) == ("parity", "paper-1")
     assert alert["detail"] == "fill 3 at bar 7: price was 1.0, the backtest has 2.0, and 2 more"
-    assert [line["what"] for line in lines(tmp_path) if line["event"] == "alert"] == ["parity"]
+    assert 'alerts_total{session="paper-1",what="parity"} 1' in figures(tmp_path)
 
 
 def test_alerts_reach_the_webhook_and_its_address_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each kind once, also where the receiver first refuses; a receiver that is not there costs a line in the log."""
+    """Each kind once, also where the receiver first refuses; a receiver that is not there is counted."""
     monkeypatch.setattr(monitors, "FIRST_WAIT", 0.01)
     receiver = Receiver(refuses=1)
     monkeypatch.setenv(WEBHOOK, receiver.url)
@@ -128,22 +117,45 @@ def test_alerts_reach_the_webhook_and_its_address_is_nowhere(tmp_path: Path, mon
     monitor = Monitor("paper-1", tmp_path)
     monitor.alert("kill", 1, "x")
     monitor.close()
-    assert "alert_undelivered" in [line["event"] for line in lines(tmp_path)]
-    assert SECRET not in (tmp_path / LOG).read_text() + json.dumps(receiver.alerts)
-    monkeypatch.setenv(WEBHOOK, f"ftp://{SECRET}")
-    with pytest.raises(UserError) as refused:
-        Monitor("paper-1", tmp_path)
+    assert 'alerts_undelivered_total{session="paper-1"} 1' in figures(tmp_path)
+    assert SECRET not in figures(tmp_path) + json.dumps(receiver.alerts)
+
+
+@pytest.mark.parametrize("address", ["ftp://{}", "http://[{}]/", "http://host:{}/", "http://?token={}", "{}"])
+def test_a_webhook_that_is_no_address_is_refused_without_it(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv(WEBHOOK, address.format(SECRET))
+    with pytest.raises(UserError, match="is not an http or https address") as refused:
+        webhook()
     assert SECRET not in str(refused.value)
+
+
+def test_a_session_that_is_killed_keeps_the_address_of_its_webhook_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of it is in the store, the session's files or a log, whatever their level."""
+    caplog.set_level("DEBUG")
+    receiver = Receiver()
+    monkeypatch.setenv(WEBHOOK, receiver.url)
+    folder = tmp_path / "session"
+    folder.mkdir()
+    set_kill(folder, "flatten")
+    with Store.open(tmp_path / "store") as store:
+        assert scene.begin(store, folder).why == "flatten"
+    receiver.close()
+    assert [alert["what"] for alert in receiver.alerts] == ["kill"]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert folder / METRICS in files and not [path for path in files if SECRET.encode() in path.read_bytes()]
+    assert not [record for record in caplog.records if SECRET in record.getMessage()]
 
 
 def test_the_health_check_says_what_is_wrong(tmp_path: Path) -> None:
     with Store.open("mem://") as store:
         scene.begin(store, tmp_path)
         record = store.run(scene.RUN)  # as it was begun: running
-        log = tmp_path / LOG
+        log = tmp_path / METRICS
         written = log.stat().st_mtime
         assert paper_problem(record, tmp_path, written + 10.0) == ""
-        assert "nothing happened" in paper_problem(record, tmp_path, written + 1e6)
+        assert "no bar came" in paper_problem(record, tmp_path, written + 1e6)
         os.remove(log)
         assert "has not begun" in paper_problem(record, tmp_path, written)
         store.finish_run(scene.RUN, "failed", "DataError: x")

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml  # type: ignore[import-untyped]  # it ships no types
 from typer.main import get_command
 
-from backend.cli.paper.commands import paper_app
+from backend.cli.paper import paper_app
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,15 +14,15 @@ from typing import Any
 import pytest
 
 from backend.builders.market import limits_of
-from backend.paper.bar_source import FeedBars
+from backend.paper.feeds import FeedBars
 from backend.paper.journal import Journal, entries_of
-from backend.paper.monitor import LOG, Monitor
+from backend.paper.monitor import METRICS, Monitor
 from backend.paper.parity import check_parity
 from backend.paper.switch import Switch, process_of, set_kill
 from backend.store import Store, StoreError
 from simulator.live.bar_assembly import BarAssembler
-from simulator.live.clock import Clock, SimulatedClock
 from simulator.live.events import Candle, FeedEvent, Funding
+from simulator.live.feed import Clock, SimulatedClock
 from simulator.market.instruments import MarketKind
 from simulator.market.timeframes import MINUTE_MS
 from tests.backend.paper import paper_scenes as scene
@@ -52,11 +51,11 @@ def test_a_disk_that_fills_stops_the_session_and_costs_nothing(
             scene.begin(store, tmp_path)
         monkeypatch.undo()
         assert len(entries_of(store, scene.RUN)) == full_at, "nothing took effect that is not written"
-        assert '"session_dead"' in (tmp_path / LOG).read_text()
+        assert 'what="session_dead"} 1' in (tmp_path / METRICS).read_text()
         assert scene.go_on(store, tmp_path).why == "finished"
         assert scene.books(entries_of(store, scene.RUN)) == scene.books(entries_of(other, scene.RUN))
         limits = limits_of(scene.settings().guard)
-        found = check_parity(entries_of(store, scene.RUN), [scene.named_team()], scene.ACCOUNT, limits, scene.SEED)
+        found = check_parity(entries_of(store, scene.RUN), scene.named_team(), scene.ACCOUNT, limits, scene.SEED)
         assert found.differences == ()
 
 
@@ -145,8 +144,7 @@ def test_a_candle_at_a_million_times_its_price_is_not_traded_on(tmp_path: Path) 
     monitor.close()
     assert [bar.candles["BTC/USDT"][3] if bar.candles else None for bar in made] == [1.0, None, 1.01, 1.02]
     assert bars.counters()["implausible"] == 1
-    alerts = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert [one["what"] for one in alerts if one["event"] == "alert"] == ["implausible_data"]
+    assert 'alerts_total{session="paper-1",what="implausible_data"} 1' in (tmp_path / METRICS).read_text()
 
 
 class LateFeed(HangingFeed):

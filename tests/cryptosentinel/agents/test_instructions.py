@@ -90,7 +90,7 @@ def test_a_coin_that_is_not_masked_is_named_in_the_example() -> None:
 
 
 def test_the_last_turn_is_for_the_answer_and_what_was_asked_before_is_not_told_again() -> None:
-    again = render_call("get_regime", {})
+    again = render_call("get_volatility", {})
     full, short = ([again] * 40 for _ in range(2))
     heard = {}
     for prompts, spoken in (("full", full), ("short", short)):
@@ -99,10 +99,11 @@ def test_the_last_turn_is_for_the_answer_and_what_was_asked_before_is_not_told_a
         heard[prompts] = [request for request in engine.requests if request.role == "market_analyst"]
     offered = [[tool["function"]["name"] for tool in request.tools] for request in heard["full"]]
     assert offered[-1] == ["submit_analysis"] and all(len(names) > 7 for names in offered[:-1])
-    assert ["get_regime" in names for names in offered[:3]] == [True, True, False], "no grammar allows it a third time"
+    named = ["get_volatility" in names for names in offered[:3]]
+    assert named == [True, True, False], "no grammar allows it a third time"
     assert len(offered) == 1 + 1 + 14 + 1 + 1, "asked, a repeat that costs a turn, 14 that cost none, one more, answer"
     results = [turn["content"] for turn in codec().messages(heard["full"][-1].ids) if turn["role"] == "tool"]
-    assert "volatility" in results[0]
+    assert "forecast" in results[0]
     assert results[1:-1] == ['{"note": "you have this result already; call submit_analysis"}'] * (len(results) - 2)
     assert results[-1].endswith('"last_turn": "call submit_analysis now"}')
     assert len({tuple(len(request.tools) for request in heard["short"])}) == 1  # nano's turns are as they were
@@ -115,7 +116,7 @@ def test_a_repeated_call_costs_one_turn_however_often_it_is_made(repeats: int) -
     engine = SayingEngine(
         {
             "manager": [ask("market_analyst"), submit()],
-            "market_analyst": [render_call("get_regime", {})] * (1 + repeats) + others,
+            "market_analyst": [render_call("get_volatility", {})] * (1 + repeats) + others,
         }
     )
     decide(engine, prompts="full", schemas_in_prompt=True)

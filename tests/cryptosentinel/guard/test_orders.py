@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
 from simulator.errors import DataError
-from simulator.exchange.orders import Cancel, Order, OrderKind, OrderRequest, Replace, Target, oco
+from simulator.exchange.orders import Cancel, Order, OrderKind, OrderRequest, Target, oco
 from simulator.market.market import MarketView
 from tests.examples import tried
 from tests.standard_limits import guard_limits
@@ -207,7 +207,6 @@ def test_a_position_can_be_closed_whatever_waits() -> None:
     [
         Target(A, 0.1),
         Cancel("w"),
-        Replace("w", quantity=9.0),
         cast(Order, None),
         cast(Order, "buy"),
         cast(Order, {"symbol": A}),

@@ -24,7 +24,7 @@ from cryptosentinel.protocol.untrusted import MAX_RESULT_CHARS, TOO_LARGE, clean
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import TeamDecision
 from cryptosentinel.tools.context import ToolContext
-from cryptosentinel.tools.sentiment import tone
+from cryptosentinel.tools.market import tone
 from simulator.market.events import NewsItem
 from simulator.market.market import Market
 from simulator.market.series import DataSeries

@@ -16,10 +16,10 @@ from cryptosentinel.agents import manager
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.protocol.tool_calls import NoArguments
-from cryptosentinel.tools import cross_market, execution, portfolio, technical
+from cryptosentinel.tools import cross_market, execution, portfolio
 from cryptosentinel.tools import market as trends
 from cryptosentinel.tools.context import MISSING, ToolContext, percentile_of
-from cryptosentinel.tools.technical import BarsOf, IndicatorsOf
+from cryptosentinel.tools.market import BarsOf, IndicatorsOf
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order
@@ -100,9 +100,8 @@ def test_every_tool_answers_in_json_whatever_there_is(
 def test_without_data_it_is_not_available() -> None:
     context = context_at(market_of(walk(8)))
     table: tuple[tuple[Any, Any, str], ...] = (
-        (technical.indicator_values, IndicatorsOf(), "indicators"), (technical.volatility_summary, NONE, "volatility"),
-        (technical.regime, NONE, "regime"), (technical.similar_pasts, NONE, "pasts"),
-        (technical.recent_bars, BarsOf(timeframe="15m"), "bars"), (cross_market.funding_history, NONE, "funding"),
+        (trends.indicator_values, IndicatorsOf(), "indicators"), (trends.volatility_summary, NONE, "volatility"),
+        (trends.recent_bars, BarsOf(timeframe="15m"), "bars"), (cross_market.funding_history, NONE, "funding"),
         (cross_market.order_book, NONE, "book"), (cross_market.series, NONE, "series"),
         (portfolio.loss_quantiles, portfolio.WhatIf(), "var"),
     )  # fmt: skip
@@ -138,11 +137,11 @@ def test_a_pooled_trend_reads_the_other_coins_too(seed: int, coin: str) -> None:
 def test_bars_are_rescaled_and_coarser_ones_are_complete() -> None:
     close = walk(50, 1)
     context = context_at(market_of(close))
-    output = technical.recent_bars(context, BarsOf(count=3))
+    output = trends.recent_bars(context, BarsOf(count=3))
     scale = 100.0 / close[-1, 0]
     assert [row[3] for row in output["ohlc"]] == pytest.approx((close[-3:, 0] * scale).tolist(), abs=0.01)
     assert output["ohlc"][-1][3] == 100.0 and output["age_h"] == 0.0 and output["volume"] == [1.0, 1.0, 1.0]
-    coarse = technical.recent_bars(context, BarsOf(timeframe="4h", count=2))
+    coarse = trends.recent_bars(context, BarsOf(timeframe="4h", count=2))
     # 50 hours hold twelve whole bars of four hours; the last of them ended two hours ago.
     assert coarse["age_h"] == 2.0 and coarse["ohlc"][-1][3] == 100.0
     assert coarse["ohlc"][-1][0] == pytest.approx(100.0 * close[43, 0] / close[47, 0], abs=0.01)
@@ -159,7 +158,7 @@ def test_bars_longer_than_a_day_tell_of_weeks_and_of_no_day() -> None:
     other = cross_market.other_coins(context, NONE)["others"][context.mask.alias("BBBUSDT")]
     assert "day" not in other and other["week"] == pytest.approx(100.0 * (close[-1, 1] / close[-2, 1] - 1.0), abs=0.06)
     assert "week" in portfolio.account(context, NONE)
-    volatility = technical.volatility_summary(context, NONE)
+    volatility = trends.volatility_summary(context, NONE)
     assert volatility["day"] == MISSING and isinstance(volatility["week"], float)
     assert ", week " in manager.brief(context) and ", day " not in manager.brief(context)
 
@@ -254,16 +253,6 @@ def test_headlines_that_are_withheld_have_an_age_and_a_tone() -> None:
     assert cross_market.search_news(context, cross_market.Search(words="withheld"))["found"] == 0
 
 
-def test_similar_pasts_find_a_shape_that_repeats() -> None:
-    shape = np.sin(np.arange(40) / 40 * 2 * np.pi) * 0.05
-    logs = np.tile(np.concatenate([shape, np.zeros(8)]), 12)
-    close = 100.0 * np.exp(logs[:-28])[:, None]  # ends in the middle of the wave
-    output = technical.similar_pasts(context_at(market_of(close)), NONE)
-    following = 100.0 * math.expm1(logs[19 + 6] - logs[19])
-    assert output["pasts"] == 8 and output["rose"] == 0.0
-    assert output["median"] == pytest.approx(following, abs=0.01)
-
-
 def test_loss_quantiles_of_one_coin_are_those_of_its_moves() -> None:
     close = walk(300, 1, seed=4)
     context = context_at(market_of(close), side="short", exposure=2.0, share=0.5, horizon_bars=1)
@@ -274,16 +263,6 @@ def test_loss_quantiles_of_one_coin_are_those_of_its_moves() -> None:
     assert output["shortfall"] == pytest.approx(100.0 * losses[227:].mean(), abs=0.01)
     other = portfolio.loss_quantiles(context, portfolio.WhatIf(exposure=-4.0))
     assert other["var"] == pytest.approx(2.0 * output["var"], abs=0.02)
-
-
-def test_stress_by_hand() -> None:
-    context = context_at(market_of(walk(300)), exposures={"BBBUSDT": -0.25}, side="long", exposure=1.0)
-    assert portfolio.stress(context, portfolio.WhatIf()) == {
-        "exposure": 1.0, "all_fall_20": -15.0, "all_rise_20": 15.0, "coin_against_20": -20.0,
-        "funding_spike": pytest.approx(-0.22, abs=0.01), "leave_at_3_spreads": pytest.approx(-0.19, abs=0.01),
-        "ruin": False,
-    }  # fmt: skip
-    assert portfolio.stress(context, portfolio.WhatIf(exposure=6.0))["ruin"]
 
 
 @given(exposure=st.sampled_from([-4.0, -2.0, 1.5, 3.0, 4.5]), rate=st.sampled_from([0.005, 0.02, 0.1]))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from simulator.env.observations import LEAST, LIMIT, MEASURED_BARS, columns, prepare
 from simulator.env.trading_env import ENV_ID, EnvConfig, TradingEnv, TradingVectorEnv
 from simulator.errors import DataError
-from simulator.exchange.costs import Costs, FeeTier
+from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Target
 from simulator.exchange.rules import MarginTier, SymbolRules
@@ -157,7 +157,6 @@ VENUES = {
     "volume": (Costs(participation=0.05), Venue()),
     "close": (Costs(fill="close"), Venue()),
     "base": (Costs(fee_currency="base", sizing="fee_on_top"), Venue()),
-    "fee tiers": (Costs(fee_tiers=(FeeTier(0.0, 0.0, 0.001), FeeTier(30_000.0, 0.0, 0.0))), Venue()),
     "spot and lots": (Costs(), Venue({"A": SymbolRules(kind="spot", lot=0.5, min_notional=400.0)})),
     "margin": (
         Costs(), Venue({"A": SymbolRules(tiers=(MarginTier(0.0, 0.05, 2.0),), liquidation_fee=0.01)}, {"B": 2.0}),

@@ -1,8 +1,7 @@
-"""Whatever is submitted the account stays consistent, and damaged saved states are refused."""
+"""Whatever is submitted the account stays consistent, and records come back from JSON or are refused."""
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from typing import Any
@@ -15,7 +14,9 @@ from hypothesis import strategies as st
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
-from simulator.exchange.orders import PRICES, Cancel, Order, Replace, Target
+from simulator.exchange.exchange_records import Rejection
+from simulator.exchange.orders import PRICES, Cancel, Order, Target
+from simulator.exchange.record_json import array_from_json, array_to_json, record_from_json, record_to_json
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market
@@ -82,7 +83,6 @@ requests = st.one_of(
     orders,
     st.builds(Target, symbol=st.sampled_from(["A", "B", "unknown"]), exposure=any_number, delay=counts),
     st.builds(Cancel, id=names),
-    st.builds(Replace, id=names, quantity=perhaps, limit=perhaps, trigger=perhaps),
 )
 scripts = st.lists(st.lists(requests, max_size=4), min_size=1, max_size=11)
 
@@ -121,65 +121,34 @@ def test_no_request_breaks_the_account(
     assert all(entry.reason and entry.detail for entry in exchange.rejections)
 
 
-def grouped(exchange: Exchange) -> None:
-    """Fifteen orders in pairs, and one alone that a replacement takes into a group although it cannot be used."""
-    for number in range(15):
-        exchange.submit(Order("A", 1.0, kind="limit", limit=50.0 - number, group=f"{number // 2}", id=f"{number}"))
-    exchange.submit(Order("A", 1.0, kind="limit", limit=60.0, target=70.0, id="alone"))
-    exchange.submit(Replace("alone", limit=71.0))
-
-
-def test_a_replacement_that_is_refused_leaves_room_in_the_log() -> None:
-    exchange = Exchange(market(), 0)
-    grouped(exchange)
-    assert exchange.rejections[-1].reason == "target_side"
-    assert exchange.step() == 1
-    assert exchange.index == 1
-
-
-@pytest.fixture
-def saved() -> dict[str, Any]:
-    exchange = Exchange(market(), 1)
-    grouped(exchange)
-    exchange.submit(Target("B", 0.5))
-    exchange.step(3)
-    return json.loads(json.dumps(exchange.save(), allow_nan=False))
-
-
-def test_a_saved_exchange_goes_on_where_the_market_has_grown(saved: dict[str, Any]) -> None:
-    exchange = Exchange.resume(saved, market(40))
-    assert exchange.index == 4
-    assert exchange.step(100) == 35
-
-
 DAMAGES: dict[str, tuple[Any, str]] = {
-    "another format": (lambda data: data.update(format=99), "format 99"),
-    "no state": (lambda data: data.pop("state"), "damaged"),
-    "an array of another shape": (lambda data: data["state"]["accounts"].update(shape=[2, 3]), "damaged"),
-    "an array that is no base64": (lambda data: data["state"]["accounts"].update(data="!"), "damaged"),
-    "a record of no known kind": (lambda data: data["ledger"].append({"kind_of_record": "Path"}), "no known kind"),
-    "a record with a field too many": (lambda data: data["ledger"][0].update(colour=1), "cannot be read"),
-    "a record with text for a number": (lambda data: data["ledger"][0].update(price="much"), "cannot be read"),
-    "a bar outside the market": (lambda data: data.update(index=77), "stands at bar 77"),
-    "a bar that is none": (lambda data: data.update(index="x"), "damaged"),
+    "no known kind": ({"kind_of_record": "Path"}, "no known kind"),
+    "not a record": ([1], "no known kind"),
+    "a field too many": ({"kind_of_record": "Cancel", "id": "x", "colour": 1}, "cannot be read"),
+    "text for a number": ({"kind_of_record": "Target", "symbol": "A", "exposure": "much"}, "cannot be read"),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_saved_exchange_is_refused(saved: dict[str, Any], name: str) -> None:
-    damage, message = DAMAGES[name]
-    data = copy.deepcopy(saved)
-    damage(data)
+def test_a_damaged_record_is_refused(name: str) -> None:
+    value, message = DAMAGES[name]
     with pytest.raises(DataError, match=message):
-        Exchange.resume(data, market())
+        record_from_json(value)
 
 
-def test_a_saved_exchange_does_not_go_on_elsewhere(saved: dict[str, Any]) -> None:
-    for other, said in (
-        ({"market": market(seed=1)}, "other market's bars so far"),
-        ({"market": market(), "costs": Costs(taker_fee=0.0)}, "other costs"),
-        ({"market": market(), "max_leverage": 2.0}, "other max_leverage"),
-        ({"market": market(), "venue": Venue({"A": SymbolRules(tick=0.1)})}, "other venue"),
-    ):
-        with pytest.raises(DataError, match=said):
-            Exchange.resume(saved, **other)
+@pytest.mark.parametrize("change", [{"shape": [2, 3]}, {"data": "!"}, {"data": None}, {"shape": None}])
+def test_a_damaged_array_is_refused(change: dict[str, Any]) -> None:
+    array = np.array([[1.0, math.nan], [math.inf, -0.0]])
+    written = json.loads(json.dumps(array_to_json(array), allow_nan=False))
+    assert array_from_json(written, (None, 2)).tobytes() == array.tobytes()
+    for value, shape in ((written | change, (None, 2)), (written, (3, 2))):
+        with pytest.raises(DataError, match="what holds it was changed"):
+            array_from_json(value, shape)
+
+
+@given(request=requests, bar=st.integers(0, 9))
+@tried(200)
+def test_a_record_comes_back_from_json_as_it_was(request: Any, bar: int) -> None:
+    for record in (request, Rejection(bar, request, "cancelled", "x", math.nan)):
+        again = record_from_json(json.loads(json.dumps(record_to_json(record), allow_nan=False)))
+        assert repr(again) == repr(record)  # as text, because a NaN equals nothing

@@ -10,8 +10,7 @@ import pytest
 
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
-from simulator.exchange.exchange import Exchange
-from simulator.exchange.live_exchange import LiveExchange
+from simulator.exchange.exchange import Exchange, LiveExchange
 from simulator.exchange.orders import Cancel, Order
 from simulator.exchange.tape import market_tape
 from simulator.exchange.venue import Venue

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.exchange.costs import Costs
-from simulator.exchange.exchange import Exchange
-from simulator.exchange.live_exchange import LiveExchange
+from simulator.exchange.exchange import Exchange, LiveExchange
 from simulator.exchange.orders import Cancel, Order, OrderRequest, Target
 from simulator.market.growing import GrowingMarket
 from simulator.market.market import Market

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.exchange.costs import FeeTier
-from simulator.exchange.orders import Cancel, Order, Replace, Target
+from simulator.exchange.orders import Cancel, Order, Target
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
 from tests.order_cases import (
@@ -106,7 +105,6 @@ VOLUME_AND_RULES = [
                 Target("A", 1.5),
                 Target("B", 0.5),
                 Cancel("nobody"),
-                Replace("nobody", limit=9),
                 limit(1, 90, id="x", expire_bars=1),
                 limit(1, 91, id="x"),
             ]
@@ -117,7 +115,7 @@ VOLUME_AND_RULES = [
             *[(0, "bad_duration")] * 2,
             (0, "bad_exposure"),
             (0, "unknown_symbol"),
-            *[(0, "unknown_id")] * 2,
+            (0, "unknown_id"),
             (0, "duplicate_id"),
             (1, "window_end"),
         ],
@@ -183,15 +181,6 @@ TARGETS_AND_FEES = [
         paid={"fees": 2 + 1.98 * 110 * 0.01},
         costs={"taker_fee": 0.01, "fee_currency": "base"},
         venue=rules(kind="spot"),
-    ),
-    Case(
-        "the fee tier follows from what was traded on the days that are over",
-        [STILL, STILL, STILL, STILL],
-        {0: [market(5)], 1: [market(-1)], 2: [market(-4)]},
-        [(1, 5, 100, "order"), (2, -1, 100, "order"), (3, -4, 100, "order")],
-        paid={"fees": 500 * 0.002 + 100 * 0.002 + 400 * 0.001},
-        costs={"fee_tiers": (FeeTier(0.0, 0.001, 0.002), FeeTier(600.0, 0.0005, 0.001))},
-        timeframe="1d",
     ),
     Case(
         "a symbol's own fee goes before the account's",

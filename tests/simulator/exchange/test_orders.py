@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.exchange.orders import Cancel, Order, Replace, oco, twap
+from simulator.exchange.orders import Cancel, Order, oco
 from tests.order_cases import (
     STILL,
     WIDE,
@@ -187,12 +187,6 @@ GROUPS_AND_TIME = [
         volumes=[10, 10, 10, 10],
     ),
     Case(
-        "a twap trades equal parts at equal distances",
-        [STILL, STILL, (101,) * 4, (102,) * 4, (103,) * 4, (104,) * 4],
-        {0: [*twap(market(3), 3, every=2)]},
-        [(1, 1, 100, "order"), (3, 1, 102, "order"), (5, 1, 104, "order")],
-    ),
-    Case(
         "a cancel holds from the next open on",
         [STILL, STILL, (100, 100, 90, 95)],
         {0: [limit(1, 95, id="x")], 1: [Cancel("x")]},
@@ -211,21 +205,6 @@ GROUPS_AND_TIME = [
         [STILL, (101,) * 4, (102,) * 4, STILL],
         {0: [market(1)]},
         [(2, 1, 102, "order")],
-        costs={"latency_bars": 1},
-    ),
-    Case(
-        "a replacement keeps the name and what is not given anew",
-        [STILL, STILL, (100, 100, 97, 98), STILL],
-        {0: [limit(2, 95, id="x")], 1: [Replace("x", limit=98)], 2: [Cancel("x")]},
-        [(2, 2, 98, "order", True)],
-        [(2, "cancelled"), (2, "unknown_id")],
-    ),
-    Case(
-        "what the old order trades while its replacement travels is not traded again",
-        [STILL, STILL, (100, 100, 94, 96), (96, 97, 90, 95), STILL],
-        {0: [limit(2, 95, id="x")], 1: [Replace("x", limit=94)]},
-        [(2, 2, 95, "order", True)],
-        [(2, "one_cancels_other")],
         costs={"latency_bars": 1},
     ),
     Case(

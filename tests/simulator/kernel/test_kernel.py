@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.arrays import FloatArray
-from simulator.exchange.costs import Costs, FeeTier
+from simulator.exchange.costs import Costs
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.tape import terms_of
 from simulator.exchange.venue import Venue
@@ -24,8 +24,7 @@ HOUR = 3_600_000
 SYMBOLS = ("A", "B", "C")
 TERMS = terms_of(
     SYMBOLS, ("perpetual", "spot", "perpetual"), HOUR,
-    Costs(0.001, participation=0.5, impact=1.0, fee_tiers=(FeeTier(0.0, 0.0002, 0.001), FeeTier(5e3, 0.0, 0.0005))),
-    3.0,
+    Costs(0.001, participation=0.5, impact=1.0), 3.0,
     Venue(
         {"A": SymbolRules(tiers=(MarginTier(0.0, 0.01, 20.0), MarginTier(1e3, 0.05, 5.0)), liquidation_fee=0.01),
          "B": SymbolRules(kind="spot", lot=0.001)},
@@ -56,16 +55,13 @@ def random_tape(rng: np.random.Generator, paths: int, bars: int, symbols: int) -
         delisted[s] = int(rng.integers(0, bars))
         for array in (first, high, low, close):
             array[:, delisted[s] :, s] = np.nan
-    days = np.arange(bars, dtype=np.int64) // 4
-    return Tape(
-        first, high, low, close, volume, spread, low, high, close, sigma, inside, settled, missing, days, delisted
-    )
+    return Tape(first, high, low, close, volume, spread, low, high, close, sigma, inside, settled, missing, delisted)
 
 
 def path_of(tape: Tape, n: int) -> Tape:
     """One account's own path."""
-    own = {name: getattr(tape, name)[n : n + 1] for name in Tape._fields if name not in ("day", "delisted")}
-    return Tape(**own, day=tape.day, delisted=tape.delisted)
+    own = {name: getattr(tape, name)[n : n + 1] for name in Tape._fields if name != "delisted"}
+    return Tape(**own, delisted=tape.delisted)
 
 
 def random_state(rng: np.random.Generator, accounts: int, symbols: int, rows: int, bars: int) -> KernelState:

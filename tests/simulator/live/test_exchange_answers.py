@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import DataError
-from simulator.live.answers import CandleRow, book_of, candle_of, funding_of
-from simulator.live.events import BookTop, Candle, Funding
+from simulator.live.events import BookTop, Candle, CandleRow, Funding, book_of, candle_of, funding_of
 from tests.live_scenes import FIRST, MINUTE, START, history, listen, minutes
 from tests.mock_binance.server import MockExchange
 

@@ -178,13 +178,26 @@ def test_a_host_that_does_not_answer_is_named_as_such() -> None:
         listen(minutes(20), until=1, url="http://127.0.0.1:9")
 
 
-def test_an_exchange_without_candles_of_the_timeframe_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("changed", "symbol", "message"),
+    [
+        ({"timeframes": {"5m": "5m", "1h": "1h"}}, "BTC/USDT", "no candles of 1m; it has 5m, 1h"),
+        ({"has": {"fetchOHLCV": None}}, "BTC/USDT", "no candles of 1m"),
+        ({"has": {"fetchFundingRateHistory": None}}, "BTC/USDT:USDT", "no funding rates through ccxt; choose"),
+    ],
+)
+def test_an_exchange_without_the_data_is_refused(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], symbol: str, message: str
+) -> None:
     describe = ccxt.pro.binance.describe
-    monkeypatch.setattr(
-        ccxt.pro.binance, "describe", lambda self: describe(self) | {"timeframes": {"5m": "5m", "1h": "1h"}}
-    )
-    with pytest.raises(UserError, match="no candles of 1m; it has 5m, 1h"):
-        listen(minutes(20), until=1)
+
+    def described(exchange: Any) -> Any:
+        known = describe(exchange)
+        return known | {name: known[name] | value if name == "has" else value for name, value in changed.items()}
+
+    monkeypatch.setattr(ccxt.pro.binance, "describe", described)
+    with pytest.raises(UserError, match=message):
+        listen(minutes(20), symbols=(symbol,), until=1)
 
 
 def test_without_a_stream_rest_brings_everything(monkeypatch: pytest.MonkeyPatch) -> None:

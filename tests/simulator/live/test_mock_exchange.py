@@ -11,27 +11,19 @@ import ccxt.pro
 import pytest
 
 from simulator.data.download_client import aim, server_of
-from simulator.errors import UserError
-from simulator.live.clock import SimulatedClock
 from simulator.live.events import Candle, FeedHeartbeat, Notice
 from simulator.live.exchange_feed import ExchangeFeed
+from simulator.live.feed import SimulatedClock
 from simulator.live.listener import FeedSettings
 from tests.live_scenes import FIRST, MINUTE, START, history, in_virtual_time, minutes
 from tests.loop_clock import LoopClock, VirtualClock
 from tests.mock_binance.answers import Answers, RefusedRequest
 from tests.mock_binance.faults import BAD_NETWORK, FaultDraws, Faults
-from tests.mock_binance.host import serving_exchange
-from tests.mock_binance.server import MockExchange
-from tests.mock_binance.streams import Streams
-from tests.mock_binance.tape import MarketTape
+from tests.mock_binance.server import MockExchange, serving_exchange
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDED = Path(os.environ.get("CRYPTOSENTINEL_SHARED", ROOT.parent / "shared")) / "exchange-fixtures"
 NOW = START + 30 * MINUTE + 50_000
-
-
-def answers() -> Answers:
-    return Answers(MarketTape(minutes(60)))
 
 
 def shape(document: Any) -> Any:
@@ -56,20 +48,15 @@ def recorded(path: str) -> Any:
     [
         ("http_spot_market_klines", "/api/v3/klines"),
         ("http_futures_market_klines", "/fapi/v1/klines"),
-        ("http_spot_market_agg_trades", "/api/v3/aggTrades"),
-        ("http_spot_market_trades", "/api/v3/trades"),
         ("http_spot_market_depth", "/api/v3/depth"),
         ("http_futures_market_depth", "/fapi/v1/depth"),
-        ("http_futures_market_premium_index", "/fapi/v1/premiumIndex"),
         ("http_futures_market_funding_rate", "/fapi/v1/fundingRate"),
         ("http_spot_market_time", "/api/v3/time"),
-        ("http_spot_market_ping", "/api/v3/ping"),
-        ("http_spot_market_book_ticker", "/api/v3/ticker/bookTicker"),
     ],
 )
 def test_rest_has_every_field_that_was_recorded(file: str, path: str) -> None:
     there = shape(recorded(f"nautilus/http_responses/{file}.json"))
-    made = shape(answers().answer(path, {"symbol": "BTCUSDT", "interval": "1m"}, NOW))
+    made = shape(Answers(minutes(60)).answer(path, {"symbol": "BTCUSDT", "interval": "1m"}, NOW))
     one, other = (
         entry[0] if isinstance(entry, list) and isinstance(entry[0], dict) else entry for entry in (there, made)
     )
@@ -80,22 +67,13 @@ def test_rest_has_every_field_that_was_recorded(file: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(("file", "swap"), [("BINANCE", False), ("BINANCE_FUTURES", True)])
-def test_streams_have_every_field_that_was_recorded(file: str, swap: bool) -> None:
-    text = recorded(f"cryptofeed/{file}.ws.1.0.gz")
-    seen: dict[str, Any] = {}
-    for line in text.splitlines():
-        _, brace, body = line.partition(": {")
-        if brace:
-            message = json.loads("{" + body)
-            seen.setdefault(message["stream"].partition("@")[2], message["data"])
-    streams = Streams(answers(), swap=swap)
-    assert len(seen) >= 4
-    for kind, there in seen.items():
-        name = f"btcusdt@{kind}"
-        assert streams.knows(name)
-        made = next(iter(streams.at_tick(20, 2, {name}, 0))).data
-        there, told = {k: v for k, v in shape(there).items() if k not in ("b", "a")}, shape(made)
-        assert {field: told.get(field) for field in there} == there, kind
+def test_the_stream_has_every_field_that_was_recorded(file: str, swap: bool) -> None:
+    lines = [line.partition(": {")[2] for line in recorded(f"cryptofeed/{file}.ws.1.0.gz").splitlines()]
+    messages = [json.loads("{" + line) for line in lines if "@bookTicker" in line]
+    assert messages
+    made = shape(Answers(minutes(60)).best("btcusdt@bookTicker", 20, 2, 0, swap))
+    there = shape(messages[0]["data"])
+    assert {field: made.get(field) for field in there} == there
 
 
 @pytest.mark.parametrize(("kind", "symbol"), [("spot", "BTC/USDT"), ("swap", "BTC/USDT:USDT")])
@@ -111,40 +89,15 @@ def test_ccxt_reads_it_unchanged(kind: Any, symbol: str) -> None:
                 rows = await client.fetch_ohlcv(symbol, "1m", START + 20 * MINUTE, 5)
                 assert [tuple(row) for row in rows] == history(market, symbol, 20)[:5]
                 book = await client.fetch_order_book(symbol)
-                assert book["bids"][0][0] < (await client.fetch_ticker(symbol))["last"] < book["asks"][0][0]
-                assert (await client.fetch_trades(symbol, limit=3))[-1]["price"] == (await client.fetch_ticker(symbol))[
-                    "last"
-                ]
-                candle = (await client.watch_ohlcv(symbol, "1m"))[-1]
-                assert candle[0] >= START + 30 * MINUTE
-                assert (await client.watch_trades(symbol))[-1]["side"] in ("buy", "sell")
-                assert (await client.watch_ticker(symbol))["last"] > 0
-                # Ten changes of the book in a row fit on its snapshot; ccxt checks the chain of their numbers.
-                numbers = [(await client.watch_order_book(symbol))["nonce"] for _ in range(10)]
-                assert numbers == list(range(numbers[0], numbers[0] + 10))
-                asked = await client.fetch_order_book(symbol)
-                assert asked["bids"] == [list(one) for one in client.orderbooks[symbol]["bids"]]
+                assert book["bids"][0][0] < book["asks"][0][0]
+                best = (await client.watch_bids_asks([symbol]))[symbol]
+                assert best["bid"] < best["ask"]
                 if kind == "swap":
-                    assert (await client.fetch_funding_rate(symbol))["fundingRate"] == 1e-4
                     assert (await client.fetch_funding_rate_history(symbol))[0]["timestamp"] == START
-                    assert (await client.watch_mark_price(symbol))["markPrice"] > 0
             finally:
                 await client.close()
 
     in_virtual_time(job)
-
-
-def test_what_streams_and_requests_say_is_one_history() -> None:
-    made, streams = answers(), Streams(answers(), swap=False)
-    for bar in range(20, 25):
-        closed = next(iter(streams.at_close(bar, {"btcusdt@kline_1m"}, 0))).data["k"]
-        asked = {"symbol": "BTCUSDT", "interval": "1m", "startTime": str(closed["t"]), "endTime": str(closed["T"])}
-        row = made.answer("/api/v3/klines", asked, NOW)[0]
-        assert [closed[name] for name in ("t", "o", "h", "l", "c", "v", "T")] == row[:7] and closed["x"] is True
-        trades = made.answer("/api/v3/aggTrades", asked, NOW)
-        prices = [float(one["p"]) for one in trades]
-        assert (prices[0], max(prices), min(prices), prices[-1]) == tuple(float(closed[name]) for name in "ohlc")
-        assert sum(float(one["q"]) for one in trades) == pytest.approx(float(closed["v"]))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +107,7 @@ def test_what_streams_and_requests_say_is_one_history() -> None:
 )  # fmt: skip
 def test_it_refuses_with_binances_codes(query: dict[str, str], code: int) -> None:
     with pytest.raises(RefusedRequest) as refused:
-        answers().answer("/api/v3/klines", query, NOW)
+        Answers(minutes(60)).answer("/api/v3/klines", query, NOW)
     assert refused.value.code == code
 
 
@@ -165,10 +118,6 @@ def test_the_same_seed_draws_the_same_faults_and_another_others() -> None:
         return [draws.disconnects, [draws.message(messages) for _ in range(50)]]
 
     assert drawn(1) == drawn(1) != drawn(2)
-    with pytest.raises(UserError, match="dropped is 2"):
-        Faults(dropped=2)
-    with pytest.raises(UserError, match="more than 1 together"):
-        Faults(dropped=0.6, delayed=0.6)
 
 
 def test_a_session_pulls_from_its_own_thread_while_the_clock_runs_fast() -> None:

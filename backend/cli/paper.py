@@ -49,9 +49,6 @@ class SessionOptions:
         typer.Option("--exchange", help="Exchange whose live data is traded on, by its name in ccxt: binance, kraken."),
     ] = ""
     url: Annotated[str, typer.Option("--url", help="Server to ask instead of the exchange's own.")] = ""
-    broker: Annotated[
-        str, typer.Option("--broker", help="Who fills: simulated (default), or sandbox: its test network beside that.")
-    ] = ""
 
 
 @paper_app.command("run")
@@ -84,21 +81,6 @@ def resume_session(
     with bars(_announce) as shown:
         outcome = resume_paper(session, store, runs, shown, released=release)
     _print(outcome)
-
-
-@paper_app.command("promote")
-def promote_team(
-    session: SessionArgument,
-    team: Annotated[str, typer.Option("--team", help="Folder of the training whose team takes the place.")],
-    store: StoreOption = STORE,
-) -> None:
-    """Let another team trade in the place of a stopped session's team, from its next `paper resume` on. It must have
-    passed `evaluate --gate` with the same files, and the session must have decided often enough since
-    (50 times)."""
-    from backend.paper.shadow import promote
-
-    console.print(promote(session, team, store).sentence(), soft_wrap=True)
-    console.print(f"{team} trades after `cryptosentinel paper resume {session}`")
 
 
 @paper_app.command("status")
@@ -163,35 +145,25 @@ def kill_session(
 @paper_app.command("report")
 def report_session(
     session: SessionArgument,
-    parity: Annotated[
-        bool, typer.Option("--parity/--no-parity", help="Play the recorded inputs through the backtest and compare.")
-    ] = True,
-    shadow: Annotated[
-        str, typer.Option("--shadow", help="Another team or strategy: let it trade the same bars, and compare.")
-    ] = "",
     store: StoreOption = STORE,
     runs: RunsOption = RUNS,
 ) -> None:
     """Show what a session did, and whether a backtest of its recorded inputs does the same. A difference has exit code
     1."""
+    from backend.paper.journal import entries_in_portions
     from backend.paper.monitor import tell_parity
     from backend.paper.overview import keep_report
     from backend.paper.sessions import paper_parity, paper_status
-    from backend.paper.shadow import compare_shadow
     from backend.store.run_record import store_at
 
     record, outcome = paper_status(session, store, runs)
     console.print(f"session {session}: {record.status}{f' ({record.message})' if record.message else ''}")
     _print(outcome)
     with store_at(store) as opened:
-        comparison = compare_shadow(session, shadow, opened) if shadow else None
-        if comparison is not None:
-            console.print(comparison.sentence(), soft_wrap=True)
-        same = paper_parity(session, opened) if parity else None
-        keep_report(opened, session, same, comparison)
-    if same is not None:
-        tell_parity(session, outcome.folder, same.differences)
-        _print_parity(same)
+        same = paper_parity(session, opened)
+        keep_report(opened, session, same)
+        tell_parity(session, outcome.folder, same.differences, entries_in_portions(opened, session))
+    _print_parity(same)
 
 
 @paper_app.command("demo")
@@ -262,10 +234,6 @@ def _print(outcome: PaperOutcome) -> None:
     )
     if outcome.met:
         console.print("met: " + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in outcome.met.items()))
-    if outcome.sent or outcome.differences:
-        console.print(f"sandbox: {outcome.sent} orders sent; {len(outcome.differences)} differences")
-        for difference in outcome.differences:
-            console.print(f"  {difference}", soft_wrap=True)
     if outcome.why in ("stopped", "flatten", "freeze"):
         release = "" if outcome.why == "stopped" else " --release"
         console.print(f"{outcome.why}; continue with: cryptosentinel paper resume {outcome.run}{release}")

@@ -1,1 +1,0 @@
-"""`cryptosentinel paper`."""
