@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,10 @@ from backend.experiments.analysis import (
     ExperimentResult,
     MarketResult,
     difference_text,
-    seeds_alone,
 )
 from backend.experiments.folder import PAGE
 from backend.experiments.measures import STATES_MEASURE, measure_called
-from backend.experiments.pictures import IntervalRow, interval_picture
+from backend.reporting.charts import BLUE, GREY, INK
 from backend.statistics.seed_grid import GridInterval
 from cryptosentinel.protocol.untrusted import visible
 from simulator.files import write_whole
@@ -30,12 +31,9 @@ _STYLE = Markup(
     "border-left:4px solid #0072b2;padding-left:1rem}.sure{font-weight:600}small,figcaption{color:#5a6672}"
     "figure{margin:1rem 0;overflow-x:auto}h2{margin-top:2.2rem}"
 )
-_MARKETS = {
-    "as_is": "The market",
-    "no_edge": "Control: the market without an edge",
-    "time_reversed": "Control: time reversed",
-    "shuffled_news": "Control: headlines shuffled",
-}
+_WIDTH, _LEFT, _ROW, _TOP, _BOTTOM = 760, 190, 46, 14, 46
+_TICKS = 6
+_MARKETS = {"as_is": "The market", "no_edge": "Control: the market without an edge"}
 _COLUMNS = {
     "total_return": ("return %", 100.0, "+.2f"),
     "sharpe": ("Sharpe", 1.0, ".2f"),
@@ -46,24 +44,25 @@ _COLUMNS = {
     "hold_rate": ("holds", 1.0, ".2f"),
     "calls": ("calls", 1.0, ".2f"),
     "rulings": ("rulings", 1.0, ".2f"),
+    "net_return": ("earns bp", 1e4, "+.1f"),
     "questions": ("questions", 1.0, ".2f"),
     "traded": ("trades %", 100.0, ".0f"),
     "traded_now": ("if now %", 100.0, ".0f"),
     "traded_later": ("if later %", 100.0, ".0f"),
 }  # fmt: skip
-_OF_STATES = ("questions", "traded", "traded_now", "traded_later", "total_return", "costs")  # more would not fit
-_CORRECTIONS = {
-    "holm": "Holm's correction over all comparisons on a market",
-    "benjamini_hochberg": "Benjamini and Hochberg's correction over all comparisons on a market",
-    "none": "no correction",
-}
+_OF_STATES = (
+    "net_return",
+    "questions",
+    "traded",
+    "traded_now",
+    "traded_later",
+    "total_return",
+    "costs",
+)  # more would not fit
 
 
-def write_pictures(result: ExperimentResult, folder: Path) -> None:
-    """Write the page and each market's picture of differences into `folder`. Raises OSError."""
-    for market in result.markets:
-        if market.comparisons:
-            write_whole(folder / f"differences-{market.market}.svg", str(_differences(result, market)) + "\n")
+def write_page(result: ExperimentResult, folder: Path) -> None:
+    """Write the page into `folder`. Raises OSError."""
     write_whole(folder / PAGE, str(page_of(result)))
 
 
@@ -90,8 +89,8 @@ def _how(result: ExperimentResult) -> Markup:
     if result.measure == STATES_MEASURE:
         amount = Markup(
             "{} held-out states each, the same for all arms, in which everybody decides with the likeliest answers; "
-            "each decision is scored over {} common scenarios, and values are in thousandths of "
-            "the outcome (‰). {} windows each were traded besides"
+            "each decision is scored over {} common scenarios, by the outcome score from 0 to 1 that training pays. "
+            "{} windows each were traded besides"
         ).format(result.states, result.scenario_paths, result.windows)
         paired, values, places = "seed", "values", "states"
     else:
@@ -104,8 +103,8 @@ def _how(result: ExperimentResult) -> Markup:
     )
     return Markup(
         "<p>{seeds} seeds ({numbers}), {what}; {amount}. The test was chosen before the run: the "
-        "difference of {measure} {each} from {against}, paired by {paired}, two-sided at {level} %, with "
-        "{correction}. Intervals are {method}.</p>"
+        "difference of {measure} {each} from {against}, paired by {paired}, two-sided at 5 %, with Holm's correction "
+        "over all comparisons on a market. Intervals are {method}.</p>"
     ).format(
         seeds=len(result.seeds),
         numbers=", ".join(map(str, result.seeds)),
@@ -115,8 +114,6 @@ def _how(result: ExperimentResult) -> Markup:
         each=measure.each,
         paired=paired,
         against=visible(result.against),
-        level=f"{100 * (1 - result.level):g}",
-        correction=_CORRECTIONS[result.correction],
         method=method,
     )
 
@@ -138,7 +135,8 @@ def _market(result: ExperimentResult, market: MarketResult) -> Markup:
     if result.measure == STATES_MEASURE:
         parts.append(
             Markup(
-                "<p><small>Questions and trades are those of the held-out states; &lsquo;if now&rsquo; and &lsquo;if "
+                "<p><small>What a decision earns is its mean return in basis points, net of costs. "
+                "Questions and trades are those of the held-out states; &lsquo;if now&rsquo; and &lsquo;if "
                 "later&rsquo; are the shares of trades where Trader says to send at once or to wait, over the seeds in "
                 "which it was asked. Return and costs are those of the traded windows.</small></p>"
             )
@@ -160,7 +158,7 @@ def _differences(result: ExperimentResult, market: MarketResult) -> Markup:
     measure = measure_called(result.measure)
     scale = measure.scale
     rows = [
-        IntervalRow(
+        _IntervalRow(
             one.arm,
             scale * one.interval.mean,
             scale * one.interval.low,
@@ -170,7 +168,7 @@ def _differences(result: ExperimentResult, market: MarketResult) -> Markup:
         )
         for one in market.comparisons
     ]
-    return interval_picture(rows, measure.axis, f"{result.name}: differences, {market.market}")
+    return _interval_picture(rows, measure.axis, f"{result.name}: differences, {market.market}")
 
 
 def _comparison_table(result: ExperimentResult, comparisons: Sequence[Comparison]) -> Markup:
@@ -178,7 +176,7 @@ def _comparison_table(result: ExperimentResult, comparisons: Sequence[Comparison
         (
             one.arm,
             [difference_text(result.measure, one.interval), f"{one.interval.p_value:.4f}", f"{one.adjusted:.4f}",
-             str(one.interval.degrees), "yes" if one.different else "no", *_alone(result, one)],
+             str(one.interval.degrees), "yes" if one.different else "no"],
             one.different,
         )
         for one in comparisons
@@ -191,16 +189,9 @@ def _comparison_table(result: ExperimentResult, comparisons: Sequence[Comparison
             "p corrected",
             "degrees",
             "differs",
-            *(["seeds that differ alone"] if comparisons[0].seed_p_values else []),
         ],
         rows,
     )
-
-
-def _alone(result: ExperimentResult, comparison: Comparison) -> list[str]:
-    """How many seeds differ alone, and after the correction over the seeds."""
-    tests, below, corrected = seeds_alone([comparison], result.level)
-    return [f"{below} of {tests} ({corrected} corrected)"] if tests else []
 
 
 def _arm_table(result: ExperimentResult, arms: Sequence[ArmResult]) -> Markup:
@@ -270,3 +261,84 @@ def _end(result: ExperimentResult) -> Markup:
         run=visible(result.run), looks=looks, trials=result.trials, seconds=result.seconds,
         program=result.programs[0] if result.programs else "", several=several,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _IntervalRow:
+    """A row of `_interval_picture`: its label, the interval, a dot for each seed, and whether it stands out."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+    dots: Sequence[float]
+    main: bool
+
+
+def _interval_picture(rows: Sequence[_IntervalRow], unit: str, title: str) -> Markup:
+    """Means with their intervals over a dot for each seed, below each other; a dashed line at 0."""
+    ends = [0.0, *(end for row in rows for end in (row.low, row.high, *row.dots))]
+    first, last = min(ends), max(ends)
+    margin = 0.06 * (last - first) or 1.0
+    first, last = first - margin, last + margin
+    height = _TOP + _ROW * len(rows) + _BOTTOM
+
+    def place(value: float) -> float:
+        return round(_LEFT + (value - first) / (last - first) * (_WIDTH - _LEFT - 20), 1)
+
+    parts = [
+        Markup(
+            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" role="img" '
+            'font-family="system-ui, sans-serif" font-size="13"><title>{title}</title>'
+            '<rect width="{w}" height="{h}" fill="#fff"/>'
+        ).format(w=_WIDTH, h=height, title=visible(title))
+    ]
+    for value in _ticks(first, last):
+        parts.append(
+            Markup(
+                '<line x1="{x}" x2="{x}" y1="{top}" y2="{bottom}" stroke="#e4e7eb"/>'
+                '<text x="{x}" y="{label}" text-anchor="middle" fill="{grey}">{value}{unit}</text>'
+            ).format(
+                x=place(value),
+                top=_TOP,
+                bottom=height - _BOTTOM,
+                label=height - _BOTTOM + 20,
+                grey=GREY,
+                value=f"{value:+.3g}" if value else "0",
+                unit=unit,
+            )
+        )
+    parts.append(
+        Markup('<line x1="{x}" x2="{x}" y1="{top}" y2="{bottom}" stroke="{ink}" stroke-dasharray="4 3"/>').format(
+            x=place(0.0), top=_TOP, bottom=height - _BOTTOM, ink=INK
+        )
+    )
+    for number, row in enumerate(rows):
+        y = _TOP + _ROW * (number + 0.5)
+        colour = BLUE if row.main else GREY
+        parts.append(
+            Markup('<text x="{x}" y="{y}" text-anchor="end" fill="{ink}">{label}</text>').format(
+                x=_LEFT - 12, y=y + 4, ink=INK, label=visible(row.label)
+            )
+        )
+        for dot in row.dots:
+            parts.append(
+                Markup('<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}" opacity="0.4"/>').format(
+                    x=place(dot), y=y - 12, colour=colour
+                )
+            )
+        parts.append(
+            Markup(
+                '<line x1="{low}" x2="{high}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="5"/>'
+                '<circle cx="{mean}" cy="{y}" r="6" fill="#fff" stroke="{colour}" stroke-width="3"/>'
+            ).format(low=place(row.low), high=place(row.high), mean=place(row.mean), y=y, colour=colour)
+        )
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+def _ticks(first: float, last: float) -> list[float]:
+    """Round values between two ends."""
+    step = 10.0 ** math.floor(math.log10((last - first) / _TICKS))
+    step *= next(factor for factor in (1.0, 2.0, 5.0, 10.0) if (last - first) / (step * factor) <= _TICKS)
+    values = np.arange(math.ceil(first / step), math.floor(last / step) + 1) * step
+    return [round(value, 12) for value in values.tolist()]
