@@ -51,7 +51,7 @@ def folds_of(plan: WindowsPlan, market: Market, config: Config) -> list[Fold]:
     if plan.split == "dates":
         validation, test = (_bar_at(market, day) for day in (plan.validation_from, plan.test_from))
         return [Fold(0, validation, test, bars)]
-    share = config.market.validation_share
+    share = config.market.shares[1]
     found = []
     for fold in walk_forward(bars, plan.folds, horizon, anchored=plan.split == "anchored"):
         [(start, _)] = fold.train
@@ -72,8 +72,8 @@ def with_fold(config: Config, fold: Fold, bars: int) -> Config:
             f"{config.team.horizon_bars} must be left behind it: use fewer folds, or more bars"
         )
     # Half a bar more, so that the shares give these very bars again.
-    shares = {"train_share": (first + 0.5) / bars, "validation_share": (second - first) / bars}
-    return config.model_copy(update={"market": config.market.model_copy(update=shares)})
+    shares = ((first + 0.5) / bars, (second - first) / bars)
+    return config.model_copy(update={"market": config.market.model_copy(update={"shares": shares})})
 
 
 def bars_between(market: Market, start: int, stop: int) -> Market:

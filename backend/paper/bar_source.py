@@ -15,6 +15,7 @@ from simulator.live.events import Candle, FeedEvent, FeedHeartbeat, Funding, Not
 from simulator.live.feed import Feed
 from simulator.market.timeframes import format_time
 
+GRACE_SECONDS = 5.0  # how long after its close a bar waits for symbols that have not come
 WAIT_SECONDS = 0.1  # of real time at a time, for the next event
 
 

@@ -321,7 +321,7 @@ def sandbox_of(config: Config, symbols: tuple[str, ...]) -> Iterator[SandboxAcco
     keys = SandboxKeys.from_environment()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     with sole_use(keys):
-        account = SandboxAccount(config.paper.feed, symbols, keys, config.paper.sandbox_url)
+        account = SandboxAccount(config.paper.feed, symbols, keys)
         account.connect()
         yield account
 

@@ -18,7 +18,7 @@ from backend.builders.market import Account, limits_of
 from backend.config.load import load_config
 from backend.config.schema import RECORDED, SANDBOX, Config
 from backend.decisions.backtest_document import write_backtest
-from backend.paper.bar_source import FeedBars
+from backend.paper.bar_source import GRACE_SECONDS, FeedBars
 from backend.paper.feeds import MakeFeed, account_again, new_start, rules_to_json, start_again
 from backend.paper.journal import (
     Journal,
@@ -312,7 +312,7 @@ def play_session(
         write = partial(_write_sandbox, parts.journal, feed)
         mirror = SandboxMirror(parts.sandbox, run, write, sandbox_entries(parts.store, parts.record))
     session = PaperSession(
-        broker, FeedBars(feed, assembler, parts.journal, round(settings.grace_seconds * SECOND_MS), last),
+        broker, FeedBars(feed, assembler, parts.journal, round(GRACE_SECONDS * SECOND_MS), last),
         parts.journal, Switch(parts.folder), guard, None if team is None else team.team.codec,
         decide_every=int(start["decide_every"]), follower=mirror,
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),

@@ -32,7 +32,7 @@ NORMAL_QUANTILE, NORMAL_SHORTFALL = 1.645, 2.063  # of a normal loss at LEVEL: i
 _GAP = 0.2
 FUNDING_SPIKE = 0.003  # a settlement, ten times a usual one
 SPREAD_TIMES = 3.0
-_OF_EQUITY = ("max_exposure", "max_gross_exposure", "max_net_exposure")  # limits that are exposures
+_OF_EQUITY = ("max_exposure", "max_gross_exposure")  # limits that are exposures
 _LOSSES = ("max_drawdown", "daily_loss")  # limits that are given as fractions
 
 

@@ -49,7 +49,7 @@ from simulator.data.merging import Change, Disagreement, FileKind, Part, frame_o
 from simulator.data.venue import INSTRUMENTS_FILE, StatedKind, read_instruments, write_instruments
 from simulator.errors import DataError
 from simulator.market.bar_checks import check_bars
-from simulator.market.events import NewsItem, funding_columns, news_columns, read_funding, read_news, time_findings
+from simulator.market.events import NewsItem, funding_columns, news_columns, read_funding, read_news
 from simulator.market.instruments import MarketKind
 from simulator.market.series import (
     BOOK_SUFFIX,
@@ -509,7 +509,7 @@ def _take_news(group: list[_Found], work: _Work) -> None:
                 path: read_news(one.path, tuple(sorted(_stored_symbols(path.parent)))) for path in work.targets(one)
             }
             said = ", ".join(f"{len(found)} headlines for {path.parent.name}" for path, found in read.items())
-            work.tell(one.path, "taken", "; ".join([f"news: {said}", *time_findings(one.path)]))
+            work.tell(one.path, "taken", f"news: {said}")
         except DataError as error:
             work.tell(one.path, "refused", error)
             continue

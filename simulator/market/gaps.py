@@ -1,4 +1,4 @@
-"""Where a market lacks bars, and a market at a glance."""
+"""Where a market lacks bars."""
 
 from __future__ import annotations
 
@@ -86,62 +86,3 @@ def find_gaps(market: Market) -> GapReport:
         after = len(market) - 1 - int(present[-1])
         reports.append(SymbolGaps(symbol, len(present), runs, int(present[0]), after, partial))
     return GapReport(tuple(reports))
-
-
-@dataclass(frozen=True)
-class SymbolInfo:
-    """One symbol of a market: counts of what there is; `first` and `last` are open times in ms, None without bars."""
-
-    symbol: str
-    bars: int
-    first: int | None
-    last: int | None
-    absent: int
-    partial: int
-    zero_volume: int
-    funding: int
-    news: int
-
-
-@dataclass(frozen=True)
-class MarketInfo:
-    """A market at a glance."""
-
-    source: str
-    timeframe: str
-    bars: int
-    first: int
-    last: int
-    content_hash: str
-    synthetic: bool
-    symbols: tuple[SymbolInfo, ...]
-
-
-def describe_market(market: Market) -> MarketInfo:
-    """What a market holds, symbol by symbol."""
-    symbols = []
-    for column, (symbol, holes) in enumerate(zip(market.symbols, find_gaps(market).symbols, strict=True)):
-        traded = market.open_time[market.present[:, column]]
-        symbols.append(
-            SymbolInfo(
-                symbol=symbol,
-                bars=holes.bars,
-                first=int(traded[0]) if len(traded) else None,
-                last=int(traded[-1]) if len(traded) else None,
-                absent=holes.absent,
-                partial=holes.partial,
-                zero_volume=int((market.volume[:, column] == 0).sum()),
-                funding=len(market.funding.get(symbol, ())),
-                news=sum(item.symbol in (None, symbol) for item in market.news),
-            )
-        )
-    return MarketInfo(
-        source=market.source,
-        timeframe=market.timeframe,
-        bars=len(market),
-        first=int(market.open_time[0]),
-        last=int(market.open_time[-1]),
-        content_hash=market.content_hash,
-        synthetic=market.truth is not None,
-        symbols=tuple(symbols),
-    )

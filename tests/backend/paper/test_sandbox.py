@@ -6,6 +6,7 @@ import logging
 import resource
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_a_session_with_a_sandbox_under_failures_keeps_no_key(
     with playing() as live, Store.open("mem://") as store:
         network = SandboxNetwork(minutes(BARS, ("BTCUSDT", "ETHUSDT")), live.clock, KEY, SECRET)
         with serving_network(network) as url:
-            given = (f"paper.sandbox_url={url}", "guard.max_net_exposure=1")
+            monkeypatch.setattr(sandbox, "SandboxAccount", partial(SandboxAccount, url=url))
 
             class Acting(AfterBars):
                 def progress(self, what: str, done: int, total: int) -> None:
@@ -187,7 +188,7 @@ def test_a_session_with_a_sandbox_under_failures_keeps_no_key(
                     super().progress(what, done, total)
 
             acting = Acting(7, set_stop)
-            outcome = live.run(store, runs, acting, broker="sandbox", overrides=given, decide_every=1)
+            outcome = live.run(store, runs, acting, broker="sandbox", decide_every=1)
             network.failing = []
             assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
             resumed = live.resume(outcome.run, store, runs, AfterBars(outcome.bars + 4, set_stop))

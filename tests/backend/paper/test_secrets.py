@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import ui.access
-from backend.paper import monitor
+from backend.paper import monitor, sandbox
 from backend.paper.journal import entries_of
 from backend.paper.monitor import LOG, WEBHOOK, webhook
-from backend.paper.sandbox import KEY_VARIABLE, SECRET_VARIABLE
+from backend.paper.sandbox import KEY_VARIABLE, SECRET_VARIABLE, SandboxAccount
 from backend.paper.switch import set_kill
 from backend.store import Store
 from backend.store.records import PAPER
@@ -88,15 +89,15 @@ def looker(
     looker.receiver.close()
 
 
-def test_a_session_with_everything_leaves_no_secret(looker: Looker) -> None:
+def test_a_session_with_everything_leaves_no_secret(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sandbox with failures, webhook that first refuses, figures, a promotion that is refused, kill, page."""
     with playing() as live:
         network = SandboxNetwork(minutes(BARS, ("BTCUSDT", "ETHUSDT")), live.clock, KEY, SECRET)
         network.failing = ["500"]
         with serving_network(network) as url, Store.open(looker.store) as store:
-            given = (f"paper.sandbox_url={url}", "guard.max_net_exposure=1")
+            monkeypatch.setattr(sandbox, "SandboxAccount", partial(SandboxAccount, url=url))
             killed = AfterBars(4, lambda session: set_kill(session, "flatten"))
-            outcome = live.run(store, looker.runs, killed, broker="sandbox", overrides=given)
+            outcome = live.run(store, looker.runs, killed, broker="sandbox")
             kinds = {entry.kind for entry in entries_of(store, outcome.run)}
     assert outcome.why == "flatten" and {"sandbox", "control"} <= kinds and network.requests["GET account"] > 1
     assert {alert["what"] for alert in looker.receiver.alerts} == {"kill"}

@@ -31,8 +31,7 @@ SMALL_GATE = (
 SMALL_TRAINING = (
     "training.stage1_steps=1", "training.stage1_max_steps=1", "training.stage2_steps=1", "training.queries_per_step=2",
     "training.rollouts_per_query=2", "training.validation_queries=2", "training.validation_every=1",
-    "training.gate_format=0", "training.rollback_format=0", "team.horizon_bars=3", "market.train_share=0.5",
-    "market.validation_share=0.2",
+    "training.gate_format=0", "training.rollback_format=0", "team.horizon_bars=3", "market.shares=[0.5, 0.2]",
 )  # fmt: skip
 
 

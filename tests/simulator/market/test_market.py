@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from simulator.errors import DataError, LookAheadError
 from simulator.market.events import FundingEvent, NewsItem
-from simulator.market.gaps import describe_market
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, format_time, interval_of, parse_time
 from simulator.synthetic.config import SyntheticConfig
@@ -190,21 +189,6 @@ def test_a_timeframe_that_does_not_divide_is_refused() -> None:
         one_symbol([5.0] * 8, timeframe="4h").resample("1h")
     with pytest.raises(DataError, match="unknown timeframe '7h'"):
         one_symbol([5.0] * 8).resample("7h")
-
-
-def test_describing_counts_bars_funding_and_news() -> None:
-    market = generate(SyntheticConfig(bars=90, seed=2, symbols=("AAAUSDT", "BBBUSDT")))
-    arrays: dict[str, Any] = {name: getattr(market, name).copy() for name in BAR_COLUMNS}
-    for values in arrays.values():
-        values[:10, 1] = values[20:23, 1] = np.nan
-    arrays["volume"][5, 0] = 0
-    info = describe_market(replace(market, **arrays, news=(*market.news, NewsItem(2**42, 2**42, None, "all"))))
-    a, b = info.symbols
-    assert (a.bars, a.absent, a.zero_volume, a.first) == (90, 0, 1, info.first)
-    assert (b.bars, b.absent, b.zero_volume, b.first) == (77, 3, 0, int(market.open_time[10]))
-    assert a.funding == len(market.funding["AAAUSDT"])
-    assert a.news + b.news == len(market.news) + 2
-    assert info.synthetic and info.bars == 90
 
 
 def test_malformed_markets_are_refused() -> None:
