@@ -206,7 +206,7 @@ class Team:
             share=share,
             symbol=symbols[0],
             portfolio=self.settings.portfolio,
-            question_price_bps=self.settings.question_price_bps,
+            question_price_bps=self.settings.question_price,
             pooled_trend=self.settings.pooled_trend,
         )
 

@@ -1,6 +1,6 @@
 """An engine of one's own: anything that continues a conversation. Here a rule, where a library or a service would be.
 
-    cryptosentinel backtest --team model -s engine.kind=own -s engine.plugin=own_engine:engine
+    cryptosentinel backtest --team model -s engine.kind=own_engine:engine
 
 An engine gets conversations as token ids and gives ids back. The codec that it is made with turns them into messages
 and its text into ids.

@@ -1,6 +1,6 @@
 """A tool of one's own for a role that is there already.
 
-    cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b \\
+    cryptosentinel backtest --team model -s engine.kind=ollama -s engine.model=qwen3:8b \\
         -s team.tools=market_analyst=own_tool:TOOL
 
 MarketAnalyst may look up how busy the last day was. A tool sees what was known at the close, and nothing else. Models

@@ -21,9 +21,9 @@ import typer
 import cryptosentinel
 from backend.cli.main import app
 from backend.cli.parts.lazy import commands_below
-from backend.config.base import Section
 from backend.config.load import PRESETS, KeyHelp, describe, presets
 from backend.config.schema import Config
+from cryptosentinel.team_settings import Section
 from scripts.code_reference import api_page, metrics_page, records_page
 from scripts.licenses import licenses_page
 

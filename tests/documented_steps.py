@@ -44,7 +44,7 @@ class Step:
 # A training of seconds: that of the preset `quick`, with the market's settings and without.
 QUICK = as_options("quick")
 QUICK_TEAM = as_options("quick", without="market")
-SHORT_SFT = " ".join(f"-s sft.{one}" for one in ("states=16", "rollouts=2", "steps=5", "score_states=4"))
+SHORT_SFT = " ".join(f"-s sft.{one}" for one in ("states=16", "steps=5", "score_states=4"))
 DAYS = {"--start 2021-06-10": "--start 2021-06-28"}
 RECORDED = {"DIR": "{bars}"}
 LAST_TRAINING = {
@@ -230,11 +230,10 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "cryptosentinel models try gpt-5-mini --provider openai",
         "cryptosentinel models try qwen3:8b --provider ollama",
         "cryptosentinel models try qwen3:8b --provider ollama --url http://192.168.1.7:11434/v1",
-        "cryptosentinel models try my-model -s engine.kind=openai_api --url https://my.host/v1 -s "
-        "engine.key_variable=MY_KEY",
-        "cryptosentinel backtest --team model -s engine.provider=openai -s engine.model=gpt-5-mini",
-        "cryptosentinel backtest --team model=qwen3:8b,model=llama3:8b -s engine.provider=ollama",
-        "cryptosentinel backtest --team model -s engine.provider=ollama -s engine.model=qwen3:8b --record tape.jsonl",
+        "cryptosentinel models try my-model -s engine.kind=openai_api --url https://my.host/v1",
+        "cryptosentinel backtest --team model -s engine.kind=openai -s engine.model=gpt-5-mini",
+        "cryptosentinel backtest --team model=qwen3:8b,model=llama3:8b -s engine.kind=ollama",
+        "cryptosentinel backtest --team model -s engine.kind=ollama -s engine.model=qwen3:8b --record tape.jsonl",
         "cryptosentinel backtest --team tape.jsonl",
     ),
     "needs weights from somebody else": ("cryptosentinel train --set training.start_from=theirs/team",),

@@ -15,7 +15,7 @@ from typing import Any
 from backend.config.schema import Config
 from backend.models.manifest import MANIFEST
 
-KEY_VARIABLE, KEY = "CANARY_API_KEY", "a-key-that-nobody-else-may-see"
+KEY_VARIABLE, KEY = "CRYPTOSENTINEL_API_KEY", "a-key-that-nobody-else-may-see"
 
 
 @dataclass
@@ -73,7 +73,7 @@ def canary(folder: Path) -> Iterator[Canary]:
 # Settings that run, contact or read, each with a value that a canary notices, and what else makes them valid.
 DANGEROUS: dict[str, dict[str, Any]] = {
     "engine.python": {"kind": "vllm", "python": "{outside}/helper"},
-    "engine.url": {"kind": "openai_api", "url": "{url}", "model": "theirs", "key_variable": KEY_VARIABLE},
+    "engine.url": {"kind": "openai_api", "url": "{url}", "model": "theirs"},
     "plugins.roles": {"roles": ["canary_module:ROLE"]},
     "training.start_from": {"start_from": "{outside}"},
 }

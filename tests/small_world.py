@@ -80,7 +80,6 @@ def small_nano(folder: Path, hidden: int = 64, steps: int = 200, decisions: int 
         decisions=decisions,
         teacher_share=0.3,
         steps=steps,
-        learning_rate=6e-3,
     )
     pool = QueryPool(small_market(), *TRAIN, HORIZON)
     make_nano(folder, [pool], team_settings(small_config().team, 1.0), nano, 1, lambda what, done, total: None)

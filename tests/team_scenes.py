@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from backend.builders.loaded_team import team_settings
-from backend.config.schema import TeamConfig
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
@@ -22,7 +21,7 @@ from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import Team, TeamDecision
-from cryptosentinel.team_settings import TeamSettings
+from cryptosentinel.team_settings import TeamConfig, TeamSettings
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
@@ -50,7 +49,7 @@ def synthetic(bars: int = 320, seed: int = 3, coins: int = 3) -> Market:
 def standard_team(**changes: Any) -> TeamSettings:
     """The configuration's settings of a team, with a horizon of 12 bars and answers of 96 tokens."""
     settings = team_settings(TeamConfig(horizon_bars=12, max_tokens=96), 1.0)
-    return replace(settings, **changes)
+    return settings.model_copy(update=changes)
 
 
 def make_team(**settings: Any) -> Team:

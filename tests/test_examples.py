@@ -75,12 +75,12 @@ def test_bars_of_a_source_of_ones_own_are_kept(example: Callable[[str], ModuleTy
 
 
 def test_an_engine_of_ones_own_trades(example: Callable[[str], ModuleType]) -> None:
-    settings = ["engine.kind=own", "engine.plugin=own_engine:engine", "team.roles=market_analyst"]
+    settings = ["engine.kind=own_engine:engine", "team.roles=market_analyst"]
     market = cs.Market.from_frame(example("own_data").load(bars=300), "BTCUSDT")
     result = cs.backtest("model", data=market, baselines="hold", overrides=settings, store="mem://")
     [name] = [name for name in result.frame().index if "always_long" in name]
-    assert result.metrics["trades"][name] > 0
-    with pytest.raises(cs.UserError, match=r"engine\.kind = own gives no log-probs"):
+    assert result.frame().loc[name, "trades"] > 0
+    with pytest.raises(cs.UserError, match=r"engine\.kind = own_engine:engine gives no log-probs"):
         cs.train("quick", overrides=settings, store="mem://")
 
 

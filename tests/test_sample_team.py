@@ -12,10 +12,10 @@ from backend.builders.market import load_market
 from backend.builders.spans import trained_span
 from backend.builders.teams import load_team
 from backend.config.load import load_config
-from backend.config.schema import TeamConfig
 from backend.models.manifest import SAMPLE_TEAM, TeamManifest, read_manifest, sample_team, team_folder, team_name
 from backend.runs.requests import EvaluateRequest
 from backend.store.store import Store
+from cryptosentinel.team_settings import TeamConfig
 from scripts import sample_team as script
 
 ROOT = Path(__file__).resolve().parents[1]

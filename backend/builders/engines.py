@@ -19,7 +19,7 @@ from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.budget import FREE, Price
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.llm.endpoint.providers import key_variable_for, provider_at
+from cryptosentinel.llm.endpoint.providers import key_variable_of, provider_at
 from cryptosentinel.llm.engine import Completion, Engine, Request
 from simulator.errors import UserError
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # An endpoint counts in its own tokens, we count bytes. English and JSON have three to four bytes a token.
 _BYTES_PER_TOKEN = 3
+ANSWER_TIMEOUT = 300.0  # seconds to wait for one answer of a server, and the longest Retry-After
 _VLLM_RANKS = (16, 32, 64, 128, 256)  # what `--max-lora-rank` of vLLM 0.32 accepts, from its default on
 
 
@@ -54,12 +55,12 @@ def load_engine(config: EngineConfig, budget: BudgetConfig, *, think: bool = Fal
 
     Raises `UserError` for a model that cannot be used, before the first call.
     """
-    if config.kind == "own":
+    if config.own:
         return _users_own(config)
     if not config.model:
         raise UserError(
             "engine.model is empty: name the model with --set engine.model=..., a folder of a model or, with "
-            "engine.provider=... or engine.kind=openai_api, what the endpoint calls it"
+            "engine.kind=openai or another provider, what the endpoint calls it"
         )
     if config.at_endpoint:
         return _at_an_endpoint(config, budget)
@@ -80,7 +81,7 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bo
     if config.python and not config.url:
         check_own_code(f"engine.python = '{config.python}'")
     architecture, tokenizer = read_base(base)
-    codec = chat_format(tokenizer, base, empty_think=config.empty_think, think=think)
+    codec = chat_format(tokenizer, base, think=think)
     url, name = config.url, ""
     more: dict[str, Any] = {}
     if not url:
@@ -93,7 +94,7 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bo
         name,
         vocabulary_of(architecture),
         version=base.resolve().name,
-        timeout_s=config.timeout,
+        timeout_s=ANSWER_TIMEOUT,
         **more,
     )
     room = min(config.context_tokens or engine.positions, engine.positions)
@@ -124,7 +125,7 @@ def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
 
     folder = Path(config.model)
     architecture, tokenizer = read_base(folder)
-    codec = chat_format(tokenizer, folder, empty_think=config.empty_think, think=think)
+    codec = chat_format(tokenizer, folder, think=think)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     # Read one at a time where the files hold them as the model has them: no second copy is in memory.
     weights: Mapping[str, torch.Tensor] = weight_files(folder)
@@ -144,17 +145,17 @@ def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
 
 
 def _users_own(config: EngineConfig) -> LoadedEngine:
-    """The engine of `engine.plugin`: what the user's function makes of these settings and of a codec of bytes, whose
+    """The engine of `engine.kind`: what the user's function makes of these settings and of a codec of bytes, whose
     conversations it continues. Raises `UserError` for what is no engine; so does the engine where it fails."""
     codec = make_byte_codec()
-    made = function(ENGINE, config.plugin)(config, codec)
+    made = function(ENGINE, config.kind)(config, codec)
     lacking = [name for name in ("generate", "policy_version") if not callable(getattr(made, name, None))]
     if lacking or not isinstance(getattr(made, "name", None), str):
         raise UserError(
-            f"the engine {config.plugin} gave a {type(made).__name__} that lacks {', '.join(lacking) or 'a name'}: an "
+            f"the engine {config.kind} gave a {type(made).__name__} that lacks {', '.join(lacking) or 'a name'}: an "
             "engine has name, generate(requests) and policy_version(role)"
         )
-    engine = GuardedEngine(made, config.plugin)
+    engine = GuardedEngine(made, config.kind)
     return LoadedEngine(engine, codec, _BYTES_PER_TOKEN * config.context_tokens, config.model or made.name, None)
 
 
@@ -191,9 +192,9 @@ def _at_an_endpoint(config: EngineConfig, budget: BudgetConfig) -> LoadedEngine:
         codec,
         config.url or (provider.url if provider is not None else ""),
         config.model,
-        key_variable=key_variable_for(config.key_variable, () if provider is None else provider.key_variables),
+        key_variable=key_variable_of(provider),
         concurrency=config.concurrency,
-        timeout=config.timeout,
+        timeout=ANSWER_TIMEOUT,
         extra_body=config.extra_body,
         cost_limit=_cost_limit(budget.price(config.model, config.price(config.model)), budget),
     )

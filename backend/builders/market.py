@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,8 @@ from backend.config.market import NONE, CostsConfig, MarketConfig
 from backend.config.schema import Config, GuardConfig
 from cryptosentinel.episode import ThinkingTime
 from cryptosentinel.guard.limits import GuardLimits
+from cryptosentinel.tools.market import FUNDING_MAX_AGE, NEWS_MAX_AGE
+from simulator.arrays import IntArray
 from simulator.backtest.run import Window
 from simulator.data.archive import MARKET_MANIFEST
 from simulator.data.catalog import Catalog
@@ -111,8 +114,7 @@ def is_historical(data: str | Path) -> bool:
 
 def split(market: Market, config: MarketConfig, horizon: int) -> Split:
     """Divide the bars by the configured shares, with a horizon's distance between the parts."""
-    first = int(len(market) * config.train_share)
-    second = int(len(market) * (config.train_share + config.validation_share))
+    first, second = int(len(market) * config.shares[0]), int(len(market) * sum(config.shares))
     parts = Split((0, first - horizon), (first, second - horizon), (second, len(market)))
     if min(stop - start for start, stop in (parts.train, parts.validation, parts.held_out)) < 1:
         raise DataError(
@@ -120,11 +122,6 @@ def split(market: Market, config: MarketConfig, horizon: int) -> Split:
             f"with a horizon of {horizon} bars: use more bars or a shorter horizon"
         )
     return parts
-
-
-def costs_of(config: CostsConfig) -> Costs:
-    """The exchange's costs as the configuration has them."""
-    return config.costs()
 
 
 def thinking_time_of(config: Config) -> ThinkingTime:
@@ -141,26 +138,23 @@ def limits_of(config: GuardConfig) -> GuardLimits:
     return GuardLimits(**limits)
 
 
+def account_leverage(guard: GuardConfig) -> float:
+    """What the exchange lends: gross notional / equity as far as the guard's limit, and never less than one's own."""
+    return max(1.0, guard.max_gross_exposure)
+
+
 def account_of(config: Config, market: Market) -> Account:
     """The account that `market` is traded with. Raises `DataError` as `venue_of` does."""
-    costs = config.costs
-    return Account(costs.cash, costs_of(costs), costs.max_leverage, venue_of(config, market))
+    return Account(config.costs.cash, config.costs.costs(), account_leverage(config.guard), venue_of(config, market))
 
 
 def venue_of(config: Config, market: Market) -> Venue:
     """The venue of `market`, which the configuration describes.
 
     Raises `DataError` for files that are missing or unusable, rules that lack a symbol where a file of rules is named,
-    a leverage for a symbol that is not traded, and finer bars that are not finer or not there.
+    and finer bars that are not finer or not there.
     """
     settings, root = config.venue, Path(config.market.data) if config.market.data else None
-    leverages = settings.leverages()
-    strangers = sorted(set(leverages) - set(market.symbols))
-    if strangers:
-        raise DataError(
-            f"venue.isolated names {', '.join(strangers)}, but the market has {', '.join(market.symbols)}; "
-            "name symbols that are traded"
-        )
     finer = None
     if settings.finer:
         if root is None:
@@ -171,7 +165,7 @@ def venue_of(config: Config, market: Market) -> Venue:
             )
         finer = Catalog(root).beside(market, settings.finer, config.costs.half_spread_bps)
     rules = _rules(settings.rules, root, market)
-    return Venue(rules=rules, isolated=leverages, finer=finer, mark=_mark(root, market, finer))
+    return Venue(rules=rules, finer=finer, mark=_mark(root, market, finer))
 
 
 def describe_costs(costs: Costs, market: Market) -> str:
@@ -186,10 +180,6 @@ def describe_costs(costs: Costs, market: Market) -> str:
         parts.append(f"square-root impact x {costs.impact:g}")
     if costs.participation is not None:
         parts.append(f"at most {100 * costs.participation:g} % of a bar's volume")
-    if costs.latency_bars:
-        parts.append(f"{costs.latency_bars} bars of latency")
-    if costs.latency_ms:
-        parts.append(f"{costs.latency_ms} ms of latency")
     return "; ".join(parts)
 
 
@@ -233,8 +223,6 @@ def describe_venue(venue: Venue, market: Market, window: Window | None = None) -
         )
         lacking = f" (none of {', '.join(without)})" if without else ""
         parts.append(f"rules of {', '.join(venue.rules)}{own_fees}{lacking}")
-    if venue.isolated:
-        parts.append("isolated " + ", ".join(f"{symbol} at {size:g}" for symbol, size in venue.isolated.items()))
     if venue.finer is not None:
         parts.append(_describe_finer(venue.finer, market, window))
     if venue.mark is not None:
@@ -280,8 +268,6 @@ def unknown_to_training(account: Account, thinking: bool = False) -> list[str]:
         parts.append("the time that decisions take")
     if venue.rules:
         parts.append("the venue's rules with their fees")
-    if venue.isolated:
-        parts.append("isolated margin")
     if venue.finer is not None:
         parts.append("finer bars")
     if venue.mark is not None:
@@ -340,3 +326,53 @@ def _inside(market: Market, finer: Market) -> Market:
         blocks[:, 0][alone] = getattr(market, name)[alone]
         arrays[name] = blocks.reshape(-1, columns)
     return replace(finer, **arrays)
+
+
+def part_notes(market: Market, parts: Split) -> list[str]:
+    """A sentence for each part: its days, and on which share of its bars, over all coins, there is a price, and a
+    headline or a funding rate that is new enough for the team's tools. And one of what the training part has none of:
+    who then decides without it, and that it is paid as ever."""
+    close = market.open_time + market.interval
+    known = {
+        "bars": market.present,
+        "headlines": _columns(
+            market,
+            close,
+            NEWS_MAX_AGE,
+            ((one.known_at for one in market.news if one.symbol in (None, name)) for name in market.symbols),
+        ),
+        "funding": _columns(
+            market,
+            close,
+            FUNDING_MAX_AGE,
+            ((one.time for one in market.funding.get(name, ())) for name in market.symbols),
+        ),
+    }
+    notes = []
+    for title, (start, stop) in (
+        ("training", parts.train),
+        ("validation", parts.validation),
+        ("held-out", parts.held_out),
+    ):
+        shares = ", ".join(f"{name} on {np.mean(there[start:stop]):.0%}" for name, there in known.items())
+        days = f"{format_time(int(market.open_time[start]))[:10]} to {format_time(int(close[stop - 1]))[:10]}"
+        notes.append(f"The {title} part, {days}, has {shares} of its {stop - start} bars, over all coins.")
+    begin, end = parts.train
+    absent = [name for name in ("headlines", "funding") if not known[name][begin:end].any()]
+    if absent:
+        rest = ", ".join(name for name in ("prices", "headlines", "funding") if name not in absent)
+        notes.append(
+            f"The training part has no {' and no '.join(absent)}: MarketAnalyst learns from {rest} alone there. What "
+            "it is paid stays as it is: its forecast's score and its share of the outcome."
+        )
+    return notes
+
+
+def _columns(market: Market, close: IntArray, age: int, times: Iterable[Iterable[int]]) -> np.ndarray:
+    """(T, S): whether an event of at most `age` milliseconds is known at each close, by coin."""
+    columns = []
+    for one in times:
+        sorted_times = np.asarray([-(2**62), *one], dtype=np.int64)
+        newest = sorted_times[np.searchsorted(sorted_times, close, side="right") - 1]
+        columns.append(close - newest <= age)
+    return np.stack(columns, axis=1)

@@ -24,7 +24,7 @@ def trained_span(config: Config, market: Market) -> TrainedSpan:
     held_out, _ = split(market, config.market, config.team.horizon_bars).held_out
     return TrainedSpan(
         data_hash=market.content_hash, first=int(market.open_time[0]), until=_close(market, held_out),
-        origin=origin_of(config.market), shares=(config.market.train_share, config.market.validation_share),
+        origin=origin_of(config.market), shares=config.market.shares,
         costs=config.costs, market=config.market if is_generated_alone(config.market) else None,
     )  # fmt: skip
 

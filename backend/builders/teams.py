@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from backend.builders.engines import LoadedEngine, load_engine, served_engine
 from backend.builders.loaded_team import LoadedTeam, scripted_team, team_settings
 from backend.builders.plugins import load_plugins
-from backend.config.schema import PROMPTED, SCRIPTED, Config, TeamConfig, model_named
+from backend.config.schema import PROMPTED, SCRIPTED, Config, model_named
 from backend.models.manifest import read_manifest, team_folder, team_name
 from backend.policies.temporary import temporary_folder
 from cryptosentinel.agents.registry import roles_of
 from cryptosentinel.conversation.budget import Price
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.team import Team
+from cryptosentinel.team_settings import TeamConfig
 from simulator.errors import UserError
 
 if TYPE_CHECKING:
@@ -79,18 +80,17 @@ def configured_team(name: str, config: Config, *, trained: bool = True) -> Loade
         return scripted_team(config.team)
     loaded, model, price = _on_its_engine(name, config, trained)
     settings, notes = loaded.team.settings, list[str]()
-    constrained = config.engine.constrained
-    if constrained == "auto":
-        constrained = name == PROMPTED and settings.prompts == "full" and not config.engine.at_endpoint
-        if constrained:
-            from cryptosentinel.llm.grammar import why_no_grammar
+    # A model that was not trained here samples only what its tools' schemas allow, where that can be done.
+    constrained = name == PROMPTED and settings.prompts == "full" and not config.engine.at_endpoint
+    if constrained:
+        from cryptosentinel.llm.grammar import why_no_grammar
 
-            trouble = why_no_grammar(loaded.team.codec)
-            constrained = trouble is None
-            notes.append(_on_constraints(loaded, trouble))
+        trouble = why_no_grammar(loaded.team.codec)
+        constrained = trouble is None
+        notes.append(_on_constraints(loaded, trouble))
     temperature = settings.sampling.temperature if name == PROMPTED else 0.0
     sampling = replace(settings.sampling, constrained=constrained, temperature=temperature)
-    settings = replace(settings, sampling=sampling)
+    settings = settings.model_copy(update={"sampling": sampling})
     team = Team(loaded.team.codec, loaded.team.version_of, settings)
     known = config.budget.price(model, price)
     if config.engine.at_endpoint and config.budget.max_cost and known is not None and known != Price():
@@ -105,10 +105,7 @@ def _on_constraints(loaded: LoadedTeam, trouble: str | None) -> str:
     chosen = f"{loaded.name}: {room}{settings.context_tokens:,}"
     if trouble is not None:
         return f"{chosen}; its calls are not constrained to its tools: {trouble}"
-    return (
-        f"{chosen}; it was not trained here, so it may only say calls that its tools allow (engine.constrained=false "
-        "leaves it free)"
-    )
+    return f"{chosen}; it was not trained here, so it may only make calls that its tools allow"
 
 
 def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam, str, Price | None]:
@@ -134,12 +131,13 @@ def _on_its_engine(name: str, config: Config, trained: bool) -> tuple[LoadedTeam
         loaded = load_team(name, config.team, trained=trained, base=config.training.base_model)
         settings = loaded.team.settings
         room = min(config.engine.context_tokens or settings.context_tokens, settings.context_tokens)
-        team = Team(loaded.team.codec, loaded.team.version_of, replace(settings, context_tokens=room))
+        limited = settings.model_copy(update={"context_tokens": room})
+        team = Team(loaded.team.codec, loaded.team.version_of, limited)
         return replace(loaded, team=team), base.resolve().name, Price()
     from cryptosentinel.llm.vllm.engine import VllmEngine  # of the extra `llm`
 
-    asked = config.engine.model_copy(update={"empty_think": manifest.model.empty_think})
-    served = served_engine(asked, base, manifest.training.lora_rank, think=manifest.team.thinking_tokens > 0)
+    think = manifest.team.thinking_tokens > 0
+    served = served_engine(config.engine, base, manifest.training.lora_rank, think=think)
     assert isinstance(served.engine, VllmEngine)
     weights = manifest.weights(trained=trained)
     if weights is not None:
@@ -177,7 +175,6 @@ def load_team(name: str, config: TeamConfig, *, trained: bool = True, base: str 
     policies, codec = role_policies(
         policies_base,
         manifest.training,
-        empty_think=manifest.model.empty_think,
         think=manifest.team.thinking_tokens > 0,
         roles=roles_of(manifest.team.roles),
     )

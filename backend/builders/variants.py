@@ -1,4 +1,4 @@
-"""Variants of a team in a backtest: with one part taken away or replaced, or on an altered market.
+"""Variants of a team in a backtest: with one part taken away, or on an altered market.
 
 Each answers one question about a result: what a role was worth, what its binding verdicts were, and whether a model
 knew more than it was shown.
@@ -6,7 +6,6 @@ knew more than it was shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from backend.builders.loaded_team import UNMASKED, LoadedTeam
@@ -14,7 +13,6 @@ from cryptosentinel.agents.joint import about_one
 from cryptosentinel.agents.registry import STANDARD, role_title
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.role import SubAgent
-from cryptosentinel.llm.engine import Completion, Engine, Request
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team
@@ -22,8 +20,8 @@ from simulator.checks.reordered import with_shuffled_days, with_shuffled_news
 from simulator.errors import UserError
 from simulator.market.market import Market
 
-_OF_ROLES = ("without", "scripted")
-ABLATIONS = (*(f"{kind}:{role}" for role in STANDARD for kind in _OF_ROLES), "no_veto")
+_WITHOUT = "without"
+ABLATIONS = (*(f"{_WITHOUT}:{role}" for role in STANDARD), "no_veto")
 ALTERED_FUTURE = "altered_future"
 LEAKAGE = ("unmasked", "shuffled_news", "shuffled_days", ALTERED_FUTURE)
 VARIANTS = (*ABLATIONS, *LEAKAGE)
@@ -41,7 +39,7 @@ class Variant:
     def parse(cls, text: str) -> Variant:
         """The variant called `text`. Raises `UserError` where there is none."""
         kind, _, role = text.partition(":")
-        if text in VARIANTS or (kind in _OF_ROLES and role):
+        if text in VARIANTS or (kind == _WITHOUT and role):
             return cls(kind, role)
         raise UserError(f"there is no variant '{text[:60]}': choose of {', '.join(VARIANTS)}")
 
@@ -54,8 +52,6 @@ class Variant:
         match self.kind:
             case "without":
                 return f", without {role_title(self.role)}"
-            case "scripted":
-                return f", {role_title(self.role)} scripted"
             case "no_veto":
                 return ", verdicts do not bind"
             case "unmasked":
@@ -80,8 +76,6 @@ class Variant:
         match self.kind:
             case "without":
                 return _without(named, self.role)
-            case "scripted":
-                return _with_rules(named, self.role)
             case "no_veto":
                 judges = [role.key for role in team.sub_agents.values() if _is_judge(role)]
                 if not judges:
@@ -102,26 +96,6 @@ class Variant:
         return market
 
 
-class RoleSwitch:
-    """An engine that lets rules answer for some roles and another engine for the others."""
-
-    def __init__(self, engine: Engine, rules: ScriptedEngine, roles: Sequence[str]) -> None:
-        self.name = f"{engine.name}, {', '.join(roles)} scripted"
-        self._engine, self._rules, self._roles = engine, rules, frozenset(roles)
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Answers in the order of the requests. Raises what the engine raises."""
-        asked = [request for request in requests if request.role not in self._roles]
-        answers = iter(self._engine.generate(asked) if asked else ())
-        return [
-            self._rules.generate([request])[0] if request.role in self._roles else next(answers) for request in requests
-        ]
-
-    def policy_version(self, role: str) -> str:
-        """Of who answers for the role."""
-        return (self._rules if role in self._roles else self._engine).policy_version(role)
-
-
 def _is_judge(role: SubAgent) -> bool:
     return about_one(role) is Verdict
 
@@ -129,22 +103,9 @@ def _is_judge(role: SubAgent) -> bool:
 def _without(loaded: LoadedTeam, role: str) -> LoadedTeam:
     """The team without a sub-agent, whose tools its manager has itself unless its settings say otherwise."""
     team = loaded.team
-    settings = replace(team.settings, roles=tuple(one for one in team.settings.roles if one != role))
+    settings = team.settings.model_copy(update={"roles": tuple(one for one in team.settings.roles if one != role)})
     engine = loaded.engine
     if isinstance(engine, ScriptedEngine):
         policies = expert_policies(settings.roles, portfolio=settings.portfolio, inherits=settings.inherit_tools)
         engine = ScriptedEngine(team.codec, policies)
     return replace(loaded, team=Team(team.codec, team.version_of, settings), engine=engine)
-
-
-def _with_rules(loaded: LoadedTeam, role: str) -> LoadedTeam:
-    """The team with a sub-agent that answers by the rules of the scripted team."""
-    team = loaded.team
-    if isinstance(loaded.engine, ScriptedEngine):
-        raise UserError(f"team {loaded.name} is scripted already: choose another variant")
-    settings = team.settings
-    policies = expert_policies(settings.roles, portfolio=settings.portfolio, inherits=settings.inherit_tools)
-    if role not in policies:
-        raise UserError(f"there are no rules for role '{role}'; there are for {', '.join(STANDARD)}")
-    switch = RoleSwitch(loaded.engine, ScriptedEngine(team.codec, policies), [role])
-    return replace(loaded, team=Team(team.codec, switch.policy_version, team.settings), engine=switch)

@@ -13,8 +13,8 @@ from rich.table import Table
 from backend.cli.console import console, print_notes
 from backend.cli.options import grouped
 from backend.cli.parts.progress import bars
-from backend.config.base import split_names
 from backend.runs.requests import CheckRequest
+from cryptosentinel.team_settings import split_names
 from simulator.errors import UserError
 from simulator.files import write_whole
 from simulator.market.timeframes import format_time

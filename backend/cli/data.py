@@ -13,7 +13,7 @@ from rich.table import Table
 from backend.cli.console import console, narrow_table
 from backend.cli.options import SymbolsOption
 from backend.cli.parts.progress import bars
-from backend.config.base import split_names
+from cryptosentinel.team_settings import split_names
 from simulator.errors import DataError
 from simulator.folders import data_folder
 from simulator.market.instruments import check_kind
@@ -207,7 +207,7 @@ def _print_kinds(catalog: Path, kinds: Mapping[str, StatedKind]) -> None:
     if unknown:
         console.print(
             f"note: nothing states whether {', '.join(unknown)} are spot or perpetual, so shorts and borrowed cash pay"
-            " costs.borrow_rate; say it with --instrument, or in instruments.json beside the bars",
+            " interest; say it with --instrument, or in instruments.json beside the bars",
             soft_wrap=True,
         )
 

@@ -74,7 +74,7 @@ def try_(
         str,
         typer.Option(
             "--provider",
-            help="Whose endpoint: openai, anthropic, google, openrouter, ollama, vllm, llama_cpp, lm_studio.",
+            help="Whose endpoint: openai, anthropic, google, openrouter, ollama, vllm_chat, llama_cpp, lm_studio.",
         ),
     ] = "",
     url: Annotated[str, typer.Option("--url", help="Address of the endpoint, where it is not the provider's.")] = "",
@@ -89,7 +89,7 @@ def try_(
     """
     from backend.runs.try_model import try_model
 
-    given = {"provider": provider, "url": url, "model": model}
+    given = {"kind": provider, "url": url, "model": model}
     named = [f"engine.{name}={json.dumps(value)}" for name, value in given.items() if value]
     request = WindowRequest(config=config, overrides=(*(set_ or ()), *named), data=data, seed=seed)
     if not try_model(request, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)):

@@ -7,7 +7,6 @@ sections are separate models, so that a part of the program depends on its own s
 from __future__ import annotations
 
 import json
-import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,16 +14,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from backend.config.base import Section, suggestion
-from backend.config.schema import (
-    Config,
-    ConfigError,
-)
+from backend.config.base import suggestion
+from backend.config.schema import Config, ConfigError
+from cryptosentinel.team_settings import Section
 from simulator.documents import MOST_DEPTH, depth_of, read_bytes
 
 _MOST_BYTES = 4 * 2**20  # of a file of settings
@@ -292,6 +289,8 @@ def _allowed(info: FieldInfo) -> str:
         if get_origin(names) is Literal:
             entries = _allowed(FieldInfo.from_annotation(value))
             return f"table by {', '.join(get_args(names))}, each {entries}"
+        if get_origin(value) is Annotated:
+            return f"table, each entry {_allowed(FieldInfo.from_annotation(value))}"
         if get_origin(value) is not tuple:
             return "table of values as JSON has them"
         return f"table, each entry a list of {len(get_args(value))} numbers from 0 up"
@@ -303,41 +302,26 @@ def _allowed(info: FieldInfo) -> str:
 
 
 def as_toml(settings: Mapping[str, Any]) -> str:
-    """Settings as the text of a file that `load_config` reads; what is None is left out. Raises `ConfigError` for what
-    TOML cannot say."""
-    lines: list[str] = []
-    _add_table(lines, (), settings)
-    return "\n".join(lines).strip() + "\n"
+    """Settings as the text of a file that `load_config` reads; what is None is left out."""
+    return "\n".join(_table(settings)).strip() + "\n"
 
 
-def _add_table(lines: list[str], path: tuple[str, ...], table: Mapping[str, Any]) -> None:
+def _table(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """The values of a table first, then the tables in it."""
     inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
     values = {key: value for key, value in table.items() if key not in inner and value is not None}
     if path and (values or not inner):
-        lines += ["", f"[{'.'.join(map(_toml_key, path))}]"]
-    lines += [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in values.items()]
+        yield f"\n[{path}]"
+    for key, value in values.items():
+        yield f"{_key(key)} = {_toml(value)}"
     for key, value in inner.items():
-        _add_table(lines, (*path, key), value)
+        yield from _table(value, f"{path}.{_key(key)}" if path else _key(key))
 
 
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
 
 
-def _toml_value(value: object) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case int():
-            return str(value)
-        case float():
-            return "nan" if math.isnan(value) else repr(value)
-        case str():
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        case list() | tuple():
-            return f"[{', '.join(map(_toml_value, value))}]"
-        case Mapping():
-            inside = (f"{_toml_key(key)} = {_toml_value(one)}" for key, one in value.items() if one is not None)
-            return f"{{{', '.join(inside)}}}"
-    raise ConfigError(f"a setting of type {type(value).__name__} cannot be written as TOML")
+def _toml(value: Any) -> str:
+    """JSON, which is TOML but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -5,13 +5,13 @@ Like all sections of the configuration (`schema.py`), they are typed, bounded, f
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from backend.config.base import Fraction, Names, Section
+from backend.config.base import Fraction, Shares
+from cryptosentinel.team_settings import Names, Section
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.folders import named_data
@@ -20,7 +20,6 @@ from simulator.synthetic.defaults import DRIFT_RATIO, EDGE, KIND, NEWS_ACCURACY,
 
 _COSTS = Costs()  # its own defaults
 NONE = "none"  # in place of a path: not even what stands beside the bars
-_ISOLATED = re.compile(r"(.+):(\d+(?:\.\d+)?)")  # BTC/USDT:USDT is a symbol, too
 
 
 class MarketConfig(Section):
@@ -60,11 +59,9 @@ class MarketConfig(Section):
     news_accuracy: Fraction = Field(
         NEWS_ACCURACY, description="synthetic: share of toned headlines that agree with the regime"
     )
-    train_share: float = Field(
-        0.6, gt=0.0, lt=1.0, description="first part of the history, for training; the rest is split into two"
-    )
-    validation_share: float = Field(
-        0.15, gt=0.0, lt=1.0, description="part after it, for validation; what remains is held out"
+    shares: Shares = Field(
+        (0.6, 0.15),
+        description="shares of the history for training and, after it, for validation; the rest is held out",
     )
 
     @field_validator("data")
@@ -83,8 +80,8 @@ class MarketConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.train_share + self.validation_share >= 1.0:
-            raise ValueError("train_share + validation_share must be below 1, or nothing is held out")
+        if sum(self.shares) >= 1.0:
+            raise ValueError(f"shares = {list(self.shares)} must sum to less than 1, or nothing is held out")
         if self.data and self.kind != KIND:
             raise ValueError(
                 f"kind = '{self.kind}' is of a generated market, and market.data has bars of its own: leave "
@@ -96,7 +93,7 @@ class MarketConfig(Section):
 
 
 class CostsConfig(Section):
-    """What trading costs, and how much may be borrowed.
+    """What trading costs.
 
     Impact and participation need the volume of the bars. Simulated scenarios have none, and the synthetic market's is
     too small to trade on, so they are off here and on in the preset for recorded bars.
@@ -121,21 +118,11 @@ class CostsConfig(Section):
     participation: float = Field(
         0.0, ge=0.0, le=1.0, description="most of a bar's volume that orders may take, what is left waits; 0: any"
     )
-    latency_bars: int = Field(
-        _COSTS.latency_bars, ge=0, le=1000, description="bars that an order takes beyond the next open"
-    )
     thinking_time: Literal["auto", "measured", "none"] | Annotated[float, Field(ge=0.0, le=86_400.0)] = Field(
         "auto",
         description="delay of a team's orders by the time its decision took: 'measured', 'none', seconds, or 'auto', "
         "which is measured on recorded bars and none on generated ones",
     )
-    borrow_rate: float = Field(
-        _COSTS.borrow_rate,
-        ge=0.0,
-        le=10.0,
-        description="interest a year on what is borrowed for spot: coins sold short, and cash beyond one's own",
-    )
-    max_leverage: float = Field(1.0, gt=0.0, le=10.0, description="cap on gross notional / equity at the exchange")
     cash: float = Field(10_000.0, gt=0.0, le=1e9, description="cash at the start")
 
     @model_validator(mode="after")
@@ -154,37 +141,15 @@ class CostsConfig(Section):
             maker_fee=self.maker_fee,
             impact=self.impact,
             participation=self.participation or None,
-            latency_bars=self.latency_bars,
-            borrow_rate=self.borrow_rate,
         )
 
 
 class VenueConfig(Section):
-    """Where recorded bars are traded: the venue's rules, margin, and what happened inside a bar."""
+    """Where recorded bars are traded: the venue's rules, and what happened inside a bar."""
 
     rules: str = Field(
         "", description="JSON file of the venue's rules; empty: rules.json beside the bars, if it is there; 'none'"
     )
-    isolated: Names = Field(
-        (), description="symbols margined apart with their leverage, as a list or 'BTCUSDT:5,ETHUSDT:3'; others cross"
-    )
     finer: Literal["", "1m", "3m", "5m", "15m", "30m", "1h", "2h", "4h", "6h", "8h", "12h", "1d"] = Field(
         "", description="finer bars that decide what came first inside a bar, where there are some; empty: none"
     )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        self.leverages()
-        return self
-
-    def leverages(self) -> dict[str, float]:
-        """Leverage of each symbol that is margined apart. Raises ValueError for an entry that says none."""
-        found: dict[str, float] = {}
-        for entry in self.isolated:
-            match = _ISOLATED.fullmatch(entry)
-            if match is None or not 0.0 < float(match[2]) <= 200.0:
-                raise ValueError(f"isolated '{entry}': write SYMBOL:LEVERAGE, up to 200, as BTCUSDT:5")
-            if match[1] in found:
-                raise ValueError(f"isolated: {match[1]} is named twice")
-            found[match[1]] = float(match[2])
-        return found

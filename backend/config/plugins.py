@@ -6,14 +6,14 @@
 | strategy | `cryptosentinel.strategies` | wherever a team is named |
 | tool | `cryptosentinel.tools` | `team.tools` |
 | reward | `cryptosentinel.rewards` | `training.reward` |
-| recipe | `cryptosentinel.recipes` | `training.recipe` |
-| credit | `cryptosentinel.credits` | `training.credit` |
-| engine | `cryptosentinel.engines` | `engine.plugin` |
-| source | `cryptosentinel.sources` | `market.source` |
+| recipe | none | `training.recipe` |
+| credit | none | `training.credit` |
+| engine | none | `engine.kind` |
+| source | none | `market.source` |
 
-A name with a colon is looked up as a module, any other as an entry point. Both run code, so each of these settings is
-the user's alone: nothing that a team's folder, an imported run or a recording names is looked up here, but
-for the roles and strategies that the user has installed.
+A name with a colon is looked up as a module, any other as an entry point of the group, where the kind has one. Both run
+code, so each of these settings is the user's alone: nothing that a team's folder, an imported run or a recording names
+is looked up here, but for the roles and strategies that the user has installed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True)
 class PluginKind:
-    """A kind of plug-in: its word, its group of entry points, an example, and in words what must be given."""
+    """A kind of plug-in: its word, its group of entry points or "", an example, and in words what must be given."""
 
     word: str
     group: str
@@ -55,12 +55,10 @@ STRATEGY = PluginKind(
 )
 TOOL = PluginKind("tool", "cryptosentinel.tools", "my_module:TOOL", "a cryptosentinel.Tool")
 REWARD = PluginKind("reward", "cryptosentinel.rewards", "my_module:reward", "a function (net_returns, volatility)")
-ENGINE = PluginKind("engine", "cryptosentinel.engines", "my_module:engine", "a function (settings, codec)")
-DATA_SOURCE = PluginKind(
-    "source", "cryptosentinel.sources", "my_module:load", "a function without arguments that gives a market or tables"
-)
-RECIPE = PluginKind("recipe", "cryptosentinel.recipes", "my_module:MyRecipe", "a subclass of recipes.Recipe")
-CREDIT = PluginKind("credit", "cryptosentinel.credits", "my_module:MyCredit", "a class with shares(value, players)")
+ENGINE = PluginKind("engine", "", "my_module:engine", "a function (settings, codec)")
+DATA_SOURCE = PluginKind("source", "", "my_module:load", "a function without arguments that gives a market or tables")
+RECIPE = PluginKind("recipe", "", "my_module:MyRecipe", "a subclass of recipes.Recipe")
+CREDIT = PluginKind("credit", "", "my_module:MyCredit", "a class with shares(value, players)")
 PLUGIN_KINDS = (ROLE, STRATEGY, TOOL, REWARD, ENGINE, DATA_SOURCE, RECIPE, CREDIT)
 
 
@@ -91,6 +89,8 @@ def plugin(kind: PluginKind, name: str) -> Any:
             raise UserError(f"module '{module.__name__}' has no {kind.word} '{name.partition(':')[2]}'")
         _remember(kind, name, name, module.__name__)
         return value
+    if not kind.group:
+        raise UserError(f"'{name}' is not a {kind.word}: write module:NAME for one of your own, like {kind.example}")
     point = installed(kind.group, name)
     if point is None:
         known = sorted(one.name for one in entry_points(group=kind.group))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from backend.config.base import Fraction, Names, Rate, Section, suggestion
+from backend.config.base import Fraction, Rate, suggestion
 from backend.config.engine import BudgetConfig, EngineConfig
 from backend.config.market import CostsConfig, MarketConfig, VenueConfig
 from backend.config.training import TrainingConfig
 from cryptosentinel.teachers import Teacher
+from cryptosentinel.team_settings import Names, Section, TeamConfig
 from simulator.errors import UserError
 
 SCRIPTED = "scripted"
@@ -32,12 +33,6 @@ BASELINES = (
 )  # fmt: skip
 
 
-# Tokens of an answer: a decision of nano's is at most 50 of its own; one on four coins is 117 to 249 of a language
-# model's, with room for some prose before it.
-SHORT_ANSWER, FULL_ANSWER, LEAST_ANSWER = 64, 512, 8
-LEAST_THOUGHT = 32  # with what opens and closes it, up to ten tokens
-
-
 class ConfigError(UserError):
     """A config that cannot be used. The message names file, key, value and what is allowed."""
 
@@ -47,12 +42,14 @@ class GuardConfig(Section):
 
     max_exposure: float = Field(1.0, gt=0.0, le=10.0, description="cap on |notional| / equity of one symbol")
     max_gross_exposure: float = Field(1.0, gt=0.0, le=10.0, description="cap on the sum of |notional| / equity")
-    max_drawdown: float = Field(0.5, gt=0.0, le=1.0, description="from this drawdown on, `on_loss` happens")
-    daily_loss: float = Field(0.2, gt=0.0, le=1.0, description="from this loss in a UTC day on, `on_loss` happens")
-    on_loss: Literal["flatten", "freeze"] = Field(
-        "flatten",
-        description="close all positions and stay flat, after a day's loss for 24 hours and at least until the UTC day "
-        "is over, after a drawdown to the end of the run; or let positions only shrink while the loss stands",
+    max_drawdown: float = Field(
+        0.5, gt=0.0, le=1.0, description="drawdown at which all positions are closed, to the end of the run"
+    )
+    daily_loss: float = Field(
+        0.2,
+        gt=0.0,
+        le=1.0,
+        description="loss in a UTC day at which all positions are closed for 24 hours, at least until that day ends",
     )
     max_daily_turnover: float = Field(
         8.0,
@@ -60,94 +57,6 @@ class GuardConfig(Section):
         le=10_000.0,
         description="cap on the notional traded in 24 hours / equity, closing what is held included; 0: none",
     )
-    max_net_exposure: float = Field(0.0, ge=0.0, le=10.0, description="cap on |sum of notional| / equity; 0: none")
-
-
-class TeamConfig(Section):
-    """How the team decides."""
-
-    horizon_bars: int = Field(18, ge=1, le=1000, description="bars over which a decision is judged")
-    decide_every: int = Field(6, ge=1, le=1000, description="bars between two decisions in an evaluation")
-    mask_symbols: bool = Field(True, description="show neutral names and no dates, so that memory of them cannot help")
-    roles: Names = Field(
-        ("market_analyst", "risk_analyst", "trader"), description="sub-agents that the manager may ask, as 'A,B'"
-    )
-    inherit_tools: bool = Field(
-        True,
-        description="the manager looks up itself what the sub-agents would that roles leaves out; false: nobody "
-        "knows it, so that what a role knows goes with it",
-    )
-    tools: Names = Field(
-        (), description="tools of your own, each with the role that gets it, as 'market_analyst=my_module:TOOL,...'"
-    )
-    portfolio: bool = Field(
-        False,
-        description="decide on all coins in one conversation, in fractions of the whole equity; off: coin by coin, "
-        "each with an equal share of it",
-    )
-    question_price: float = Field(
-        0.0,
-        ge=0.0,
-        le=100.0,
-        description="basis points of equity that a question to a sub-agent costs in the reward; the manager is told",
-    )
-    pooled_trend: bool = Field(
-        False,
-        description="get_trend reads the returns of the market's other coins too, whose drifts turn together; false: "
-        "the coin's own alone",
-    )
-    retries: int = Field(
-        0,
-        ge=0,
-        le=5,
-        description="malformed turns of a conversation that get an error message; one more ends it",
-    )
-    prompts: Literal["auto", "short", "full"] = Field(
-        "auto",
-        description="full says what a role does, the units, the costs and how to answer, and lists the tools; short is "
-        "for a model that learnt this in a warm start; auto: short for the project's own nano, full for any other",
-    )
-    max_tokens: int = Field(
-        0,
-        ge=0,
-        le=4096,
-        description="tokens of one answer at most, and 64 more for each further coin of a portfolio; 0: 64 with short "
-        "prompts, 512 with full ones",
-    )
-    thinking_tokens: int = Field(
-        0,
-        ge=0,
-        le=65_536,
-        description="tokens for the thought of a model that answers here or on vLLM, beside its answer; 0: it does not "
-        "think; at an endpoint a model that thinks has 8,192 by itself",
-    )
-
-    def answer_tokens(self, full: bool) -> int:
-        """`max_tokens`, or what 0 means with short or `full` prompts."""
-        return self.max_tokens or (FULL_ANSWER if full else SHORT_ANSWER)
-
-    @model_validator(mode="after")
-    def _something_to_inherit(self) -> Self:
-        if not self.inherit_tools and {"market_analyst", "risk_analyst"} <= set(self.roles):
-            raise ValueError(
-                "inherit_tools = false is about the tools of sub-agents that roles leaves out, and market_analyst and "
-                "risk_analyst are both there: leave one of them out, or leave inherit_tools out"
-            )
-        return self
-
-    @field_validator("max_tokens")
-    @classmethod
-    def _room(cls, tokens: int) -> int:
-        if 0 < tokens < LEAST_ANSWER:
-            raise ValueError(f"no answer fits into {tokens} tokens; give {LEAST_ANSWER} or more, or 0")
-        return tokens
-
-    @field_validator("thinking_tokens")
-    @classmethod
-    def _room_for_a_thought(cls, tokens: int) -> int:
-        if 0 < tokens < LEAST_THOUGHT:
-            raise ValueError(f"no thought fits into {tokens} tokens; give {LEAST_THOUGHT} or more, or 0")
-        return tokens
 
 
 class NanoConfig(Section):
@@ -164,7 +73,6 @@ class NanoConfig(Section):
         "whom it asks, and asks for full positions",
     )
     steps: int = Field(700, ge=1, le=1_000_000, description="steps of the warm start")
-    learning_rate: Rate = Field(3e-3, description="learning rate of the warm start")
 
 
 class EvaluationConfig(Section):
@@ -199,7 +107,6 @@ class SftConfig(Section):
     them."""
 
     states: int = Field(600, ge=2, le=1_000_000, description="states of the training part that are rolled out")
-    rollouts: int = Field(4, ge=1, le=256, description="K: conversations of each source on the same state and question")
     steps: int = Field(300, ge=1, le=1_000_000, description="steps of the supervised training of each role")
     learning_rate: Rate = Field(2e-3, description="learning rate")
     score_states: int = Field(400, ge=2, le=100_000, description="states of a held-out score")
@@ -230,9 +137,6 @@ class PaperConfig(Section):
         0.0, ge=0.0, le=1e6, description="how much faster than real time recorded data comes; 0: as fast as it is used"
     )
     history_bars: int = Field(500, ge=130, le=100_000, description="bars that are known before the first decision")
-    grace_seconds: float = Field(
-        5.0, ge=0.0, le=600.0, description="how long after its close a bar waits for symbols that have not come"
-    )
     decision_timeout: float = Field(
         60.0,
         gt=0.0,
@@ -272,11 +176,6 @@ class Config(Section):
                 f"nano.teacher = '{self.nano.teacher}' decides coin by coin: choose expert, or leave team.portfolio out"
             )
         thinks = self.team.thinking_tokens
-        if thinks and self.engine.empty_think:
-            raise ValueError(
-                f"team.thinking_tokens = {thinks} lets models think and engine.empty_think = true tells them not to: "
-                "leave one of them out"
-            )
         if thinks and self.engine.at_endpoint:
             raise ValueError(
                 f"team.thinking_tokens = {thinks} is of models that answer here or on vLLM: leave it out at an "

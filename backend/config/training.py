@@ -10,20 +10,14 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from backend.config.base import (
-    Fraction,
-    LoraRank,
-    Names,
-    Rate,
-    RewardWeights,
-    Section,
-    name_or_plugin,
-)
+from backend.config.base import Fraction, LoraRank, Rate, RewardWeights, name_or_plugin
+from cryptosentinel.team_settings import Names, Section
 
 RECIPE_NAMES = ("mgrpo", "mgrpo_trajectory", "grpo", "gspo", "dapo", "dr_grpo", "cispo")
 CREDIT_NAMES = ("broadcast", "counterfactual", "shapley")
 
 
+PrecisionName = Literal["auto", "float32", "bfloat16", "nf4"]
 RoleName = Literal["manager", "market_analyst", "risk_analyst", "trader"]
 ROLE_NAMES: tuple[str, ...] = get_args(RoleName)
 DEFAULT_RATE = 2e-4
@@ -56,11 +50,9 @@ class TrainingConfig(Section):
     )
     queries_per_step: int = Field(16, ge=1, le=4096, description="market windows per step")
     rollouts_per_query: int = Field(8, ge=2, le=256, description="K: rollouts of each window from the same state")
-    practice_queries: int = Field(
-        0, ge=0, le=4096, description="further windows per step on which sub-agents are asked alone, in both stages"
-    )
-    practice_roles: Names = Field(
-        (), description="sub-agents that practise on practice_queries, as 'A,B'; empty: all of them"
+    practice: dict[str, Annotated[int, Field(ge=1, le=4096)]] = Field(
+        default_factory=dict,
+        description="further windows per step on which a sub-agent is asked alone, by role, in both stages",
     )
     scenario_paths: int = Field(
         16, ge=1, le=1024, description="synthetic markets: simulated scenarios over which the outcome is averaged"
@@ -136,18 +128,13 @@ class TrainingConfig(Section):
     )
     max_grad_norm: float = Field(1.0, gt=0.0, le=1e6, description="the gradient of each role is clipped to this norm")
     freeze: Names = Field((), description="roles that keep their weights, as 'A,B'")
-    weights: Literal["lora", "full"] = Field("lora", description="train a LoRA adapter or a whole model per role")
-    lora_rank: LoraRank = Field(16, description="rank of the adapters")
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="device of the trainer and of the local engine; auto: a GPU if torch sees one"
+    lora_rank: LoraRank = Field(
+        16, description="rank of the LoRA adapter of each role (arXiv 2106.09685); 0: train a whole model per role"
     )
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
+    precision: PrecisionName = Field(
         "float32",
-        description="type of the frozen base and of matrix products; auto: bfloat16 on a GPU; trained weights are "
-        "float32",
-    )
-    quantization: Literal["none", "nf4"] = Field(
-        "none", description="nf4: frozen base in 4 bits (QLoRA); needs a GPU and the extra qlora"
+        description="type of the frozen base and of matrix products; auto: bfloat16 on a GPU; nf4: that, over a base "
+        "in 4 bits (QLoRA, arXiv 2305.14314), on a GPU with the extra qlora; trained weights are float32",
     )
     gradient_checkpointing: bool = Field(
         False, description="recompute blocks in the backward pass: less memory, a third more work, equal gradients"
@@ -168,12 +155,6 @@ class TrainingConfig(Section):
     validation_queries: int = Field(32, ge=1, le=4096, description="market windows of a validation")
     gate_format: Fraction = Field(0.97, description="share of valid answers, of every role, that opens stage 2")
     rollback_format: Fraction = Field(0.9, description="a role with a lower share of valid answers is rolled back")
-    wandb_project: str = Field(
-        "",
-        max_length=128,
-        pattern=r"^[^/\\#?%:]*$",
-        description="project of Weights & Biases that gets the metrics as well; empty: none",
-    )
     seed: int = Field(1, ge=0, le=2**31 - 1, description="seed of all random draws of the training")
 
     @model_validator(mode="after")
@@ -186,6 +167,11 @@ class TrainingConfig(Section):
         """A role's learning rate; a role of the user's own has that of MarketAnalyst."""
         known = role if role in ROLE_NAMES else "market_analyst"
         return next((rate for name, rate in self.learning_rate.items() if name == known), DEFAULT_RATE)
+
+    @property
+    def weights(self) -> Literal["lora", "full"]:
+        """Whether a role trains an adapter or a whole model."""
+        return "lora" if self.lora_rank else "full"
 
     def pays_outcome(self) -> bool:
         """Whether stage 2 pays a sub-agent for the outcome."""
@@ -207,39 +193,27 @@ class TrainingConfig(Section):
         yield from self._model_problems()
 
     def _role_problems(self) -> Iterator[str]:
-        """Lists of roles: unknown names, and lists that leave nothing to do."""
-        roles = ROLE_NAMES
-        for key, listed, known in (("freeze", self.freeze, roles), ("practice_roles", self.practice_roles, roles[1:])):
-            for role in sorted(set(listed) - set(known)):
-                kind = "role" if known == roles else "sub-agent"
-                yield f"{key}: '{role}' is not a {kind}; there are {', '.join(known)}"
-        if set(self.freeze) >= set(roles):
+        """Roles that are frozen: unknown names, and all of them."""
+        for role in sorted(set(self.freeze) - set(ROLE_NAMES)):
+            yield f"freeze: '{role}' is not a role; there are {', '.join(ROLE_NAMES)}"
+        if set(self.freeze) >= set(ROLE_NAMES):
             yield "freeze lists every role: there is nothing to train"
 
     def _unread_problems(self) -> Iterator[str]:
         """Settings that nothing would read."""
         defaults = {name: info.default for name, info in type(self).model_fields.items()}
         for key, read, reader in (
-            ("practice_roles", self.practice_queries > 0, "practice_queries above 0"),
             ("lr_end", self.stage2_steps > 0, "stage2_steps above 0"),
             ("tail_weight", not self.reward, "reward left empty"),
             ("credit", self.pays_outcome(), "a beta that pays for the outcome"),
         ):
             value = getattr(self, key)
             if not read and value != defaults[key]:
-                shown = ",".join(value) if isinstance(value, tuple) else value
-                yield f"{key} = {shown} is read with {reader} only: set that, or leave {key} out"
+                yield f"{key} = {value} is read with {reader} only: set that, or leave {key} out"
         if self.recipe == "grpo" and self.alignment == "duplicate_drop":
             yield "recipe = 'grpo' aligns nothing, and alignment = 'duplicate_drop' is set: leave one of them out"
 
     def _model_problems(self) -> Iterator[str]:
-        """What contradicts the base, the adapters or the device."""
-        if self.optimizer == "adamw8bit" and self.device == "cpu":
-            yield "optimizer = 'adamw8bit' needs a GPU, and device = 'cpu': use optimizer = 'adamw', or drop device"
-        if self.quantization != "none":
-            for key, value, other in (("weights", self.weights, "full"), ("device", self.device, "cpu")):
-                if value == other:
-                    yield (
-                        f"quantization = '{self.quantization}' is for adapters on a GPU, and {key} = '{other}': drop "
-                        "one of them"
-                    )
+        """What contradicts the base or the adapters."""
+        if self.precision == "nf4" and self.weights == "full":
+            yield "precision = 'nf4' is for adapters over a frozen base, and lora_rank = 0 has none: drop one of them"

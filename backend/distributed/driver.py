@@ -249,7 +249,7 @@ class CoordinatorState:
 def check_distributed(config: Config) -> None:
     """Raise `ConfigError` for a training that actors cannot share."""
     check_trainable(config)
-    require_wandb(config.training.wandb_project)
+    require_wandb()
     require_start(config.training)
     if config.training.tokens:
         raise ConfigError(

@@ -42,8 +42,7 @@ def allocate(machines: Sequence[Capacity], config: Config, workers: int, roles: 
             )
         for _ in range(workers):
             left[left.index(max(left))] -= 1.0
-    learning = config.training.device != "cpu"
-    share = _share(left, GPU_SHARES, roles + workers * sampling) if learning else 0.0
+    share = _share(left, GPU_SHARES, roles + workers * sampling)
     return Capacity(cpus, share if sampling else 1.0 * serving), Capacity(cpus, share)
 
 

@@ -215,7 +215,7 @@ RULES = (
     Rule(
         "role is silent", "learning", "warning", (), LONG_RUN,
         f"no conversation of the role to learn from in {LONG_RUN} steps of stage 2: it is not asked, or it ties",
-        "see whether the manager asks it (calls); training.practice_queries, more training.rollouts_per_query",
+        "see whether the manager asks it (calls); training.practice, more training.rollouts_per_query",
         role_silent, stage_2=True,
     ),
     Rule(

@@ -12,7 +12,7 @@ import inspect
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def digest_of_trial(subject: LoadedTeam | NamedStrategy, config: Config, every: 
         roles = subject.team.settings.roles
         parts |= {
             "seed": seed,
-            "settings": asdict(subject.team.settings),
+            "settings": subject.team.settings.model_dump(mode="json"),
             "weights": {role: subject.team.version_of(role) for role in (MANAGER.key, *sorted(roles))},
             "config": {name: settings[name] for name in _OF_TEAMS},
         }

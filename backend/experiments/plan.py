@@ -15,7 +15,7 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from backend.config.base import Names, Section, suggestion
+from backend.config.base import suggestion
 from backend.config.load import load_config, parse_toml
 from backend.config.schema import Config
 from backend.experiments.held_out import problem_with
@@ -23,6 +23,7 @@ from backend.experiments.measures import STATES_MEASURE
 from backend.runs.backtest import names_strategy
 from backend.runs.requests import check_subject
 from cryptosentinel.agents.registry import STANDARD
+from cryptosentinel.team_settings import Names, Section
 from simulator.documents import read_bytes
 from simulator.errors import UserError
 from simulator.folders import data_folder

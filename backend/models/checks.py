@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
-from backend.config.schema import FULL_ANSWER, SHORT_ANSWER
 from backend.models.registry import ADAPTERS, TEAM, adapters_of, parameters_of, role_header, size_on_disk
 from backend.models.shape import Shape
 from backend.models.trial_step import precision_that_fits, trial_step
@@ -46,6 +45,7 @@ from cryptosentinel.llm.model_files import (
 )
 from cryptosentinel.llm.nano import check_vocabulary, is_nano, load_model
 from cryptosentinel.llm.templates.choose import described_format
+from cryptosentinel.team_settings import FULL_ANSWER, SHORT_ANSWER
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # it brings the whole configuration

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field, field_validator
 
-from backend.config.base import LoraRank, Section
+from backend.config.base import LoraRank
 from backend.config.market import CostsConfig, MarketConfig
-from backend.config.schema import Config, TeamConfig
-from backend.config.training import TrainingConfig
+from backend.config.schema import Config
+from backend.config.training import PrecisionName, TrainingConfig
+from cryptosentinel.team_settings import Section, TeamConfig
 from simulator.documents import read_document
 from simulator.errors import UserError
 from simulator.files import write_whole
@@ -56,9 +57,8 @@ def is_generated_alone(market: MarketConfig) -> bool:
 
 
 class TeamLora(Section):
-    """What was trained: adapters of a rank, or whole copies of the base."""
+    """What was trained: adapters of a rank, or with 0 whole copies of the base."""
 
-    weights: Literal["lora", "full"] = "lora"
     rank: LoraRank = 16
 
 
@@ -66,8 +66,7 @@ class TeamModel(Section):
     """How the model is sampled and computed."""
 
     temperature: float = Field(1.0, gt=0.0, le=5.0)
-    empty_think: bool = False
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: PrecisionName = "auto"
 
 
 class TeamManifest(Section):
@@ -92,20 +91,18 @@ class TeamManifest(Section):
     @classmethod
     def of(cls, config: Config, **places: Any) -> Self:
         """The manifest of a team that was trained with `config`; `places` are the other fields."""
-        training, engine = config.training, config.engine
+        training = config.training
         return cls(
             team=config.team.model_copy(update={"tools": ()}),
-            lora=TeamLora(weights=training.weights, rank=training.lora_rank),
-            model=TeamModel(
-                temperature=training.temperature, empty_think=engine.empty_think, precision=training.precision
-            ),
+            lora=TeamLora(rank=training.lora_rank),
+            model=TeamModel(temperature=training.temperature, precision=training.precision),
             **places,
         )
 
     @property
     def training(self) -> TrainingConfig:
         """The settings from which the policies are built again, the defaults in place of all others."""
-        lora = {"weights": self.lora.weights, "lora_rank": self.lora.rank, "temperature": self.model.temperature}
+        lora = {"lora_rank": self.lora.rank, "temperature": self.model.temperature}
         return TrainingConfig().model_copy(update=lora)
 
     @property

@@ -35,6 +35,7 @@ from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, DAY_MS, bar_start, format_time, interval_of, parse_time
 
 MakeFeed = Callable[[FeedSettings], ExchangeFeed]
+GRACE_SECONDS = 5.0  # how long after its close a bar waits for symbols that have not come
 WAIT_SECONDS = 0.1  # of real time at a time, for the next event
 _LATEST = 3  # bars: an exchange may list the newest one of a symbol a moment later
 
@@ -67,7 +68,6 @@ def new_start(config: Config, request: WindowRequest, make_feed: MakeFeed) -> Fe
         UserError, DataError: data that is not there, or a request that does not fit it. RunFailed: the exchange cannot
         be reached.
     """
-    check_borrowing(config)
     if config.paper.feed == RECORDED_FEED:
         market = load_market(config.market, config.costs)
         window = requested_window(market, request)
@@ -130,18 +130,6 @@ def feed_settings(config: Config) -> FeedSettings:
     if market.resample:
         raise UserError(f"market.resample = '{market.resample}' is of recorded data: set --timeframe to it instead")
     return FeedSettings(config.paper.feed, market.symbols, market.timeframe, config.paper.url)
-
-
-def check_borrowing(config: Config) -> None:
-    """Raise `UserError` where the account may borrow more than the guard lets it hold."""
-    most, allowed = config.costs.max_leverage, config.guard.max_gross_exposure
-    beyond = [f"{symbol}:{size:g}" for symbol, size in config.venue.leverages().items() if size > allowed]
-    if most > allowed or beyond:
-        named = f"costs.max_leverage = {most:g}" if most > allowed else f"venue.isolated = {', '.join(beyond)}"
-        raise UserError(
-            f"{named} is more than the guard's limit, guard.max_gross_exposure = {allowed:g}: lower the one, or raise "
-            "the other knowingly"
-        )
 
 
 def live_account(config: Config, history: Market, rules: Mapping[str, SymbolRules]) -> Account:

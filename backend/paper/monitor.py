@@ -24,6 +24,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from backend.config.schema import Config
+from backend.paper.feeds import GRACE_SECONDS
 from backend.store.records import JournalRecord, RunRecord
 from backend.store.run_record import stored_config
 from simulator.errors import UserError
@@ -235,4 +236,4 @@ def paper_problem(record: RunRecord, folder: Path, now: float) -> str:
 
 def most_silence(config: Config, interval: int) -> float:
     """Seconds without a bar after which a session in bars of `interval` ms is taken for dead."""
-    return 2.0 * interval / SECOND_MS + config.paper.grace_seconds + config.paper.decision_timeout + 60.0
+    return 2.0 * interval / SECOND_MS + GRACE_SECONDS + config.paper.decision_timeout + 60.0

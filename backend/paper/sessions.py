@@ -21,7 +21,7 @@ from backend.config.schema import RECORDED_FEED, Config
 from backend.decisions.backtest_document import write_backtest
 from backend.models.manifest import MANIFEST, team_folder
 from backend.models.team_digest import team_digest
-from backend.paper.feeds import FeedBars, MakeFeed, account_again, new_start, rules_to_json, start_again
+from backend.paper.feeds import GRACE_SECONDS, FeedBars, MakeFeed, account_again, new_start, rules_to_json, start_again
 from backend.paper.journal import (
     Journal,
     entries_in_portions,
@@ -276,7 +276,7 @@ def play_session(
     last = None if start["last"] is None else int(start["last"])
     expected = 0 if last is None else (last - int(history.open_time[-1])) // history.interval
     session = PaperSession(
-        broker, FeedBars(feed, assembler, parts.journal, round(settings.grace_seconds * SECOND_MS), last),
+        broker, FeedBars(feed, assembler, parts.journal, round(GRACE_SECONDS * SECOND_MS), last),
         parts.journal, Switch(parts.folder), guard, None if team is None else team.team.codec,
         decide_every=int(start["decide_every"]),
         on_bar=lambda bars: parts.observer.progress("paper", bars, expected),

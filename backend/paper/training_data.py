@@ -82,7 +82,7 @@ def train_request_of(session: str, request: TrainRequest, store: Store, runs: Pa
     folder = runs / session / FOLDER / data.market.content_hash[:_DIGITS]
     config = _on(stated, request, data, traded, folder)
     _check_enough(config, data)  # before anything is written
-    written = _write(folder, data, min(config.guard.max_gross_exposure or math.inf, config.costs.max_leverage))
+    written = _write(folder, data, config.guard.max_gross_exposure)
     origin = {
         "session": session,
         "data_hash": written.data_hash,
@@ -145,17 +145,14 @@ def _on(stated: Config, request: TrainRequest, data: SessionData, traded: Config
     document = stated.to_dict()
     market = data.market
     bars, since = len(market), len(market) - data.begun
-    cuts = [
-        data.begun + round(share * since)
-        for share in (stated.market.train_share, stated.market.train_share + stated.market.validation_share)
-    ]
+    cuts = [data.begun + round(share * since) for share in (stated.market.shares[0], sum(stated.market.shares))]
     # Half a bar, so that no rounding moves the cut.
-    shares = {"train_share": (cuts[0] + 0.5) / bars, "validation_share": (cuts[1] - cuts[0]) / bars}
+    shares = ((cuts[0] + 0.5) / bars, (cuts[1] - cuts[0]) / bars)
     if cuts[1] == cuts[0] or cuts[1] >= bars:
         raise _too_few(data.session, f"{since} bars, which cannot be divided")
     document["market"] |= {
         "data": str(folder), "symbols": list(market.symbols), "timeframe": market.timeframe, "resample": "",
-        "start": "", "end": "", "funding_dir": "", "news": "", **shares,
+        "start": "", "end": "", "funding_dir": "", "news": "", "shares": shares,
     }  # fmt: skip
     document["costs"] = traded.to_dict()["costs"]
     document["training"]["states"] = str(folder / STATES_FILE)
@@ -166,10 +163,7 @@ def _on(stated: Config, request: TrainRequest, data: SessionData, traded: Config
 def _check_enough(config: Config, data: SessionData) -> None:
     """Raise `UserError` where too few states have their history and their horizon within a part."""
     horizon, bars = config.team.horizon_bars, len(data.market)
-    cuts = [
-        int(bars * share)
-        for share in (0.0, config.market.train_share, config.market.train_share + config.market.validation_share)
-    ]
+    cuts = [int(bars * share) for share in (0.0, config.market.shares[0], sum(config.market.shares))]
     counted = [
         sum(max(start, WARM_UP_BARS) <= bar < stop - horizon for bar in data.held) for start, stop in pairwise(cuts)
     ]

@@ -67,7 +67,7 @@ def export_adapter(
     shape = policies.shape
     if shape is None:
         raise UserError(
-            f"{role} was trained with training.weights = 'full', so it is a whole model and no adapter: train with "
+            f"{role} was trained with training.lora_rank = 0, so it is a whole model and no adapter: train with "
             "'lora' to export adapters"
         )
     name = base_name or hub_name(Path(policies.base_config.name_or_path or "").name)

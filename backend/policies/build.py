@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from backend.config.training import TrainingConfig
 from backend.policies.adapters import load_versions
-from backend.policies.hardware import Hardware, answering_device
+from backend.policies.hardware import Hardware
 from backend.policies.lora import adapter_shape
 from backend.policies.role_policies import RolePolicies
 from cryptosentinel.agents.registry import ROLES
@@ -21,7 +23,6 @@ def role_policies(
     base: Path,
     training: TrainingConfig,
     *,
-    empty_think: bool = False,
     think: bool = False,
     roles: Sequence[str] = tuple(ROLES),
     hardware: Hardware | None = None,
@@ -30,14 +31,14 @@ def role_policies(
     """Base model and tokenizer in `base`, with an untrained adapter (or a copy) for each of `roles`. With
     `start` they begin with the weights in that folder, and the KL is to these.
 
-    `empty_think` and `think` are those of `chat_format`. Who trains them gives the `hardware` that the configuration
+    `think` is that of `chat_format`. Who trains them gives the `hardware` that the configuration
     asks for (`hardware_of`); who only lets them answer has them in float32, on a GPU where there is one. Raises
     `UserError` for a base that cannot be used, and a role that is not known.
     """
     stranger = next((role for role in roles if role not in ROLES), None)
     if stranger is not None:
         raise UserError(f"no role '{stranger}'; there are {', '.join(ROLES)}, or add one with plugins.roles")
-    held = hardware or Hardware(answering_device(training))
+    held = hardware or Hardware("cuda" if torch.cuda.is_available() else "cpu")
     policies = RolePolicies(base, list(roles), training.weights, adapter_shape(training), training.seed, held)
     if start is not None:
         try:
@@ -46,4 +47,4 @@ def role_policies(
             raise UserError(f"training.start_from = {training.start_from} cannot be gone on from: {error}") from error
         if training.kl > 0.0:
             policies.anchor()
-    return policies, chat_format(read_tokenizer(base), base, empty_think=empty_think, think=think)
+    return policies, chat_format(read_tokenizer(base), base, think=think)

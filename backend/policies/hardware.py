@@ -40,7 +40,7 @@ from cryptosentinel.llm.architecture import blocks_of
 from cryptosentinel.llm.local.matrices import keep_products, products
 
 Precision = Literal["float32", "bfloat16"]
-Quantisation = Literal["none", "nf4"]
+Quantization = Literal["none", "nf4"]
 DeviceKind = Literal["cpu", "cuda"]
 
 
@@ -51,7 +51,7 @@ class Hardware:
     device: str = "cpu"
     precision: Precision = "float32"
     checkpointing: bool = False
-    quantization: Quantisation = "none"
+    quantization: Quantization = "none"
     compiled: bool = False  # blocks and log-probs by kernels that torch compiles
 
     @property
@@ -156,9 +156,9 @@ def base_state(model: nn.Module) -> dict[str, Tensor]:
 
 def hardware_of(training: TrainingConfig) -> Hardware:
     """The hardware of a configuration on this machine. Raises `ConfigError` for what this machine does not have."""
-    device = _device(training)
+    device = "cuda:0" if torch.cuda.is_available() else "cpu"
     for key, value, packed in (
-        ("quantization", training.quantization, "nf4"),
+        ("precision", training.precision, "nf4"),
         ("optimizer", training.optimizer, "adamw8bit"),
     ):
         if value != packed:
@@ -174,12 +174,13 @@ def hardware_of(training: TrainingConfig) -> Hardware:
             )
     precision = precision_on(training, "cpu" if device == "cpu" else "cuda")
     compiled = compiled_on(training, "cpu" if device == "cpu" else "cuda")
-    return Hardware(device, precision, training.gradient_checkpointing, training.quantization, compiled)
+    quantization: Quantization = "nf4" if training.precision == "nf4" else "none"
+    return Hardware(device, precision, training.gradient_checkpointing, quantization, compiled)
 
 
 def compiled_on(training: TrainingConfig, kind: DeviceKind) -> bool:
     """Whether blocks and log-probs are compiled on a kind of device: on a GPU in bfloat16, where it can be done."""
-    short = precision_on(training, kind) == "bfloat16" and training.quantization == "none"
+    short = precision_on(training, kind) == "bfloat16" and training.precision != "nf4"
     return kind == "cuda" and short and _can_compile()
 
 
@@ -206,27 +207,9 @@ def machine_memory(device: str = "cpu") -> int:
 
 def precision_on(training: TrainingConfig, kind: DeviceKind) -> Precision:
     """The precision on a kind of device. By itself no CPU computes in bfloat16: many are slower with it."""
-    if training.precision == "auto":
+    if training.precision in ("auto", "nf4"):
         return "bfloat16" if kind == "cuda" else "float32"
-    return training.precision
-
-
-def answering_device(training: TrainingConfig) -> str:
-    """Where a team that was trained so is to answer on this machine: on a GPU if there is one, unless it was trained on
-    a CPU by order."""
-    return "cuda" if training.device != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def _device(training: TrainingConfig) -> str:
-    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if training.device == "cpu" or (training.device == "auto" and not seen):
-        return "cpu"
-    if not seen:
-        raise ConfigError(
-            f"training.device = cuda, but torch {torch.__version__} sees no GPU: use training.device = cpu, or install "
-            "a CUDA build of torch and check the driver (nvidia-smi)"
-        )
-    return "cuda:0"
+    return "float32" if training.precision == "float32" else "bfloat16"
 
 
 def describe_hardware(training: TrainingConfig, former: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def adapted_layers(config: PreTrainedConfig) -> tuple[str, ...]:
     if not known:
         raise UserError(
             f"no layer in the blocks of {config.model_type} is one that an adapter can be on: use another model, or "
-            "training.weights = 'full'"
+            "training.lora_rank = 0"
         )
     return known
 

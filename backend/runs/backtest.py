@@ -278,7 +278,7 @@ def subject_of(name: str, config: Config) -> Subject:
     if name == SCRIPTED:
         return scripted_team(config.team)
     # Neither a strategy nor the scripted team needs them.
-    from backend.builders.recorded_team import replayed_team
+    from backend.builders.loaded_team import replayed_team
     from backend.builders.teams import configured_team
     from cryptosentinel.llm.recording import is_recording
 
@@ -394,7 +394,7 @@ def _episode(
         game = BacktestRun(market, plan.window, **plan.account.terms)
     team, recorder = subject, None
     if plan.recording is not None:
-        from backend.builders.recorded_team import recording
+        from backend.builders.loaded_team import recording
 
         team, recorder = recording(subject, plan.recording)
     decisions: list[tuple[int, TeamDecision]] = []

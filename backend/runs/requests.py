@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
 
-from backend.config.base import split_names, suggestion
+from backend.config.base import suggestion
 from backend.config.load import load_config
 from backend.config.market import NONE
 from backend.config.places import RUNS
@@ -22,6 +22,7 @@ from backend.config.places import STORE as STORE
 from backend.config.plugins import STRATEGY, installed
 from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config, model_named
 from backend.models.manifest import MANIFEST, SAMPLE_TEAM, read_manifest, team_folder
+from cryptosentinel.team_settings import split_names
 from simulator.errors import UserError
 from simulator.folders import data_folder, named_data, sample_data, timeframes_in
 from simulator.market.timeframes import TIMEFRAMES, parse_time
@@ -289,7 +290,7 @@ class BacktestRequest(WindowRequest):
         tuple[str, ...],
         Option(
             WHO,
-            "Play each team changed, too: without:ROLE, scripted:ROLE, no_veto, unmasked, shuffled_news, "
+            "Play each team changed, too: without:ROLE, no_veto, unmasked, shuffled_news, "
             "shuffled_days, altered_future.",
             ("--variant",),
         ),

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.builders.market import Account, account_of, load_market, split, unknown_to_training
-from backend.builders.parts import part_notes
+from backend.builders.market import Account, account_of, load_market, part_notes, split, unknown_to_training
 from backend.config.schema import Config
 from backend.policies.hardware import describe_hardware, hardware_change
 from backend.processes import started

@@ -85,7 +85,7 @@ def _plugin_names(config: Config, sources: Mapping[str, Mapping[str, str]]) -> s
     by_role = config.team.tools
     names = {*config.plugins.roles, *config.team.roles, *(text.partition("=")[2].strip() for text in by_role)}
     names |= {config.training.reward, config.training.recipe, config.training.credit}
-    names |= {config.engine.plugin, config.market.source}
+    names |= {config.engine.kind, config.market.source}
     teams = [str(one.get("team", "")) for one in sources.values()]
     # A strategy's arguments stand behind another colon.
     return names | {":".join(team.split(":")[:count]) for team in teams for count in (1, 2)}

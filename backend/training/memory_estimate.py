@@ -29,7 +29,7 @@ from typing import Literal
 
 from backend.config.schema import Config
 from backend.models.shape import Shape
-from backend.policies.hardware import DeviceKind, Precision, Quantisation, compiled_on, precision_on
+from backend.policies.hardware import DeviceKind, Precision, Quantization, compiled_on, precision_on
 from cryptosentinel.agents.registry import ROLES, roles_of
 from cryptosentinel.llm.local.matrices import copies_head
 from cryptosentinel.team import TOKENS_PER_COIN
@@ -62,7 +62,7 @@ class MemoryPlan:
     weights: Literal["lora", "full"] = "lora"
     rank: int = 16  # of the largest adapter; all are counted with it, on all linear layers
     precision: Precision = "float32"  # of the frozen base and of matrix products
-    quantization: Quantisation = "none"
+    quantization: Quantization = "none"
     engine: Literal["local", "vllm"] = "local"
     answering: Precision = "float32"  # of the engine in this process
     micro_tokens: int = 8192  # padded tokens of a micro-batch, N
@@ -131,7 +131,7 @@ def plan_of(config: Config, shape: Shape, device: DeviceKind = "cpu") -> MemoryP
         weights=training.weights,
         rank=training.lora_rank,
         precision=precision_on(training, device),
-        quantization=training.quantization,
+        quantization="nf4" if training.precision == "nf4" else "none",
         checkpointing=training.gradient_checkpointing,
         engine="vllm" if served else "local",
         answering="bfloat16" if training.precision == "bfloat16" else "float32",
@@ -262,10 +262,10 @@ def smaller(config: Config, shape: Shape, device: DeviceKind) -> list[tuple[int,
     whole, context = training.weights == "full", max(_LEAST_CONTEXT, plan.context // 2)
     micro = max(plan.context, training.micro_batch_tokens // 2)
     settings = [
-        ("training", "weights", "lora", whole),
+        ("training", "lora_rank", 16, whole),
         ("training", "gradient_checkpointing", True, not training.gradient_checkpointing),
         ("training", "precision", "auto", device == "cuda" and plan.precision == "float32"),
-        ("training", "quantization", "nf4", device == "cuda" and training.quantization == "none" and not whole),
+        ("training", "precision", "nf4", device == "cuda" and training.precision != "nf4" and not whole),
         ("training", "micro_batch_tokens", micro, training.micro_batch_tokens > plan.context),
         ("engine", "concurrency", engine.concurrency // 2, plan.shared and engine.concurrency > 1),
         ("engine", "context_tokens", context, plan.context > _LEAST_CONTEXT),

@@ -28,7 +28,7 @@ from backend.training.rollout.sharding import begun_parts
 from backend.training.rollout.shared_shards import TrainingPlace
 from backend.training.start import NANO, begin, require_start, start_of
 from backend.training.trainer import Progress, Trainer
-from backend.training.wandb_logger import require_wandb
+from backend.training.wandb_logger import require_wandb, wandb_project
 from cryptosentinel.agents.registry import STANDARD, SUB_AGENTS, roles_of, team_of
 from cryptosentinel.llm.model_files import read_config
 from simulator.market.market import Market
@@ -89,7 +89,7 @@ def training_parts(
     the files of its metrics go to `metrics_folder`. `workers` share the shards of a step."""
     start = start_of(config.training, folder)
     rolling = begun_parts(config, market, run, base, start)
-    horizon, project, keep = config.team.horizon_bars, config.training.wandb_project, config.store.keep
+    horizon, project, keep = config.team.horizon_bars, wandb_project(), config.store.keep
     recorder = TrainingRecorder(store, run, metrics_folder, horizon, project, keep)
     place = TrainingPlace(config, base, start)
     return TrainingParts(**vars(rolling), recorder=recorder, folder=folder, workers=workers, place=place)
@@ -119,7 +119,7 @@ def processes_for(config: Config) -> int:
 def check_ready(config: Config) -> None:
     """Raise `UserError` for a training that cannot be done as it is configured, or not on this machine."""
     check_trainable(config)
-    require_wandb(config.training.wandb_project)
+    require_wandb()
     hardware_of(config.training)
 
 
@@ -156,11 +156,6 @@ def check_trainable(config: Config) -> None:
             f"engine.kind = {config.engine.kind} gives no log-probs of what its model sampled, so it cannot be "
             "trained: use local or vllm"
         )
-    if config.engine.constrained is True:
-        raise ConfigError(
-            "engine.constrained = true samples from another distribution than the policy's, so it cannot be trained "
-            "on: leave it out (stage 1 teaches the format)"
-        )
     if (
         config.engine.kind == "vllm"
         and not (config.engine.url or config.engine.gpu_share)
@@ -168,13 +163,11 @@ def check_trainable(config: Config) -> None:
     ):
         raise ConfigError(
             "engine.kind = vllm reserves nine tenths of the GPU that the training is to use, too: set "
-            "engine.gpu_share, for example to 0.4, or start the server on another GPU and name it in engine.url, or "
-            "use training.device = cpu"
+            "engine.gpu_share, for example to 0.4, or start the server on another GPU and name it in engine.url"
         )
     if config.engine.kind == "vllm" and config.training.weights == "full":
         raise ConfigError(
-            "engine.kind = vllm takes adapters, and training.weights = full has none: use training.weights = lora, or "
-            "engine.kind = local"
+            "engine.kind = vllm takes adapters, and training.lora_rank = 0 has none: set a rank, or engine.kind = local"
         )
 
 
@@ -198,6 +191,9 @@ def _of_the_team(config: Config) -> Iterator[str]:
             yield f"training.freeze lists {role}, which {named} leaves out: take it out of the one or into the other"
     if set(team) <= set(training.freeze):
         yield f"training.freeze names every role that {named} has: there is nothing to train"
+    known = [one.key for one in SUB_AGENTS.values()]
+    for role in sorted(set(training.practice) - set(known)):
+        yield f"training.practice: '{role}' is not a sub-agent; there are {', '.join(known)}"
     if training.credit != "broadcast" and not {"risk_analyst", "trader"} & set(sub_agents):
         yield (
             f"training.credit = '{training.credit}' is for binding answers, and {named} has neither "

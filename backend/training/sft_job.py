@@ -28,7 +28,7 @@ from backend.builders.plugins import load_plugins
 from backend.builders.spans import spans_trained_on
 from backend.builders.teams import model_team, with_prompts_for
 from backend.config.load import config_from_dict
-from backend.config.schema import LEAST_ANSWER, Config, ConfigError
+from backend.config.schema import Config, ConfigError
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.policies.adapters import save_versions
 from backend.policies.build import role_policies
@@ -40,7 +40,7 @@ from backend.statistics.mean_interval import RESAMPLES
 from backend.store.run_record import versions
 from backend.training.curriculum.queries import QueryPool, gross_limit, pools_of
 from backend.training.rollout.collect import rollout_settings
-from backend.training.sft.collection import ScoredConversation, collect_conversations, sources_of
+from backend.training.sft.collection import ROLLOUTS, ScoredConversation, collect_conversations, sources_of
 from backend.training.sft.conversations import encode
 from backend.training.sft.datasets import (
     DATA_MANIFEST,
@@ -61,6 +61,7 @@ from cryptosentinel.agents.registry import STANDARD, roles_of
 from cryptosentinel.llm.architecture import positions_of
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.team import TOKENS_PER_COIN, derive_seed
+from cryptosentinel.team_settings import LEAST_ANSWER
 from simulator.documents import read_document
 from simulator.errors import DataError, RunFailed, UserError
 from simulator.files import write_whole
@@ -119,7 +120,6 @@ def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path
     policies, codec = role_policies(
         base,
         config.training,
-        empty_think=config.engine.empty_think,
         think=config.team.thinking_tokens > 0,
         roles=roles_of(config.team.roles),
         hardware=hardware_of(config.training),
@@ -229,9 +229,7 @@ def _collect(
             heard = [
                 one
                 for team in teams
-                for one in collect_conversations(
-                    team, chunk, rollout_settings(config, config.sft.rollouts), config.sft_seed
-                )
+                for one in collect_conversations(team, chunk, rollout_settings(config, ROLLOUTS), config.sft_seed)
             ]
             _write(path, [asdict(one) for one in heard])
         said += _read_collected(path)
@@ -378,7 +376,7 @@ def _scores(
         "after": lambda: model_team("after", policies, codec, config.team, temperature, precision),
         "scripted": lambda: scripted_team(config.team),
     }
-    asked = replace(rollout_settings(config, config.sft.rollouts), rollouts_per_query=1)
+    asked = replace(rollout_settings(config, ROLLOUTS), rollouts_per_query=1)
     saved = {
         name: score_roles(make(), queries, asked, seed, partial(report, f"score {name}"))
         for name, make in teams.items()

@@ -122,13 +122,11 @@ def _weights_of(team: Path, manifest: TeamManifest) -> Path:
 
 def _check_parts(config: Config, market: Market, manifest: TeamManifest, team: Path) -> None:
     """Raise `ConfigError` where the team has learned from bars that this run validates on or holds out."""
-    own = (config.market.train_share, config.market.validation_share)
     alike = (one.shares for one in manifest.trained_on if one.data_hash == market.content_hash)
-    for train, validation in (shares for shares in alike if shares != own):
-        named = f"market.train_share = {train:g}, market.validation_share = {validation:g}"
+    for shares in (one for one in alike if one != config.market.shares):
         raise ConfigError(
             f"training.start_from = {team} was trained on this market in other parts, so it may have learnt from what "
-            f"is held out here: set {named} as there"
+            f"is held out here: set market.shares = {list(shares)} as there"
         )
 
 

@@ -1,7 +1,7 @@
-"""The metrics of a run at Weights & Biases as well, where `training.wandb_project` names a project.
+"""The metrics of a run at Weights & Biases as well, where the variable `WANDB_PROJECT` names a project.
 
 What goes there is the name of the run and its metrics, and nothing else: no configuration, code, console output or
-facts about the machine. The key is that of the environment (`WANDB_API_KEY`), which wandb reads itself; with
+facts about the machine. Project and key are those of the environment (`WANDB_PROJECT`, `WANDB_API_KEY`); with
 `WANDB_MODE=offline` the files stay in the run's folder.
 """
 
@@ -22,18 +22,30 @@ _log = logging.getLogger(__name__)
 OFFLINE = ("offline", "dryrun", "disabled")  # values of WANDB_MODE that need no key
 
 
-def require_wandb(project: str) -> None:
-    """Raise `UserError` where there is a project, but no package or no key for it: before anything is trained."""
+def wandb_project() -> str:
+    """The project of the environment; empty: metrics stay here."""
+    return os.environ.get("WANDB_PROJECT", "").strip()
+
+
+def require_wandb() -> None:
+    """Raise `UserError` where there is a project, but no package or no key for it, or a name that Weights & Biases
+    refuses: before anything is trained."""
+    project = wandb_project()
     if not project:
         return
+    if len(project) > 128 or re.search(r"[/\\#?%:]", project):
+        raise UserError(
+            f"WANDB_PROJECT = {project[:140]!r} is not a name that Weights & Biases takes: use at most 128 characters "
+            "without / \\ # ? % :"
+        )
     if importlib.util.find_spec("wandb") is None:
         raise UserError(
-            f"training.wandb_project = {project!r}, and wandb is not installed: pip install 'cryptosentinel[wandb]' or "
-            "leave the setting out"
+            f"WANDB_PROJECT = {project!r}, and wandb is not installed: pip install 'cryptosentinel[wandb]' or "
+            "unset the variable"
         )
     if os.environ.get("WANDB_MODE") not in OFFLINE and not os.environ.get("WANDB_API_KEY"):
         raise UserError(
-            f"training.wandb_project = {project!r}, and there is no key: set WANDB_API_KEY in the environment, or "
+            f"WANDB_PROJECT = {project!r}, and there is no key: set WANDB_API_KEY in the environment, or "
             "WANDB_MODE=offline to keep the files in the run's folder"
         )
 

@@ -141,7 +141,7 @@ def brief(context: ToolContext) -> str:
 def _exposures(context: ToolContext) -> str:
     exposures = list(context.account.exposure.values())
     gross = sum(map(abs, exposures))
-    names = {"max_gross_exposure": "gross", "max_exposure": "a coin", "max_net_exposure": "net"}
+    names = {"max_gross_exposure": "gross", "max_exposure": "a coin"}
     known = {name: context.limits.get(key, math.inf) for key, name in names.items()}
     limits = ", ".join(f"{name} {value:g}" for name, value in known.items() if math.isfinite(value))
     return f"gross {gross:.2f}, net {sum(exposures):.2f}, cash {1.0 - gross:.2f}; at most {limits or 'any'}"

@@ -6,7 +6,7 @@ nothing that was asked passes, all positions are closed, and a clamp without a s
 
 **What is promised.** Take the closes and the equity at a review. Whichever part of the open orders fills from then on,
 in whatever order and however late, the positions valued at these closes over this equity are within the limits of size
-(one symbol, gross, net) - or, where they lay beyond one already, because prices or the equity have moved, no
+(one symbol, gross) - or, where they lay beyond one already, because prices or the equity have moved, no
 further out than what was open before could bring them. An order at a price worse than the close (a stop, a limit
 through the market) is valued at its own price. So a limit is exceeded by the prices' and the equity's own move since
 the order was let through and by nothing else. Liquidations by the venue are not the guard's.
@@ -18,8 +18,7 @@ with the other, the guard holds that part back and sends it at the following clo
 reductions take, and never carries both. A plain clamp would lose the rotation to the next decision; sending both legs
 at once is right only if both fill, which is what thin volume, gaps and latency take away.
 
-Reductions are held to the net exposure too: closing a hedge is an increase of what it hedges. Everything else about
-closing a position is free: only unusable data and the number of orders of a decision can stop it.
+Closing a position is free: only unusable data and the number of orders of a decision can stop it.
 
 **Losses.** Past `daily_loss` or `max_drawdown`, looked at on every bar, all positions are closed with orders at the
 market that go on until the account is flat, and nothing opens until the pause is over. A loss is limited to
@@ -392,31 +391,22 @@ class _Desk:
     def _limit(self, symbol: str, sign: float, reaches: dict[str, Reach], rule: str | None) -> tuple[float, str]:
         """How far `symbol` may reach on the side of `sign` beside the others, and the rule that says so."""
         if rule is not None:
-            return self._net(symbol, sign, reaches, (0.0, rule))
+            return 0.0, rule
         limits, own = self.limits, reaches[symbol]
         gross, path = 0.0, 0.0
         for name, reach in reaches.items():
             path += reach.path
             gross += 0.0 if name == symbol else reach.largest
         spare = max(0.0, limits.max_daily_turnover - self._turnover - path) / 2.0
-        return self._net(
-            symbol, sign, reaches,
-            min(
-                (limits.max_exposure, "max_exposure"),
-                (max(0.0, limits.max_gross_exposure - gross), "max_gross_exposure"),
-                (max(own.far(sign), sign * own.held, 0.0) + spare, "max_daily_turnover"),
-            ),
-        )  # fmt: skip
-
-    def _net(self, symbol: str, sign: float, reaches: dict[str, Reach], other: tuple[float, str]) -> tuple[float, str]:
-        if self.limits.max_net_exposure == math.inf:
-            return other
-        beside = math.fsum(reach.far(sign) for name, reach in reaches.items() if name != symbol)
-        return min(other, (self.limits.max_net_exposure - beside, "max_net_exposure"))
+        return min(
+            (limits.max_exposure, "max_exposure"),
+            (max(0.0, limits.max_gross_exposure - gross), "max_gross_exposure"),
+            (max(own.far(sign), sign * own.held, 0.0) + spare, "max_daily_turnover"),
+        )
 
 
 # What more room would cure.
-_BY_SIZE = ("max_exposure", "max_gross_exposure", "max_net_exposure")
+_BY_SIZE = ("max_exposure", "max_gross_exposure")
 
 
 def _closed(account: AccountView, error: Exception) -> tuple[list[OrderRequest], Clamp]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
 
 from simulator.errors import DataError
 
-OnLoss = Literal["flatten", "freeze"]
 # Of one review: a plan of one decision has an order and its brackets for each of a few coins.
 MOST_ORDERS = 12
 # Bars without which a symbol's position may only shrink: one bar is late now and then, three in a row are an outage.
@@ -22,12 +20,10 @@ class GuardLimits:
     """Infinity is no limit.
 
     Attributes:
-        max_exposure, max_gross_exposure, max_net_exposure: of one symbol, summed as absolute values (which is the
-            leverage) and summed with their signs; fractions of the equity.
-        max_drawdown, daily_loss: past these `on_loss` happens. The day is that of UTC.
-        on_loss: "flatten" closes all positions and stays flat, after a day's loss for `DAILY_LOSS_PAUSE_HOURS` and at
-            least until the UTC day is over, after a drawdown to the end of the run; "freeze" lets positions only shrink
-            for as long as the loss stands.
+        max_exposure, max_gross_exposure: of one symbol, and summed as absolute values, which is the leverage; fractions
+            of the equity.
+        max_drawdown, daily_loss: past these all positions are closed, after a day's loss for `DAILY_LOSS_PAUSE_HOURS`
+            and at least until the UTC day is over, after a drawdown to the end of the run.
         max_daily_turnover: notional traded in 24 hours, as a multiple of the equity, closing what is held included.
     """
 
@@ -35,21 +31,16 @@ class GuardLimits:
     max_gross_exposure: float
     max_drawdown: float
     daily_loss: float
-    max_net_exposure: float
-    on_loss: OnLoss
     max_daily_turnover: float
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            if one.name == "on_loss":
-                if self.on_loss not in ("flatten", "freeze"):
-                    raise DataError(f"the guard's on_loss is {self.on_loss!r}; give 'flatten' or 'freeze'.")
-            elif not getattr(self, one.name) > 0.0:
+            if not getattr(self, one.name) > 0.0:
                 raise DataError(f"the guard's {one.name} is {getattr(self, one.name)}; give a positive number.")
 
     def numbers(self) -> dict[str, float]:
         """The finite limits that bind now, by name, as the team reads them."""
-        return {name: value for name, value in asdict(self).items() if name != "on_loss" and math.isfinite(value)}
+        return {name: value for name, value in asdict(self).items() if math.isfinite(value)}
 
 
 @dataclass(frozen=True)

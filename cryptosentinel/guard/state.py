@@ -82,8 +82,6 @@ class GuardState:
         return replace(self, traded=(*kept, (now, total)))
 
     def _flat(self, limits: GuardLimits, now: int, account: AccountView) -> GuardState:
-        if limits.on_loss == "freeze":
-            return self
         state, loses = self, self.beyond_daily_loss(limits, account.equity)
         over = self.flat_until is not None and now >= self.flat_until and not any(account.positions.values())
         if over and not loses:

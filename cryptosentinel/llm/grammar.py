@@ -84,8 +84,7 @@ class Grammars:
             self._tokenizer = LLTokenizer(json.dumps(definition), n_vocab=vocab_size, eos_token=codec.end_of_turn)
         except ValueError as error:
             raise UserError(
-                f"constrained decoding does not know this kind of tokenizer ({_first_line(str(error))}): turn it off "
-                "(engine.constrained=false)"
+                f"constrained decoding does not know this kind of tokenizer ({_first_line(str(error))})"
             ) from error
         self._begun: list[tuple[tuple[Mapping[str, Any], ...], str, LLMatcher]] = []
 
@@ -139,7 +138,7 @@ def _call(number: int, function: Mapping[str, Any], codec: ChatFormat) -> str:
     if trouble:
         raise UserError(
             f"the arguments of the tool {function['name']} cannot be held to by constrained decoding "
-            f"({_first_line(trouble)}): simplify them, or turn constrained decoding off (engine.constrained=false)"
+            f"({_first_line(trouble)}): simplify them"
         )
     return f"{name}: {rule}\n{rules}"
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from transformers.utils import logging
 
 from cryptosentinel.llm.architecture import causal_class, tied_names, vocabulary_of
-from cryptosentinel.llm.chat_codec import PADDING, SPECIAL_TOKENS, TURN_END, add_special_tokens
+from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, PADDING, SPECIAL_TOKENS, TURN_END, add_special_tokens
 from cryptosentinel.llm.model_files import check_folder, check_weights, read_config, read_tokenizer, weight_files
 from cryptosentinel.llm.templates.choose import chat_format
 from simulator.documents import read_document
@@ -27,43 +27,6 @@ from simulator.files import whole_folder
 
 TEMPLATE_FILE = "chat_template.jinja"
 NANO_VOCABULARY = 1280  # entries at most: more merges would be of rare texts
-CHAT_TEMPLATE = """\
-{%- if tools %}
-    {{- '<|im_start|>system\\n' }}
-    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
-    {{- "# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\n" }}
-    {{- "You are provided with function signatures within <tools></tools> XML tags:\\n<tools>" }}
-    {%- for tool in tools %}{{- "\\n" + tool | tojson }}{%- endfor %}
-    {{- "\\n</tools>\\n\\nFor each function call, return a json object with function name and arguments within " }}
-    {{- "<tool_call></tool_call> XML tags:\\n<tool_call>\\n" }}
-    {{- "{\\"name\\": <function-name>, \\"arguments\\": <args-json-object>}\\n</tool_call><|im_end|>\\n" }}
-{%- elif messages[0].role == 'system' %}
-    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role == 'user' %}
-        {{- '<|im_start|>user\\n' + message.content + '<|im_end|>\\n' }}
-    {%- elif message.role == 'assistant' %}
-        {{- '<|im_start|>assistant\\n' + (message.content or '') }}
-        {%- for call in message.tool_calls or [] %}
-            {%- if message.content or not loop.first %}{{- '\\n' }}{%- endif %}
-            {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
-            {{- call.function.arguments | tojson }}
-            {{- '}\\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\\n' }}
-    {%- elif message.role == 'tool' %}
-        {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
-        {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
-        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
-{%- endif %}
-"""
-
 # Digits, signs and line breaks stand alone: numbers are read digit by digit, a sign is always the same token. All else
 # may merge, spaces and punctuation included, so the fixed parts of a tool call become very few tokens.
 _ISOLATED = Regex(r"[0-9]|[+\-]|\n")

@@ -31,7 +31,7 @@ RISK_BARS = 240
 LEAST_RETURNS = 60
 LEVEL = 0.95
 NORMAL_QUANTILE, NORMAL_SHORTFALL = 1.645, 2.063  # of a normal loss at LEVEL: its quantile, and the mean beyond it
-_OF_EQUITY = ("max_exposure", "max_gross_exposure", "max_net_exposure")  # limits that are exposures
+_OF_EQUITY = ("max_exposure", "max_gross_exposure")  # limits that are exposures
 _LOSSES = ("max_drawdown", "daily_loss")  # limits that are given as fractions
 
 

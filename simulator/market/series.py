@@ -23,7 +23,7 @@ import pyarrow as pa
 from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.errors import DataError
 from simulator.market.timeframes import format_time
-from simulator.tables import numbers, read_table, times, timestamp_array, write_table
+from simulator.tables import numbers, read_table, times, timestamp_array
 
 SERIES_FILE = re.compile(r"series-([A-Za-z0-9_]+)-([A-Za-z0-9_-]+)\.parquet")
 SERIES_NAME = re.compile(r"([A-Za-z0-9_]+)/([A-Za-z0-9_-]+)")
@@ -180,11 +180,6 @@ def read_series(path: Path) -> DataSeries:
     return _in_file(path, DataSeries, times(table, "known_at", path), columns)
 
 
-def write_series(path: Path, series: DataSeries) -> None:
-    """Write `series` in the project's own shape. Raises `DataError` where it cannot be written."""
-    write_table(path, series_columns(series))
-
-
 def series_columns(series: DataSeries) -> dict[str, Any]:
     """The columns of its file."""
     return {"known_at": timestamp_array(series.known_at), **series.columns}
@@ -209,11 +204,6 @@ def read_books(path: Path) -> OrderBooks:
         for name in BOOK_COLUMNS
     ]
     return _in_file(path, OrderBooks, times(table, "time", path), *sides)
-
-
-def write_books(path: Path, books: OrderBooks) -> None:
-    """Write `books` in the project's own shape. Raises `DataError` where it cannot be written."""
-    write_table(path, book_columns(books))
 
 
 def book_columns(books: OrderBooks) -> dict[str, Any]:

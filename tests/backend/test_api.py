@@ -135,7 +135,7 @@ def test_a_training_that_was_killed_before_it_made_anything_goes_on(here: Path, 
 
 
 def test_a_fine_tuning(here: Path, nano: Path) -> None:
-    few = ("states=8", "rollouts=2", "steps=2", "score_states=2")
+    few = ("states=8", "steps=2", "score_states=2")
     overrides = [*(f"sft.{one}" for one in few), f"training.base_model={nano}", "market.bars=900", "market.coins=1"]
     tuned = cs.sft(config="quick", folder="team", overrides=overrides)
     assert tuned.folder == Path("team") and (here / "team" / "team.json").is_file()

@@ -20,9 +20,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from backend.config.base import Section
 from backend.config.load import config_from_dict
-from backend.config.schema import Config, TeamConfig
+from backend.config.schema import Config
 from backend.decisions.checked_documents import check_document
 from backend.distributed.files import RunFiles
 from backend.models.manifest import MANIFEST, TeamLora, TeamManifest, TeamModel, read_manifest
@@ -38,6 +37,7 @@ from cryptosentinel.llm.model_files import read_config
 from cryptosentinel.llm.recording import record
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import expert_policies
+from cryptosentinel.team_settings import Section, TeamConfig
 from simulator.data.archive import write_market
 from simulator.errors import UserError
 from tests.command_line import Run, program

@@ -19,10 +19,8 @@ from typing import Any
 import pytest
 import torch
 
-from backend.builders.loaded_team import scripted_team
-from backend.builders.recorded_team import recording, replayed_team
+from backend.builders.loaded_team import recording, replayed_team, scripted_team
 from backend.config.load import load_config
-from backend.config.schema import TeamConfig
 from backend.decisions.checked_documents import check_document
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, write_manifest
 from backend.models.registry import adapters_of, base_of_team, describe_base
@@ -35,6 +33,7 @@ from backend.training.checkpoints import TrainingState, read_kept
 from backend.training.learning.learner import LearnerState
 from backend.training.sft.datasets import DATA_MANIFEST, read_rows, write_data_set
 from cryptosentinel.llm.engine import Request, Sampling
+from cryptosentinel.team_settings import TeamConfig
 from simulator.data.archive import MARKET_MANIFEST, write_market
 from simulator.data.catalog import Catalog
 from simulator.data.venue import RULES_FILE, read_rules, write_rules

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -224,4 +223,4 @@ def test_coin_by_coin_reads_nothing_of_the_portfolio() -> None:
     assert {tool.name for tool in team_of(("market_analyst", "risk_analyst", "trader"))[0].tools}.isdisjoint(
         {"get_correlations", "what_if_book"}
     )
-    assert replace(make_team().settings, portfolio=True) == make_team(portfolio=True).settings
+    assert make_team().settings.model_copy(update={"portfolio": True}) == make_team(portfolio=True).settings

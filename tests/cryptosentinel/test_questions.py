@@ -36,7 +36,7 @@ ANSWERS = {
 
 def test_the_manager_is_told_the_price() -> None:
     asked = [ask("market_analyst"), submit()]
-    decision = decide(SayingEngine({"manager": asked, **ANSWERS}), question_price_bps=1.5)
+    decision = decide(SayingEngine({"manager": asked, **ANSWERS}), question_price=1.5)
     assert "a question costs 1.5 bps" in codec().decode(list(decision.manager.ids))
     assert decision.manager.answer is not None
 

@@ -61,7 +61,7 @@ def test_bars_engine_and_limits_of_the_form_reach_the_job(here: Path, queue: Job
     assert (request.timeframe, request.resample, settings.market.resample) == ("4h", "8h", "8h")
     assert request.teams == ("scripted", "model")
     engine = settings.engine
-    assert (engine.provider, engine.kind, engine.model) == ("openai", "openai_api", "small-model")
+    assert (engine.kind, engine.model) == ("openai", "small-model")
     assert (settings.budget.max_cost, settings.guard.max_drawdown) == (0.5, 0.3)
     assert len(request.overrides) == 4, "what is not touched is left to the preset"
 

@@ -116,7 +116,7 @@ def test_models_compete_where_the_page_says_that_they_answer(
     assert not app.exception and not [error.value for error in app.error]
     request = asked_of(queue.jobs()[0])
     assert request.teams == ("scripted", "model=small", "model=large:70b")
-    assert sorted(request.overrides) == ["budget.max_cost=2.0", 'engine.provider="openai"']
+    assert sorted(request.overrides) == ["budget.max_cost=2.0", 'engine.kind="openai"']
 
 
 @pytest.mark.parametrize("page", [LABORATORY, ARENA])

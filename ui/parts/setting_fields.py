@@ -15,13 +15,13 @@ from simulator.errors import UserError
 
 SettingChange = tuple[str, Any, Any]  # a setting's key, what the form says, what the preset has
 
-# What a user chooses, and the one setting that says it.
-_PLACES: dict[str, tuple[str, str]] = {
-    "In the job's own process": ("engine.kind", "local"),
-    "A vLLM server, started for the job": ("engine.kind", "vllm"),
-    **{one.title if one.paid else f"{one.title} at {one.url}": ("engine.provider", one.name)
+# What a user chooses, and `engine.kind` for it.
+_PLACES: dict[str, str] = {
+    "In the job's own process": "local",
+    "A vLLM server, started for the job": "vllm",
+    **{one.title if one.paid else f"{one.title} at {one.url}": one.name
        for one in PROVIDERS.values()},
-    "Another endpoint like OpenAI's": ("engine.kind", "openai_api"),
+    "Another endpoint like OpenAI's": "openai_api",
 }  # fmt: skip
 
 
@@ -66,9 +66,8 @@ def engine_fields(preset: Config) -> EngineChoice:
             "Spend at most, USD", min_value=0.0, max_value=1e6, value=preset.budget.max_cost, step=1.0,
             help="For a provider's answers, in all. A request that could pass it is not sent. 0: any amount.",
         )  # fmt: skip
-    key, where = _PLACES[place]
     changed: list[SettingChange] = [
-        (key, where, where if place == begun else None),
+        ("engine.kind", preset.engine.kind if place == begun else _PLACES[place], preset.engine.kind),
         ("engine.model", model, preset.engine.model),
         ("engine.url", url, preset.engine.url),
         ("budget.max_cost", money, preset.budget.max_cost),
@@ -79,10 +78,7 @@ def engine_fields(preset: Config) -> EngineChoice:
 def _place_of(preset: Config) -> str:
     """Where models answer by a preset or by the settings of a stored run; the first place where it is none of these,
     such as an engine of the user's own, which stays as it is unless another place is chosen."""
-    said = {"engine.kind": preset.engine.kind, "engine.provider": preset.engine.provider}
-    # A provider says more than the kind of its endpoint.
-    named = [label for label, (key, value) in _PLACES.items() if said[key] == value]
-    return max(named, key=lambda label: _PLACES[label][0] == "engine.provider", default=next(iter(_PLACES)))
+    return next((label for label, kind in _PLACES.items() if kind == preset.engine.kind), next(iter(_PLACES)))
 
 
 def percent_field(place: Any, label: str, share: float, explained: str) -> float:

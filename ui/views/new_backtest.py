@@ -165,11 +165,7 @@ def _team_settings(place: Any, preset: Config) -> list[SettingChange]:
         "All coins in one decision", value=preset.team.portfolio,
         help="Off: coin by coin, each with an equal share of the equity. A trained team keeps its own way.",
     )  # fmt: skip
-    masked = place.toggle(
-        "Names and dates hidden", value=preset.team.mask_symbols,
-        help="So that a model cannot remember what happened. A trained team keeps its own way.",
-    )  # fmt: skip
-    return [("team.portfolio", whole, preset.team.portfolio), ("team.mask_symbols", masked, preset.team.mask_symbols)]
+    return [("team.portfolio", whole, preset.team.portfolio)]
 
 
 def _cost_settings(left: Any, right: Any, preset: Config, folder: Path) -> list[SettingChange]:
@@ -186,10 +182,6 @@ def _cost_settings(left: Any, right: Any, preset: Config, folder: Path) -> list[
         "Orders move the price", value=costs.impact > 0.0, disabled=not is_historical(folder),
         help="The square-root law, and at most a tenth of a bar's volume. For recorded bars with volume.",
     )  # fmt: skip
-    latency = right.number_input(
-        "Latency, bars", min_value=0, max_value=100, value=costs.latency_bars, step=1,
-        help="How many bars later than the next open an order arrives.",
-    )  # fmt: skip
     gross = right.number_input(
         "Most exposure, times the equity", min_value=0.1, max_value=10.0, value=guard.max_gross_exposure, step=0.1,
         help="The guard's limit on all positions together. No model can pass it.",
@@ -202,7 +194,6 @@ def _cost_settings(left: Any, right: Any, preset: Config, folder: Path) -> list[
         ("costs.half_spread_bps", spread, costs.half_spread_bps),
         ("costs.impact", (costs.impact or 1.0) if impact else 0.0, costs.impact),
         ("costs.participation", (costs.participation or 0.1) if impact else 0.0, costs.participation),
-        ("costs.latency_bars", int(latency), costs.latency_bars),
         ("guard.max_gross_exposure", gross, guard.max_gross_exposure),
         ("guard.max_drawdown", drawdown, guard.max_drawdown),
         ("guard.daily_loss", daily, guard.daily_loss),

@@ -266,7 +266,7 @@ def _book(rng: np.random.Generator, known: npt.NDArray[np.bool_], gross_limit: f
 def gross_limit(config: Config) -> float | None:
     """Of a team that decides on the whole portfolio the most that its queries hold, None of one that decides coin by
     coin."""
-    return min(config.guard.max_gross_exposure, config.costs.max_leverage) if config.team.portfolio else None
+    return config.guard.max_gross_exposure if config.team.portfolio else None
 
 
 def pools_of(

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from backend.builders.market import costs_of, limits_of
+from backend.builders.market import account_leverage, limits_of
 from backend.builders.plugins import reward_of
 from backend.config.schema import Config
 from backend.training.algorithm.rewards import NO_TAIL, Outcome, Tail
@@ -95,8 +95,8 @@ def rollout_settings(config: Config, rollouts: int) -> RolloutSettings:
         rollouts_per_query=rollouts,
         scenario_paths=config.training.scenario_paths,
         horizon_bars=config.team.horizon_bars,
-        costs=costs_of(config.costs),
-        max_leverage=config.costs.max_leverage,
+        costs=config.costs.costs(),
+        max_leverage=account_leverage(config.guard),
         limits=limits_of(config.guard),
         tail=tail_of(config.training),
         question_cost=config.team.question_price / 1e4,

@@ -60,7 +60,6 @@ def begun_parts(config: Config, market: Market, run: str, base: Path, start: Pat
     policies, codec = role_policies(
         base,
         training,
-        empty_think=config.engine.empty_think,
         think=config.team.thinking_tokens > 0,
         roles=roles_of(config.team.roles),
         hardware=hardware_of(training),
@@ -140,7 +139,7 @@ def step_queries(
     """The queries of a step: those that the team decides on, and those that the sub-agents practise on.
 
     In stage 1 a quarter is for the manager's format; on the others the sub-agents practise without it, and in both
-    stages `practice_roles` on the further ones that `practice_queries` asks for. These are drawn from all windows, as
+    stages on the further ones that `training.practice` asks for. These are drawn from all windows, as
     they come: a forecast that was learnt where the trend is clearest is too sure of itself. Who is frozen does not
     practise, and a single agent has nobody who could.
     """
@@ -148,7 +147,7 @@ def step_queries(
     if not team.sub_agents:
         return queries, []
     teams = -(-len(queries) // 4) if stage.number == 1 else len(queries)
-    more = pool.draw(derive_seed(config.seed, "practice"), step, config.practice_queries, easy=False)
+    more = pool.draw(derive_seed(config.seed, "practice"), step, max(config.practice.values(), default=0), easy=False)
     further = [replace(query, key=f"{step}-{config.queries_per_step + place}") for place, query in enumerate(more)]
     practised = [query for query in (*queries[teams:], *further) if _practising(config, team, query)]
     return queries[:teams], practised
@@ -157,8 +156,10 @@ def step_queries(
 def _practising(config: TrainingConfig, team: Team, query: Query) -> set[str]:
     """The sub-agents that practise on a query."""
     everybody = {one.key for one in team.sub_agents.values()}
-    chosen = set(config.practice_roles) if query.number >= config.queries_per_step else set()
-    return (everybody & chosen if chosen else everybody) - set(config.freeze)
+    further = query.number - config.queries_per_step
+    if further >= 0:
+        everybody &= {role for role, windows in config.practice.items() if further < windows}
+    return everybody - set(config.freeze)
 
 
 def part(items: Sequence[_T], number: int, parts: int) -> list[_T]:

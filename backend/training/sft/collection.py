@@ -28,6 +28,9 @@ from simulator.errors import UserError
 WARM_START = "warm_start"
 
 
+ROLLOUTS = 4  # K: conversations of each source on the same state and question
+
+
 @dataclass(frozen=True)
 class Source:
     """A team that is listened to, `rollouts` times on each state."""
@@ -66,7 +69,6 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
     The scripted team always says the same, so it has one rollout only. All teams are asked with the horizon and the
     masking of `config`. Raises `UserError` for a folder that holds no team.
     """
-    rollouts = config.sft.rollouts
     sources: list[Source] = []
     for name in names:
         if name == SCRIPTED:
@@ -74,7 +76,7 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
         elif name == WARM_START:
             training = config.training
             loaded = model_team(WARM_START, policies, codec, config.team, training.temperature, training.precision)
-            sources.append(Source(loaded, rollouts))
+            sources.append(Source(loaded, ROLLOUTS))
         else:
             loaded = load_team(name, config.team, base=config.training.base_model)
             if loaded.team.settings.portfolio != config.team.portfolio:
@@ -83,13 +85,9 @@ def sources_of(names: Sequence[str], config: Config, policies: RolePolicies, cod
                     f"the team in {name} was trained with team.portfolio = {trained}: set the same here, or leave the "
                     "team out"
                 )
-            asked = replace(
-                loaded.team.settings,
-                horizon_bars=config.team.horizon_bars,
-                mask_symbols=config.team.mask_symbols,
-            )
+            asked = loaded.team.settings.model_copy(update={"horizon_bars": config.team.horizon_bars})
             team = Team(loaded.team.codec, loaded.team.version_of, asked)
-            sources.append(Source(replace(loaded, name=name, team=team), rollouts))
+            sources.append(Source(replace(loaded, name=name, team=team), ROLLOUTS))
     return sources
 
 

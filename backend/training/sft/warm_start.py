@@ -34,6 +34,7 @@ from cryptosentinel.team import Team, derive_seed
 from cryptosentinel.team_settings import TeamSettings
 
 TOKENIZER_DECISIONS = 400
+_SHORT = 500  # steps below which a warm start learns at the double rate
 _WARMUP_STEPS = 30
 _BATCH_TOKENS = 1024  # a step, with padding: of decisions of nano some twenty
 _WEIGHT_DECAY = 0.01
@@ -140,7 +141,7 @@ def make_nano(
     settings = SftSettings(
         steps=nano.steps,
         batch_tokens=_BATCH_TOKENS,
-        learning_rate=nano.learning_rate,
+        learning_rate=3e-3 if nano.steps >= _SHORT else 6e-3,
         warmup_steps=_WARMUP_STEPS,
         weight_decay=_WEIGHT_DECAY,
         seed=seed,

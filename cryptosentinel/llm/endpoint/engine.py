@@ -24,7 +24,7 @@ from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages
 from cryptosentinel.llm.endpoint.adaptation import Adaptation, Refusal
 from cryptosentinel.llm.endpoint.http import BoundedClient, CostLimit
 from cryptosentinel.llm.endpoint.messages import Answer, Garbled, described, model_names, read_answer, to_messages
-from cryptosentinel.llm.endpoint.providers import check_url, is_secret, read_key
+from cryptosentinel.llm.endpoint.providers import OWN_KEY, check_url, is_secret, read_key
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage, all_answers, failed_completion
 from cryptosentinel.llm.loop import LoopThread
 from cryptosentinel.protocol.untrusted import clean
@@ -283,8 +283,8 @@ class EndpointEngine:
             return UserError(f"{self._url} redirects to {target}, where no key is sent: give the address itself")
         if status in (401, 403) and not self._key:
             return UserError(
-                f"{self._url} needs a key ({status}: {reason}): set engine.key_variable to the environment variable "
-                "that holds it"
+                f"{self._url} needs a key ({status}: {reason}): set engine.kind to its provider and export that one's "
+                f"key, or export the key of an endpoint of your own as {OWN_KEY}"
             )
         if status in (401, 403):
             return UserError(

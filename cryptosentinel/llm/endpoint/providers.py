@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from simulator.errors import UserError
 
 ProviderName = Literal[
-    "openai", "anthropic", "google", "openrouter", "ollama", "vllm", "llama_cpp", "lm_studio"
+    "openai", "anthropic", "google", "openrouter", "ollama", "vllm_chat", "llama_cpp", "lm_studio"
 ]  # fmt: skip
-AUTOMATIC = "auto"  # the provider's own key variable; at another URL none
+OWN_KEY = "CRYPTOSENTINEL_API_KEY"  # holds the key of an endpoint that is no provider's
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SECRET_CHARS = 8  # a shorter key, like the "none" that local servers ask for, is not a secret
 
@@ -55,7 +55,7 @@ _ALL = (
         hint="it silently cuts a prompt longer than its context: start it with OLLAMA_CONTEXT_LENGTH=32768",
     ),
     Provider(
-        "vllm", "vLLM", "http://localhost:8000/v1",
+        "vllm_chat", "vLLM", "http://localhost:8000/v1",
         hint="it calls tools when started with --enable-auto-tool-choice --tool-call-parser NAME",
     ),
     Provider(
@@ -103,12 +103,12 @@ def is_secret(key: str) -> bool:
     return len(key) >= _SECRET_CHARS
 
 
-def key_variable_for(chosen: str, usual: tuple[str, ...]) -> str:
-    """The environment variable that holds the key; "" for an endpoint without one. `chosen` is the user's; with
-    `AUTOMATIC` it is the first of the provider's `usual` ones that is set."""
-    if chosen != AUTOMATIC:
-        return chosen
-    return next((name for name in usual if os.environ.get(name, "").strip()), usual[0] if usual else "")
+def key_variable_of(provider: Provider | None) -> str:
+    """The environment variable that holds the key for `provider`, the first of its usual ones that is set; for an
+    address that is no provider's `OWN_KEY` where it is set; "" for an endpoint without a key."""
+    usual = (OWN_KEY,) if provider is None else provider.key_variables
+    there = next((name for name in usual if os.environ.get(name, "").strip()), "")
+    return there or (usual[0] if provider is not None and usual else "")
 
 
 def read_key(variable: str) -> str:
@@ -122,7 +122,7 @@ def read_key(variable: str) -> str:
     if not key:
         raise UserError(
             f"the environment variable {variable}, which should hold the endpoint's key, is not set: export it, or "
-            "leave engine.key_variable empty for an endpoint without a key"
+            f"use engine.kind=openai_api for an endpoint without a key, or with one in {OWN_KEY}"
         )
     if not (key.isascii() and key.isprintable()):
         raise UserError(f"the environment variable {variable} contains characters that no key has: set it again")

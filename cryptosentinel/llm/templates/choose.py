@@ -13,7 +13,7 @@ from typing import Any, Literal
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from cryptosentinel.llm.chat_codec import ChatCodec
+from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, THINK_END, THINK_START, ChatCodec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.pieces import PieceEncoder
 from cryptosentinel.llm.templates.codec import TemplateCodec, TemplateDefinition
@@ -56,30 +56,25 @@ class FormatReport:
         return "; ".join([*parts, *(f"unlike the template, {one}" for one in self.differs)])
 
 
-def chat_format(
-    tokenizer: PreTrainedTokenizerFast, folder: Path, *, empty_think: bool = False, think: bool = False
-) -> ChatFormat:
-    """The codec for the model in `folder`. `think`: its answers may begin with a thought; `empty_think`: Qwen3's are
-    begun with an empty one. Both together are refused.
+def chat_format(tokenizer: PreTrainedTokenizerFast, folder: Path, *, think: bool = False) -> ChatFormat:
+    """The codec for the model in `folder`. `think`: its answers may begin with a thought; without,
+    those of Qwen3's hybrid models are begun with an empty one, which turns thinking off. Nano never learnt either.
 
     Raises `UserError`, with the way out, for a tokenizer without a template or with one that cannot be used.
     """
-    return described_format(tokenizer, folder, empty_think=empty_think, think=think)[0]
+    return described_format(tokenizer, folder, think=think)[0]
 
 
 def described_format(
-    tokenizer: PreTrainedTokenizerFast, folder: Path, *, empty_think: bool = False, think: bool = False
+    tokenizer: PreTrainedTokenizerFast, folder: Path, *, think: bool = False
 ) -> tuple[ChatFormat, FormatReport]:
     """The codec, and how far it writes what the template does. Raises `UserError` as `chat_format`."""
     try:
-        if think and empty_think:
-            raise UserError(
-                "a model that begins every answer with an empty thought has no thoughts: "
-                "set engine.empty_think = false, or team.thinking_tokens = 0"
-            )
         definition = _definition(tokenizer, folder, think)
         if _writes_qwen3(tokenizer, definition):
-            return ChatCodec(tokenizer, empty_think=empty_think, think=think), FormatReport("exact", "hermes")
+            hybrid = "enable_thinking" in definition.template and definition.template != CHAT_TEMPLATE
+            hybrid = hybrid and {THINK_START, THINK_END} <= tokenizer.get_added_vocab().keys()
+            return ChatCodec(tokenizer, empty_think=hybrid and not think, think=think), FormatReport("exact", "hermes")
         codec = template_codec(tokenizer.backend_tokenizer, definition)
         return codec, _check(codec)
     except UserError as error:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from backend.builders.market import (
     Account,
     account_of,
-    costs_of,
     describe_carry,
     describe_costs,
     describe_venue,
@@ -106,7 +105,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "rules that are no JSON": ({"rules": "bad.json"}, "bad.json: not a readable JSON file"),
     "not finer": ({"finer": "4h"}, "'4h' is not finer than the 4h bars"),
     "no finer bars": ({"finer": "1m"}, "no 1m bars of AAAUSDT, BBBUSDT between"),
-    "an isolated symbol that is not there": ({"isolated": ["ZZZ:3"]}, "ZZZ, but the market has AAAUSDT, BBBUSDT"),
 }
 
 
@@ -129,13 +127,6 @@ def test_a_generated_market_has_no_finer_bars() -> None:
     with pytest.raises(DataError, match="needs recorded bars"):
         venue_of(config, loaded(config))
     assert venue_of(config_from_dict({}), loaded(config)).mark is None
-
-
-def test_spot_cannot_be_margined_apart(folder: Path) -> None:
-    write_rules(folder / "rules.json", {"AAAUSDT": SymbolRules(kind="spot")})
-    config = config_on(folder, venue={"isolated": ["AAAUSDT:3"]})
-    with pytest.raises(DataError, match="only perpetuals"):
-        venue_of(config, loaded(config))
 
 
 def test_finer_bars_serve_the_symbols_that_have_them(folder: Path) -> None:
@@ -219,16 +210,16 @@ def test_what_training_does_not_score_is_named(folder: Path) -> None:
     bars_of(FINE, "AAAUSDT").to_parquet(folder / "mark" / "AAAUSDT-1h.parquet")
     config = config_on(
         folder,
-        costs={"impact": 1.0, "participation": 0.1, "latency_bars": 2},
-        venue={"finer": "1h", "isolated": ["AAAUSDT:3"]},
+        costs={"impact": 1.0, "participation": 0.1},
+        venue={"finer": "1h"},
     )
     account = account_of(config, loaded(config))
-    assert len(unknown_to_training(account)) == 6
+    assert len(unknown_to_training(account)) == 5
     words = describe_costs(account.costs, loaded(config))
-    for part in ("taker fee 0.05 %", "impact x 1", "at most 10 % of", "2 bars of latency", "half spread 2 bps"):
+    for part in ("taker fee 0.05 %", "impact x 1", "at most 10 % of", "half spread 2 bps"):
         assert part in words
     assert other_costs(config_on(folder).costs, config.costs) == [
-        "impact 1.0 instead of 0.0", "participation 0.1 instead of 0.0", "latency_bars 2 instead of 0",
+        "impact 1.0 instead of 0.0", "participation 0.1 instead of 0.0",
     ]  # fmt: skip
 
 
@@ -257,7 +248,7 @@ def test_targets_are_traded_in_whole_lots_and_never_refused_for_them(
     lot: float, least: float, targets: list[float], cash: float
 ) -> None:
     rules = {symbol: SymbolRules(lot=lot, min_notional=least, tick=0.01) for symbol in SYMBOLS}
-    account = Account(cash, costs_of(config_from_dict({}).costs), 2.0, venue_of(Config(), FINE))
+    account = Account(cash, Config().costs.costs(), 2.0, venue_of(Config(), FINE))
     run = BacktestRun(
         FINE, Window(20, 20 + len(targets)), **{**account.terms, "venue": replace(account.venue, rules=rules)}
     )

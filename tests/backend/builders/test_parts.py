@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from backend.builders.market import Split
-from backend.builders.parts import part_notes
+from backend.builders.market import Split, part_notes
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.tools.context import ToolContext

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from backend.builders.engines import load_engine
-from backend.builders.loaded_team import scripted_team
+from backend.builders.loaded_team import recording, replayed_team, scripted_team
 from backend.builders.plugins import load_plugins, reward_of
-from backend.builders.recorded_team import recording, replayed_team
 from backend.builders.sources import bars_of_source
 from backend.builders.strategies import named_strategy
 from backend.builders.teams import load_team
 from backend.config.load import load_config
 from backend.config.plugins import PLUGIN_KINDS, PluginKind, plugin, records_of
-from backend.config.schema import Config, TeamConfig
+from backend.config.schema import Config
 from backend.models.manifest import MANIFEST, sample_team
 from backend.runs.evaluation import evaluate_team
 from backend.runs.requests import EvaluateRequest
@@ -26,6 +25,7 @@ from cryptosentinel.agents import registry
 from cryptosentinel.agents.registry import team_of
 from cryptosentinel.agents.role import Tool
 from cryptosentinel.protocol.tool_calls import NoArguments
+from cryptosentinel.team_settings import TeamConfig
 from simulator.errors import UserError
 
 INSTALLED = """
@@ -190,7 +190,7 @@ def _judged(setting: str) -> object:
 
 
 def _engine(name: str) -> object:
-    config = load_config(Config(), ["engine.kind=own", f"engine.plugin={name}"])
+    config = load_config(Config(), [f"engine.kind={name}"])
     return load_engine(config.engine, config.budget).engine.generate([None])  # type: ignore[list-item]  # never looked at
 
 
@@ -211,8 +211,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: _engine("users:fails"), "the engine users:fails failed: ZeroDivisionError"),
     (lambda: bars_of_source("users:fails", Path("runs")), "the source users:fails failed: ZeroDivisionError"),
     (lambda: bars_of_source("users:two", Path("runs")), "the source users:two gave a float"),
-    (lambda: load_config(Config(), ["engine.kind=own"]), "kind = own needs plugin"),
-    (lambda: load_config(Config(), ["engine.plugin=users:half"]), "is of kind = own"),
+    (lambda: load_config(Config(), ["engine.kind=half"]), "'half' is not a known engine; there are local, vllm"),
 ]
 
 
@@ -231,7 +230,7 @@ def test_each_mistake_is_one_sentence(users: None, load: Callable[[], object], m
         ("broken:NAME", "module 'broken' cannot be imported: ZeroDivisionError.*line 1"),
         ("users:missing", "module 'users' has no {word} 'missing'"),
         ("not an attribute:", "is no {word}"),
-        ("unknown", "no {word} 'unknown' is installed"),
+        ("unknown", "'unknown'"),
     ],
 )
 def test_what_is_not_there_is_said_the_same_way_of_every_kind(
@@ -276,7 +275,7 @@ NAMED = {
     "plugins.roles": ["trap:ROLE"],
     "team.tools": ["manager=trap:TOOL"],
     "training.reward": "trap:reward",
-    "engine.plugin": "trap:engine",
+    "engine.kind": "trap:engine",
     "market.source": "trap:load",
 }
 

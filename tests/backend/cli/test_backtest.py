@@ -184,10 +184,10 @@ def test_strategies_are_tested_in_a_teams_place_under_the_costs_of_the_data(comm
     write_rules("bars/rules.json", {name: SymbolRules(lot=0.01, taker_fee=0.003) for name in FINE.symbols})
     result = command(
         *BACKTEST, "--team", "donchian_breakout,my_own:Buys", "--baselines", "hold,macd_cross,oracle",
-        "--finer", "1h", "--set", "costs.latency_bars=1", "--store", "here",
+        "--finer", "1h", "--store", "here",
     )  # fmt: skip
     assert result.code == 0, result.err
-    assert "square-root impact x 1; at most 10 % of a bar's volume; 1 bars of latency" in result.out
+    assert "square-root impact x 1; at most 10 % of a bar's volume" in result.out
     assert (
         "venue: rules of AAAUSDT, BBBUSDT with taker fees of 0.3 %; 1h bars inside those of AAAUSDT, BBBUSDT"
         in result.out

@@ -35,7 +35,7 @@ from tests.stored_runs import add_backtest_run
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "data" / "synthetic"
 SMALL_SFT = (
-    "sft.states=8", "sft.rollouts=2", "sft.steps=2", "sft.score_states=2",
+    "sft.states=8", "sft.steps=2", "sft.score_states=2",
 )  # fmt: skip
 
 

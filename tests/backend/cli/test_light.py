@@ -100,7 +100,7 @@ def test_a_team_at_an_endpoint_decides_records_and_is_replayed_without_torch(tmp
     write_market(generate(SyntheticConfig(bars=260, seed=5, symbols=("AAAUSDT",))), tmp_path / "made")
     window = ["--data", "made", "--baselines", "none", "--start", "2020-02-01", "--end", "2020-02-03"]
     with serve(SERVERS["ollama"]()) as endpoint:
-        asked = ["-s", "engine.provider=ollama", "-s", f"engine.model={MODEL}", "-s", f"engine.url={endpoint.url}"]
+        asked = ["-s", "engine.kind=ollama", "-s", f"engine.model={MODEL}", "-s", f"engine.url={endpoint.url}"]
         tried = ["models", "try", MODEL, "--provider", "ollama", "--url", endpoint.url, "--data", "made"]
         lines = [tried, ["backtest", "--team", "model", *asked, *window, "--record", "tape.jsonl"]]
         for line in (*lines, ["backtest", "--team", "tape.jsonl", *window]):

@@ -230,10 +230,10 @@ def test_runs_in_place_of_a_folder_is_a_clear_message(command: Run, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["training.device=cuda"], "training.device = cuda, but torch"),  # apart, other machines may have one
+        (["training.precision=nf4"], "training.precision = nf4 needs a GPU"),  # apart, other machines may have one
         (["team.roles=nobody"], "no role 'nobody'"),
         (["team.roles=nobody", "--launch", "ray"], "no role 'nobody'"),
-        (["engine.constrained=true"], "engine.constrained = true samples from another distribution"),
+        (["training.practice={nobody=4}"], "training.practice: 'nobody' is not a sub-agent"),
     ],
 )
 def test_what_cannot_be_trained_is_told_before_anything_is_stored(

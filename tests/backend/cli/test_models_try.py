@@ -61,7 +61,7 @@ def test_a_price_that_is_not_known_is_said(command: Run, monkeypatch: pytest.Mon
     with serve(SERVERS["openai"]()) as endpoint:
         tried = command("models", "try", MODEL, "--provider", "openai", "--url", endpoint.url, "--data", "made")
         played = command(
-            "backtest", "--team", "model", "-s", "engine.provider=openai", "-s", f"engine.model={MODEL}", "-s",
+            "backtest", "--team", "model", "-s", "engine.kind=openai", "-s", f"engine.model={MODEL}", "-s",
             f"engine.url={endpoint.url}", "--data", "made", "--baselines", "none", "--start", "2020-02-01",
             "--end", "2020-02-03",
         )  # fmt: skip
@@ -76,7 +76,7 @@ def test_a_backtest_ends_before_it_costs_more_than_allowed(command: Run, monkeyp
         asked = ("-s", f"engine.url={endpoint.url}", "--data", "made", "-s", prices, "-s", "budget.max_cost=0.2")
         tried = command("models", "try", MODEL, "--provider", "openai", *asked)
         played = command(
-            "backtest", "--team", "model", "-s", "engine.provider=openai", "-s", f"engine.model={MODEL}", *asked,
+            "backtest", "--team", "model", "-s", "engine.kind=openai", "-s", f"engine.model={MODEL}", *asked,
             "--baselines", "none", "--start", "2020-02-01", "--end", "2020-04-01",
         )  # fmt: skip
     assert tried.code == 0 and "may cost 0.2 in all (budget.max_cost)" in tried.out + tried.err
@@ -88,7 +88,7 @@ def test_a_backtest_ends_before_it_costs_more_than_allowed(command: Run, monkeyp
 def test_a_model_that_cannot_call_is_no_success(command: Run) -> None:
     talk = {"choices": [{"message": {"role": "assistant", "content": "I would rather talk."}, "finish_reason": "stop"}]}
     with serve(lambda body: reply(talk)) as endpoint:
-        tried = command("models", "try", MODEL, "--provider", "vllm", "--url", endpoint.url, "--data", "made")
+        tried = command("models", "try", MODEL, "--provider", "vllm_chat", "--url", endpoint.url, "--data", "made")
     assert tried.code == 1
     assert "not the call that was asked for: I would rather talk." in tried.out
     assert "could not have traded" in tried.out and "no_call" in tried.out
@@ -97,7 +97,7 @@ def test_a_model_that_cannot_call_is_no_success(command: Run) -> None:
 
 def test_a_call_that_the_server_leaves_in_the_text_is_read_and_said(command: Run) -> None:
     with serve(SERVERS["vllm without a tool parser"]()) as endpoint:
-        tried = command("models", "try", MODEL, "--provider", "vllm", "--url", endpoint.url, "--data", "made")
+        tried = command("models", "try", MODEL, "--provider", "vllm_chat", "--url", endpoint.url, "--data", "made")
     assert tried.code == 0 and "written as text; it ended with stop" in tried.out, tried.out + tried.err
     assert "takes no tools: the prompt describes them" in tried.out
 
@@ -105,10 +105,10 @@ def test_a_call_that_the_server_leaves_in_the_text_is_read_and_said(command: Run
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--provider", "mistral"), "expected one of '', 'openai'"),
+        (("--provider", "mistral"), "'mistral' is not a known engine"),
         (("--provider", "anthropic"), "ANTHROPIC_API_KEY, which should hold the endpoint's key, is not set"),
         ((), "there is no model folder"),
-        (("--provider", "vllm", "--url", "http://127.0.0.1:9/v1"), "cannot be reached"),
+        (("--provider", "vllm_chat", "--url", "http://127.0.0.1:9/v1"), "cannot be reached"),
         (
             ("--provider", "openai"),
             "the price of 'nobody' at OpenAI is not known, so budget.max_cost = 5 cannot be kept",
@@ -140,7 +140,7 @@ def test_a_local_model_can_be_tried(command: Run, nano: Path) -> None:
 def readme_commands() -> list[str]:
     """The lines of the README that ask an endpoint."""
     text = re.sub(r" +#.*", "", (ROOT / "README.md").read_text())
-    return [line for line in text.splitlines() if line.startswith("cryptosentinel ") and "provider" in line]
+    return [line for line in text.splitlines() if line.startswith("cryptosentinel ") and "gpt-5-mini" in line]
 
 
 def test_the_commands_of_the_readme_trade_on_the_shipped_sample(command: Run, tmp_path: Path) -> None:

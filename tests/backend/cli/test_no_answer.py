@@ -98,8 +98,7 @@ def interrupt() -> None:
 def test_ctrl_c_cancels_the_request_under_way(what: str, command: Run) -> None:
     """The endpoint never answers: whoever waited for it would wait for ever."""
     with silent(interrupt) as endpoint:
-        settings = ("engine.kind=openai_api", f"engine.url={endpoint.url}/v1", f"engine.model={MODEL}",
-                    "engine.key_variable=TEST_KEY")  # fmt: skip
+        settings = ("engine.kind=openai_api", f"engine.url={endpoint.url}/v1", f"engine.model={MODEL}")
         asked = [word for one in settings for word in ("-s", one)]
         if what == "try":
             ended = command("models", "try", "--data", "data/synthetic", *asked)

@@ -18,7 +18,7 @@ WINDOW = ("--symbols", "AAAUSDT", "--start", "2021-05-01", "--end", "2021-05-03"
 UNICODE = "my 'own' \"runs\" 🚀 cafe\u0301 [red]x[/red] {0} %s "
 # A shell would take it for an option, the store for a comment, a format for a place.
 TEAM = "-x 'my' \"team\" 🚀 cafe\u0301 [red]x[/red] {0} %s %2F #1 ; "
-SFT = ("states=8", "rollouts=2", "steps=2", "score_states=2")
+SFT = ("states=8", "steps=2", "score_states=2")
 EVALUATION = ("windows=2", "decisions_per_window=2")
 NO_UTF_8 = os.fsdecode(b"run\xff\xfes")
 

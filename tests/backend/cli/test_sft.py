@@ -12,7 +12,7 @@ from backend.cli.console import console
 from backend.cli.train import sft
 from simulator.errors import Interrupted, UserError
 
-FEW = ("states=8", "rollouts=2", "steps=2", "score_states=2")
+FEW = ("states=8", "steps=2", "score_states=2")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_role_without_rows_is_named(run: Runner, monkeypatch: pytest.MonkeyPat
     ("arguments", "message"),
     [
         (("--from", "nobody"), "no team 'nobody'"),
-        (("--set", "sft.rollouts=0"), "sft.rollouts = 0 is not allowed"),
+        (("--set", "sft.steps=0"), "sft.steps = 0 is not allowed"),
         (("--set", "sft.stats=3"), "unknown key 'sft.stats'"),
         (("--set", "training.base_model=nowhere"), "there is no model folder nowhere"),
         (("--data", "nowhere"), "nowhere"),

@@ -9,19 +9,17 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from backend.config.base import Section
 from backend.config.market import CostsConfig, MarketConfig
-from backend.config.schema import GuardConfig, TeamConfig
+from backend.config.schema import GuardConfig
 from backend.config.training import TrainingConfig
 from backend.training.rollout.collect import RolloutSettings
 from cryptosentinel.guard.limits import GuardLimits
-from cryptosentinel.team_settings import TeamSettings
+from cryptosentinel.team_settings import Section, TeamConfig
 from simulator.exchange.costs import Costs
 from simulator.synthetic.config import SyntheticConfig
 
 PAIRS: list[tuple[type, tuple[type[Section], ...]]] = [
     (RolloutSettings, (TrainingConfig, TeamConfig, CostsConfig)),
-    (TeamSettings, (TeamConfig,)),
     (GuardLimits, (GuardConfig,)),
     (Costs, (CostsConfig,)),
     (SyntheticConfig, (MarketConfig,)),

@@ -35,8 +35,7 @@ def test_a_preset_of_a_real_model_trains_adapters_of_it_through_vllm(name: str, 
     config = load_config(name)
     assert config.training.base_model == f"Qwen/{model}"
     assert (config.training.weights, config.engine.kind) == ("lora", "vllm")
-    assert config.engine.empty_think and config.team.prompts == "auto"
-    assert config.engine.constrained is not True  # it would sample from another distribution than is trained
+    assert config.team.prompts == "auto"
     assert config.training.kl > 0.0 and all(config.training.rate_of(role) <= 1e-4 for role in ROLES)
     assert config.engine.context_tokens <= qwen3_config(model).max_position_embeddings
 
@@ -81,7 +80,7 @@ def test_a_larger_model_takes_more() -> None:
 def test_the_preset_of_a_model_that_thinks_has_room_for_thought_and_answer() -> None:
     config, plain = load_config("thinking"), load_config("qwen3_4b")
     team = config.team
-    assert team.thinking_tokens > 0 and not config.engine.empty_think
+    assert team.thinking_tokens > 0
     assert plain.team.thinking_tokens == 0 and team.max_tokens >= plain.team.max_tokens, (
         "a thought takes no answer's room"
     )

@@ -45,14 +45,14 @@ def test_what_is_not_known_has_no_price() -> None:
 @pytest.mark.parametrize(
     ("overrides", "price"),
     [
-        (["engine.provider=openai"], Price(0.4, 0.1, 1.6)),
+        (["engine.kind=openai"], Price(0.4, 0.1, 1.6)),
         (["engine.kind=openai_api"], Price(0.4, 0.1, 1.6)),
-        (["engine.provider=openai", "engine.url=https://my-proxy.example/v1"], None),
+        (["engine.kind=openai", "engine.url=https://my-proxy.example/v1"], None),
         (["engine.kind=openai_api", "engine.url=https://my-proxy.example/v1"], None),
         (["engine.kind=openai_api", "engine.url=http://localhost:1/v1"], Price()),
-        (["engine.provider=ollama"], Price()),
-        (["engine.provider=vllm", "engine.url=http://10.0.0.5:8000/v1"], Price()),
-        (["engine.kind=vllm"], Price()),
+        (["engine.kind=ollama"], Price()),
+        (["engine.kind=vllm_chat", "engine.url=http://10.0.0.5:8000/v1"], Price()),
+        (["engine.kind=vllm_chat"], Price()),
         ([], Price()),
     ],
 )

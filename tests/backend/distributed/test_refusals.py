@@ -23,9 +23,9 @@ from backend.store.run_record import code_version
 from simulator.errors import UserError
 
 
-def config_of(kind: str, url: str, device: str) -> Config:
+def config_of(kind: str, url: str) -> Config:
     engine = {"kind": kind, "url": url} if url else {"kind": kind}
-    return config_from_dict({"engine": engine, "training": {"device": device}}, "test")
+    return config_from_dict({"engine": engine}, "test")
 
 
 @given(
@@ -36,13 +36,12 @@ def config_of(kind: str, url: str, device: str) -> Config:
     workers=st.integers(1, 8),
     roles=st.integers(1, 4),
     engine=st.sampled_from([("local", ""), ("vllm", ""), ("vllm", "http://127.0.0.1:8000")]),
-    device=st.sampled_from(["auto", "cpu", "cuda"]),
 )
 def test_what_is_given_out_is_there(
-    machines: list[Capacity], workers: int, roles: int, engine: tuple[str, str], device: str
+    machines: list[Capacity], workers: int, roles: int, engine: tuple[str, str]
 ) -> None:
     """Each resource by itself: all processes can be put on the machines; who is refused would not have fitted."""
-    config = config_of(*engine, device)
+    config = config_of(*engine)
     try:
         rollout, trainer = allocate(machines, config, workers, roles)
     except ConfigError as error:
@@ -58,17 +57,17 @@ def test_what_is_given_out_is_there(
             left[place] -= share
             assert left[place] >= -1e-9
     assert min(rollout.cpus, trainer.cpus) > 0.0
-    assert trainer.gpus in (0.0, *GPU_SHARES) and (device != "cpu" or trainer.gpus == 0.0)
+    assert trainer.gpus in (0.0, *GPU_SHARES)
     has_gpus = sum(one.gpus for one in machines) > 0
     assert (rollout.gpus == 1.0) or engine != ("vllm", "") or not has_gpus, "a server without a GPU of its own"
 
 
 def test_too_small_a_cluster_is_refused_with_numbers() -> None:
-    config = config_of("local", "", "auto")
+    config = config_of("local", "")
     with pytest.raises(ConfigError, match=r"9 rollout workers and 4 trainers need 0.25 CPUs each.* have 1, 2: lower"):
         allocate([Capacity(1.0, 0.0), Capacity(2.0, 0.0)], config, 9, 4)
     with pytest.raises(ConfigError, match=r"each of the 2 rollout workers.* have 1: lower --workers, or .*engine.url"):
-        allocate([Capacity(8.0, 1.0)], config_of("vllm", "", "auto"), 2, 4)
+        allocate([Capacity(8.0, 1.0)], config_of("vllm", ""), 2, 4)
 
 
 def test_the_address_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +97,7 @@ def test_options_of_ray_need_ray(given: tuple[str, str]) -> None:
 )
 def test_what_actors_cannot_reach_is_refused(store: str, files: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        OnRay(store, 1, files, "").check(config_of("local", "", "cpu"))
+        OnRay(store, 1, files, "").check(config_of("local", ""))
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +120,7 @@ def test_who_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_machine_with_other_code_or_another_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "services").mkdir()
-    config = config_of("local", "", "cpu")
+    config = config_of("local", "")
 
     def place(code: str = code_version(), token: str = "a", url: str = "") -> ServicePlace:
         return ServicePlace(config, "ws://store", "run", tmp_path, tmp_path, url, code, token)

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from backend.builders.loaded_team import scripted_team
 from backend.builders.market import Account
 from backend.builders.strategies import named_strategies
-from backend.config.schema import BASELINES, EvaluationConfig, TeamConfig
+from backend.config.schema import BASELINES, EvaluationConfig
 from backend.decisions.document import StoredDecision
 from backend.evaluation.compare import baselines, chained_equity, difference, play_windows, split_windows, table
 from backend.evaluation.evaluate import choose_example, verdict
 from backend.statistics.mean_interval import mean_interval
+from cryptosentinel.team_settings import TeamConfig
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.exchange.rules import SymbolRules

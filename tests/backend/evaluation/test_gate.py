@@ -110,7 +110,7 @@ def apart(trained: Config, measured_with: Config) -> tuple[bool, str]:
 def test_the_windows_lie_apart_from_the_training() -> None:
     assert apart(generated(), generated()) == (True, apart(generated(), generated())[1])
     assert apart(generated(), generated(seed=4))[0], "another market"
-    passed, why = apart(generated(), generated(train_share=0.3, validation_share=0.1))
+    passed, why = apart(generated(), generated(shares=(0.3, 0.1)))
     assert not passed and "measure it on later bars" in why
     assert not apart(generated(), generated(bars=400))[0], "a shorter one is the beginning of a longer one"
 
@@ -120,7 +120,7 @@ def test_recorded_bars_are_compared_by_time(tmp_path: Path) -> None:
     write_market(market, tmp_path / "all")
     trained = generated(data=str(tmp_path / "all"))
     assert apart(trained, trained)[0]
-    assert not apart(trained, generated(data=str(tmp_path / "all"), train_share=0.2, validation_share=0.1))[0]
+    assert not apart(trained, generated(data=str(tmp_path / "all"), shares=(0.2, 0.1)))[0]
     assert apart(trained, generated())[0], "recorded and generated have nothing in common"
     manifest = TeamManifest.of(trained, base="nano", adapters=None)
     windows = held_out_windows(trained, market)

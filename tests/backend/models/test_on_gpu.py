@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from backend.config.training import TrainingConfig
-from backend.policies.hardware import Hardware, Precision, Quantisation, hardware_of
+from backend.policies.hardware import Hardware, Precision, Quantization, hardware_of
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
@@ -125,7 +125,7 @@ def test_log_probs_and_gradients_are_the_cpus(
     model: Any,
     precision: Precision,
     checkpointing: bool,
-    quantization: Quantisation,
+    quantization: Quantization,
     cosine: float,
 ) -> None:
     ids, mask = batch()

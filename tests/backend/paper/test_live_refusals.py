@@ -46,12 +46,6 @@ def refused(tmp_path: Path, faults: Faults | None = None, passed: int = 0, **giv
         ({"exchange": "binanze"}, "'binanze' is no exchange of ccxt; near: binance"),
         ({"symbols": ()}, "name what to trade with --symbols"),
         ({"timeframe": "8h", "overrides": ("market.resample=1d",)}, "market.resample = '1d' is of recorded data"),
-        ({"overrides": ("costs.max_leverage=3",)}, "costs.max_leverage = 3 is more than the guard's limit"),
-        ({"overrides": ("venue.isolated=BTC/USDT:5",)}, "venue.isolated = BTC/USDT:5 is more than the guard's limit"),
-        (
-            {"symbols": ("BTC/USDT:USDT",), "overrides": ("venue.isolated=BTC/USDT:USDT:5",)},
-            "venue.isolated = BTC/USDT:USDT:5 is more than the guard's limit",
-        ),
         ({"start": "2023-01-01"}, "a session on an exchange begins now"),
         ({"end": "2023-01-01"}, "--end 2023-01-01 is over"),
         ({"team": "buy_and_hope"}, "buy_and_hope"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from backend.paper import sessions
 from backend.paper.journal import bar_from_json, entries_of
 from backend.paper.sessions import paper_parity
 from backend.paper.switch import set_stop
@@ -54,12 +55,14 @@ def test_a_session_on_an_exchange_takes_its_bars_and_the_backtest_of_them_does_t
         assert parity.differences == () and parity.bars == outcome.bars
 
 
-def test_a_session_that_was_away_fills_the_gap_and_says_what_it_missed(tmp_path: Path) -> None:
+def test_a_session_that_was_away_fills_the_gap_and_says_what_it_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Under faults, too: the bars of the gap are the exchange's, and decisions in it were missed."""
     with scene.playing(BAD) as live, Store.open("mem://") as store:
         # Real time, in which the network's answers come, is short here: a bar is waited for long.
-        patient = ("paper.grace_seconds=600",)
-        first = live.run(store, tmp_path, scene.AfterBars(4, set_stop), overrides=patient)
+        monkeypatch.setattr(sessions, "GRACE_SECONDS", 600.0)
+        first = live.run(store, tmp_path, scene.AfterBars(4, set_stop))
         assert first.why == "stopped"
         time.sleep(9 * 60 / scene.SPEED)  # nine bars pass
         outcome = live.resume(first.run, store, tmp_path, scene.AfterBars(18, set_stop))
@@ -72,12 +75,13 @@ def test_a_session_that_was_away_fills_the_gap_and_says_what_it_missed(tmp_path:
 
 
 @pytest.mark.slow
-def test_hours_on_a_bad_network_with_perpetuals(tmp_path: Path) -> None:
+def test_hours_on_a_bad_network_with_perpetuals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bar, the funding, and what the feed met: in the journal."""
     symbols = ("BTC/USDT:USDT", "ETH/USDT:USDT")
+    monkeypatch.setattr(sessions, "GRACE_SECONDS", 600.0)
     with scene.playing(BAD, 640) as live, Store.open("mem://") as store:
         live.clock.passed(300 * MINUTE)  # so that a settlement (480) is met
-        outcome = live.run(store, tmp_path, bars=360, symbols=symbols, overrides=("paper.grace_seconds=600",))
+        outcome = live.run(store, tmp_path, bars=360, symbols=symbols)
         assert outcome.why == "finished"
         entries = entries_of(store, outcome.run)
         bars = [bar_from_json(entry.document["bar"]) for entry in entries if entry.kind == "bar"]

@@ -77,7 +77,7 @@ def test_queries_are_the_states_of_the_session(recorded: tuple[Store, Path]) -> 
 
 def test_what_a_request_says_of_costs_stands_above_the_session(recorded: tuple[Store, Path]) -> None:
     store, folder = recorded
-    request = TrainRequest(overrides=(*SHORT, "costs.taker_fee=0.001", "market.train_share=0.5"))
+    request = TrainRequest(overrides=(*SHORT, "costs.taker_fee=0.001", "market.shares=[0.5, 0.15]"))
     config = train_request_of(SESSION, request, store, folder).settings()
     assert config.costs.taker_fee == 0.001
     first = split(load_market(config.market, config.costs), config.market, HORIZON).validation[0]
@@ -167,7 +167,7 @@ def test_a_week_on_an_exchange_trains_a_team(tmp_path: Path) -> None:
     with playing() as live, Store.open(str(tmp_path / "store")) as store:
         outcome = live.run(store, tmp_path, bars=90, session=SESSION, decide_every=1)
         assert outcome.why == "finished" and outcome.decisions > 40
-        small = (*SHORT, "nano.decisions=40", "nano.steps=5", "market.train_share=0.5", "market.validation_share=0.25")
+        small = (*SHORT, "nano.decisions=40", "nano.steps=5", "market.shares=[0.5, 0.25]")
         request = train_request_of(SESSION, TrainRequest(config="quick", overrides=small), store, tmp_path)
         trained = train_team(request, store, tmp_path)
         assert trained.state.step == 2 and trained.config.market.symbols == ("BTCUSDT", "ETHUSDT")

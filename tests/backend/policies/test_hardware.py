@@ -20,7 +20,6 @@ from backend.policies import hardware as module
 from backend.policies import role_policies as of_roles
 from backend.policies.hardware import (
     Hardware,
-    answering_device,
     describe_hardware,
     hardware_change,
     hardware_of,
@@ -206,8 +205,7 @@ def test_the_adapters_have_the_rank_that_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["training.quantization=nf4", "training.weights=full"], "quantization = 'nf4' .* weights = 'full'"),
-        (["training.quantization=nf4", "training.device=cpu"], "quantization = 'nf4' .* device = 'cpu'"),
+        (["training.precision=nf4", "training.lora_rank=0"], "precision = 'nf4' .* lora_rank = 0"),
     ],
 )
 def test_what_contradicts_itself_is_refused(overrides: list[str], message: str) -> None:
@@ -249,31 +247,29 @@ def test_auto_takes_a_gpu_where_there_is_one(
     gpus(0)
     assert hardware_of(training()) == Hardware()
     assert hardware_of(training(precision="auto")).precision == "float32"
-    assert answering_device(training(device="cuda")) == "cpu"
     gpus(2)
     monkeypatch.setattr(module, "_can_compile", lambda: can_compile)
     both = training(precision="auto", gradient_checkpointing=True)
     assert hardware_of(both) == Hardware("cuda:0", "bfloat16", checkpointing=True, compiled=can_compile)
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: object())
+    packed = hardware_of(training(precision="nf4"))
+    assert (packed.precision, packed.quantization, packed.compiled) == ("bfloat16", "nf4", False)
     assert not hardware_of(training(precision="float32")).compiled
-    assert hardware_of(training(device="cpu")) == Hardware()
     assert precision_on(training(), "cuda") == "float32"
-    assert (answering_device(training()), answering_device(training(device="cpu"))) == ("cuda", "cpu")
 
 
 def test_what_the_machine_does_not_have_is_refused(
     gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus(0)
-    with pytest.raises(ConfigError, match=r"training\.device = cuda, but torch .* sees no GPU: .*nvidia-smi"):
-        hardware_of(training(device="cuda"))
-    with pytest.raises(ConfigError, match=r"training\.quantization = nf4 needs a GPU"):
-        hardware_of(training(quantization="nf4"))
+    with pytest.raises(ConfigError, match=r"training\.precision = nf4 needs a GPU"):
+        hardware_of(training(precision="nf4"))
     with pytest.raises(ConfigError, match=r"training\.optimizer = adamw8bit needs a GPU"):
         hardware_of(training(optimizer="adamw8bit"))
     gpus(1)
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"nf4 needs bitsandbytes.*cryptosentinel\[qlora\]"):
-        hardware_of(training(quantization="nf4"))
+        hardware_of(training(precision="nf4"))
     with pytest.raises(ConfigError, match=r"adamw8bit needs bitsandbytes.*cryptosentinel\[qlora\]"):
         hardware_of(training(optimizer="adamw8bit"))
 

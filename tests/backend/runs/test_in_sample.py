@@ -69,7 +69,7 @@ def test_an_experiment_refuses_such_an_arm_before_anything_is_run(team: Path, ba
     plan = f"""
 question = "Does a team know what it was trained on?"
 config = "quick"
-set = {json.dumps([f"market.data={bars}", "market.train_share=0.3", "market.validation_share=0.1"])}
+set = {json.dumps([f"market.data={bars}", "market.shares=[0.3, 0.1]"])}
 seeds = "1"
 [windows]
 count = 2

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from backend.builders.loaded_team import scripted_team
-from backend.builders.variants import ABLATIONS, VARIANTS, RoleSwitch, Variant
-from backend.config.schema import TeamConfig
+from backend.builders.variants import ABLATIONS, VARIANTS, Variant
 from backend.decisions.backtest_document import read_backtests
 from backend.decisions.document import read_decisions
 from backend.reporting.blocks import Picture, Table
@@ -20,8 +18,7 @@ from backend.runs.backtest import plan_backtest
 from backend.runs.requests import BacktestRequest
 from backend.runs.stored_setup import like_stored, stored_setup
 from backend.store.store import Store
-from cryptosentinel.llm.engine import Completion, Request, Sampling
-from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.team_settings import TeamConfig
 from simulator.backtest.run import BacktestRun, Window
 from simulator.checks.perturbation import AlteredRun
 from simulator.errors import UserError
@@ -113,29 +110,3 @@ def test_every_variant_has_a_name_of_its_own(text: str) -> None:
     assert len({Variant.parse(one).suffix for one in VARIANTS}) == len(VARIANTS)
     assert variant.changes_market == (text in ("shuffled_news", "shuffled_days"))
     assert not (variant.changes_market and text in ABLATIONS)
-
-
-def test_rules_answer_for_one_role_and_the_model_for_the_others() -> None:
-    class Model:
-        name = "model"
-        asked: tuple[str, ...] = ()
-
-        def generate(self, requests: Sequence[Request]) -> list[Completion]:
-            self.asked += tuple(request.role for request in requests)
-            return [Completion((1,), (0.0,), True) for _ in requests]
-
-        def policy_version(self, role: str) -> str:
-            return f"model of {role}"
-
-    team = scripted_team(TeamConfig()).team
-    rules = ScriptedEngine(team.codec, {"trader": lambda messages, seed: "rule"})
-    model = Model()
-    switch = RoleSwitch(model, rules, ["trader"])
-    ids = tuple(team.codec.start("s", "u"))
-    requests = [Request(role, ids, Sampling(1.0, 8), 0) for role in ("manager", "trader", "manager")]
-    first, ruled, last = switch.generate(requests)
-    assert first.ids == last.ids == (1,) and ruled.ids != (1,)
-    assert model.asked == ("manager", "manager")
-    assert (switch.policy_version("trader"), switch.policy_version("manager")) == ("scripted", "model of manager")
-    with pytest.raises(UserError, match="scripted already"):
-        Variant.parse("scripted:trader").of(scripted_team(TeamConfig()))

@@ -294,7 +294,7 @@ def test_more_of_anything_takes_no_less(plan: MemoryPlan) -> None:
 def served(*overrides: str) -> tuple[Config, Shape]:
     """A training of Qwen3-4B with a vLLM server, as on one large GPU."""
     plain = [
-        "training.quantization=none",
+        "training.precision=auto",
         "engine.concurrency=32",
         "engine.context_tokens=4096",
         "training.lora_rank=32",
@@ -337,7 +337,7 @@ def test_compiled_is_what_a_gpu_in_bfloat16_can_be(monkeypatch: pytest.MonkeyPat
     assert not plan_of(config, shape, "cuda").compiled
     monkeypatch.setattr("backend.policies.hardware._can_compile", lambda: True)
     assert plan_of(config, shape, "cuda").compiled and not plan_of(config, shape, "cpu").compiled
-    assert not plan_of(served("training.quantization=nf4")[0], shape, "cuda").compiled
+    assert not plan_of(served("training.precision=nf4")[0], shape, "cuda").compiled
     assert not plan_of(served("training.precision=float32")[0], shape, "cuda").compiled
 
 
@@ -359,12 +359,13 @@ def test_a_server_elsewhere_takes_nothing_here() -> None:
 def test_a_setting_that_a_refusal_names_takes_what_it_says(gib: int, device: DeviceKind, mode: str) -> None:
     engine = "local" if mode == "full" else "vllm"
     share = [] if engine == "vllm" else ["engine.gpu_share=0"]
-    config, shape = served(f"training.weights={mode}", f"engine.kind={engine}", *share)
+    rank = f"training.lora_rank={0 if mode == 'full' else 16}"
+    config, shape = served(rank, f"engine.kind={engine}", *share)
     needed = estimate(shape, plan_of(config, shape, device)).total
     found = smaller(config, shape, device)
     assert [total for total, _ in found] == sorted(total for total, _ in found)
     for total, setting in found:
-        again, _ = served(f"training.weights={mode}", f"engine.kind={engine}", *share, setting)
+        again, _ = served(rank, f"engine.kind={engine}", *share, setting)
         assert estimate(shape, plan_of(again, shape, device)).total == total
     if needed <= gib * GIB:
         assert require(config, shape, device, gib * GIB).startswith(("fits", "tight"))

@@ -55,14 +55,14 @@ def learnt(folder: Path) -> set[str]:
 @pytest.mark.slow
 def test_m_grpo_moves_the_adapter_of_a_fourth_role(folder: Path) -> None:
     """The warm start is longer than that of SMALL: only valid answers are scored, and nothing is learnt without."""
-    larger = ("nano.decisions=250", "nano.steps=300", "training.rollouts_per_query=4", "training.practice_queries=4")
+    larger = ("nano.decisions=250", "nano.steps=300", "training.rollouts_per_query=4", f"training.practice={{{KEY}=4}}")
     trained = cs.train("quick", overrides=[*SMALL, *larger, *OWN], store="mem://")
     assert trained.frame()[f"{KEY}/grad_norm"].max() > 0.0
     assert KEY in learnt(trained.folder / "checkpoints")
 
 
 def test_it_is_fine_tuned_and_scored(folder: Path) -> None:
-    small = ("sft.states=8", "sft.rollouts=2", "sft.steps=2", "sft.score_states=2")
+    small = ("sft.states=8", "sft.steps=2", "sft.score_states=2")
     tuned = cs.sft("scripted", config="quick", overrides=[*SMALL, *OWN, *small])
     assert tuned.frame()["kept"][KEY] > 0
     assert KEY in learnt(tuned.folder / "adapters")

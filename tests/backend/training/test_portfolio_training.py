@@ -39,7 +39,7 @@ def config(market: Market, tmp_path_factory: pytest.TempPathFactory) -> Config:
     options: dict[str, Any] = {"stage1_max_steps": 1, "stage2_steps": 1, "shards": 2, "base_model": str(folder)}
     document = smaller_config(**options).to_dict()
     made = config_from_dict({**document, "team": {**document["team"], "portfolio": True}}, "portfolio")
-    nano = NanoConfig(hidden_size=64, layers=2, decisions=60, steps=150, learning_rate=6e-3)
+    nano = NanoConfig(hidden_size=64, layers=2, decisions=60, steps=150)
     pool = QueryPool(market, 0, 300, HORIZON, gross_limit=1.0)
     make_nano(folder, [pool], team_settings(made.team, 1.0), nano, 1, lambda what, done, total: None)
     return made

@@ -29,7 +29,7 @@ from backend.training.rollout import sharding
 from backend.training.rollout.shared_shards import SharedShards
 from backend.training.trainer import Trainer
 from backend.training.validation import Validation
-from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.agents.registry import ROLES, STANDARD
 from tests.backend.training.bandit import TEAM, Bandit, open_bandit
 from tests.small_world import HORIZON, RUN, one_process_trainer, small_config, small_market
 
@@ -141,7 +141,12 @@ def test_a_mistake_between_learner_policy_and_engine_is_noticed(
 
 def run_step(nano: Path, folder: Path, store: Store, patch: pytest.MonkeyPatch) -> dict[str, str]:
     """What is wrong with the first step of a training and its validation, by what it is about."""
-    config = small_config(base_model=str(nano), temperature=0.7, practice_queries=4, scenario_paths=1)
+    config = small_config(
+        base_model=str(nano),
+        temperature=0.7,
+        practice=dict.fromkeys(STANDARD, 4),
+        scenario_paths=1,
+    )
     validated: list[Query] = []
 
     def validate(shared: SharedShards, queries: Sequence[Query], *rest: object) -> Validation:

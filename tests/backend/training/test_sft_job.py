@@ -13,6 +13,7 @@ from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config
 from backend.models.manifest import read_manifest
+from backend.training.sft.collection import ROLLOUTS
 from backend.training.sft.datasets import read_rows, select
 from backend.training.sft_job import SftResult, run_sft
 from cryptosentinel.agents.registry import ROLES
@@ -23,7 +24,7 @@ from tests.small_world import small_config, small_market, tree
 def settings(nano: Path, training: dict[str, Any] | None = None, **changes: Any) -> Config:
     document = small_config(base_model=str(nano), **(training or {})).to_dict()
     document["sft"] |= {
-        "states": 40, "rollouts": 3, "steps": 4, "score_states": 4,
+        "states": 40, "steps": 4, "score_states": 4,
     } | changes  # fmt: skip
     return config_from_dict(document, "test")
 
@@ -113,7 +114,8 @@ def test_models_can_be_learnt_from(whole: tuple[Config, SftResult], nano: Path, 
     result = run(config, tmp_path / "sft", "warm_start", str(whole[1].folder), "scripted")
     sources = {row.source for role in ROLES for row in read_rows(tmp_path / "sft" / "data", role)}
     assert sources & {"warm_start", str(whole[1].folder)}
-    assert result.manifest["counts"]["manager"]["collected"] == 6 * (3 + 3 + 1), "the scripted team is heard once"
+    collected = result.manifest["counts"]["manager"]["collected"]
+    assert collected == 6 * (2 * ROLLOUTS + 1), "the scripted team is heard once"
     assert sum(count["not_best"] for count in result.manifest["counts"].values()) > 0, "there was a choice"
 
 

@@ -60,7 +60,7 @@ def versions(team: Path, *, trained: bool = True) -> dict[str, str]:
     return {role: engine.policy_version(role) for role in ROLES}
 
 
-@pytest.mark.parametrize("shape", [{}, {"weights": "full"}], ids=["lora", "full"])
+@pytest.mark.parametrize("shape", [{}, {"lora_rank": 0}], ids=["lora", "full"])
 def test_the_kl_is_to_the_start_and_the_reference_leaves_no_trace(
     nano: Path, tmp_path: Path, shape: dict[str, Any]
 ) -> None:
@@ -188,7 +188,7 @@ def test_what_a_run_began_with_travels_to_other_machines(
 def test_sft_is_a_start(nano: Path, tmp_path: Path) -> None:
     document = small_config(base_model=str(nano)).to_dict()
     document["sft"] |= {
-        "states": 8, "rollouts": 1, "steps": 2, "score_states": 2,
+        "states": 8, "steps": 2, "score_states": 2,
     }  # fmt: skip
     first = tmp_path / "sft"
     run_sft(config_from_dict(document), small_market(), ["scripted"], first, silent)
@@ -226,7 +226,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "weights": (_without_weights, r"training\.start_from = .* is its base itself.* training\.base_model"),
     "role": (_without_a_role, r"training\.start_from: .* holds nothing of trader"),
     "base": (lambda team: shutil.rmtree(team / "nano"), "there is no model folder"),
-    "parts": (_in_other_parts, r"trained on this market in other parts.* set market\.train_share = 0\.5"),
+    "parts": (_in_other_parts, r"trained on this market in other parts.* set market\.shares = \[0\.5"),
 }
 
 

@@ -15,8 +15,8 @@ from backend.training.curriculum.queries import QueryPool
 from backend.training.sft.conversations import encode, messages_of
 from backend.training.sft.sft_trainer import SftSettings, warm_start
 from backend.training.sft.warm_start import transcribe
-from cryptosentinel.llm.chat_codec import ChatCodec
-from cryptosentinel.llm.nano import CHAT_TEMPLATE, TEMPLATE_FILE, load_model, save_model
+from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, ChatCodec
+from cryptosentinel.llm.nano import TEMPLATE_FILE, load_model, save_model
 from cryptosentinel.llm.templates.choose import chat_format
 from cryptosentinel.protocol.tool_calls import render_thought
 from simulator.errors import Interrupted

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from backend.config.load import load_config
-from backend.config.schema import ConfigError
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training import wandb_logger
@@ -123,25 +121,31 @@ def test_a_failure_is_said_once_and_ends_nothing(
 def test_a_missing_package_or_key_is_told_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WANDB_MODE", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    require_wandb("")
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    require_wandb()
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
     monkeypatch.setattr(wandb_logger.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'cryptosentinel\[wandb\]'"):
-        require_wandb("mine")
+        require_wandb()
     monkeypatch.setattr(wandb_logger.importlib.util, "find_spec", lambda name: object())
     with pytest.raises(UserError, match=r"WANDB_API_KEY.*WANDB_MODE=offline"):
-        require_wandb("mine")
+        require_wandb()
     monkeypatch.setenv("WANDB_MODE", "offline")
-    require_wandb("mine")
+    require_wandb()
     monkeypatch.setenv("WANDB_MODE", "online")
     with pytest.raises(UserError, match="there is no key"):
-        require_wandb("mine")
+        require_wandb()
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    require_wandb("mine")
+    require_wandb()
 
 
-def test_a_project_with_a_name_that_is_refused_there_is_refused_here() -> None:
-    with pytest.raises(ConfigError, match=r'wandb_project = "a/b" is not allowed: expected text, that matches .*/'):
-        load_config("demo", ["training.wandb_project=a/b"])
+@pytest.mark.parametrize("name", ["a/b", "a#b", "a\\b", "x" * 129])
+def test_a_project_with_a_name_that_is_refused_there_is_refused_here(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("WANDB_PROJECT", name)
+    with pytest.raises(UserError, match="is not a name that Weights & Biases takes"):
+        require_wandb()
 
 
 def test_the_package_itself_takes_what_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

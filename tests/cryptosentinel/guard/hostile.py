@@ -29,7 +29,7 @@ from tests.team_scenes import COINS, synthetic
 
 FIRST = 100
 BARS = 14  # of an episode
-RULES = ("exposure", "gross", "net")
+RULES = ("exposure", "gross")
 KINDS = ("market", "market", "market", "limit", "limit", "stop", "stop_limit", "take_profit", "trailing_stop")
 _ROUNDING = 1e-6
 
@@ -226,8 +226,6 @@ def _of(name: str, reach: Sequence[tuple[float, float]]) -> float:
     sizes = [max(high, -low) for low, high in reach]
     if name == "gross":
         return math.fsum(sizes)
-    if name == "net":
-        return max(math.fsum(high for _, high in reach), -math.fsum(low for low, _ in reach))
     return max(sizes)
 
 
@@ -235,7 +233,6 @@ def _limit(limits: GuardLimits, name: str, equity: float) -> float:
     return {
         "exposure": limits.max_exposure,
         "gross": limits.max_gross_exposure,
-        "net": limits.max_net_exposure,
     }[name]
 
 
@@ -246,11 +243,9 @@ def _limits(rng: np.random.Generator) -> GuardLimits:
     return guard_limits(
         max_exposure=float(rng.uniform(0.3, 1.0)),
         max_gross_exposure=float(rng.uniform(0.5, 2.0)),
-        max_net_exposure=maybe(0.2, 1.5),
         max_daily_turnover=maybe(2.0, 20.0),
         max_drawdown=float(rng.uniform(0.1, 0.6)),
         daily_loss=float(rng.uniform(0.02, 0.3)),
-        on_loss="flatten" if rng.random() < 0.7 else "freeze",
     )
 
 
@@ -308,7 +303,7 @@ class _Seen:
         else:
             self._flat, self._bars = held, self._bars + (self._flat is not None)
         lost = account.drawdown >= limits.max_drawdown
-        if limits.on_loss == "flatten" and lost and not state["flat_rule"]:
+        if lost and not state["flat_rule"]:
             summary.breaches.append(f"{where}: drawdown {account.drawdown:.3f} and not flat")
 
     def traded(

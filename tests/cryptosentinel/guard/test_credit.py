@@ -86,7 +86,7 @@ def test_the_guard_counts_at_least_what_the_exchange_accepted(seed: int) -> None
         latency_ms=int(rng.choice([0, 250])),
     )  # fmt: skip
     exchange = Exchange(market, FIRST, costs=costs, max_leverage=3.0, venue=Venue(rules=rules))
-    guard = Guard(guard_limits(max_exposure=0.8, max_gross_exposure=1.5, max_net_exposure=1.0))
+    guard = Guard(guard_limits(max_exposure=0.8, max_gross_exposure=1.5))
     for _ in range(6):
         view, account = market.view(exchange.index), exchange.account()
         if account.liquidated or account.equity <= 0.0:

@@ -1,4 +1,4 @@
-"""What the guard makes of every kind of order, and of prices, sizes in money and net exposure."""
+"""What the guard makes of every kind of order, and of prices and sizes in money."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.team_scenes import COINS, hand_made_account, synthetic
 A, B, C = COINS
 BAR = 200
 EQUITY = 10_000.0
-LIMITS = guard_limits(max_exposure=0.8, max_gross_exposure=1.5, on_loss="freeze")
+LIMITS = guard_limits(max_exposure=0.8, max_gross_exposure=1.5)
 
 
 def view_at() -> MarketView:
@@ -135,16 +135,11 @@ def test_kinds_of_orders(
 
 
 @pytest.mark.parametrize("kind", RESTING)
-@pytest.mark.parametrize(
-    ("account", "rule"), [({"drawdown": 0.6}, "max_drawdown"), ({"drawdown": math.nan}, "max_drawdown")]
-)
-def test_while_positions_may_only_shrink_nothing_rests_that_could_open_one(
-    kind: OrderKind, account: dict[str, Any], rule: str
-) -> None:
+def test_while_positions_may_only_shrink_nothing_rests_that_could_open_one(kind: OrderKind) -> None:
     for size in (0.3, -0.3):
-        passed, rules = review([order(A, size, kind)], {A: 0.5}, **account)
-        assert passed == [] and rules == [rule]
-    passed, rules = review([order(A, -0.3, kind, reduce_only=True)], {A: 0.5}, **account)
+        passed, rules = review([order(A, size, kind)], {A: 0.5}, drawdown=math.nan)
+        assert passed == [] and rules == ["max_drawdown"]
+    passed, rules = review([order(A, -0.3, kind, reduce_only=True)], {A: 0.5}, drawdown=math.nan)
     assert passed == [(A, pytest.approx(-0.3))] and rules == []
 
 
@@ -168,11 +163,11 @@ def test_what_closes_twice_does_not_turn_the_position() -> None:
     protects, leaves = order(A, -0.5, "limit", at=1.1, reduce_only=True), order(A, -0.5, delay=1)
     turns = order(A, -1.3, delay=1)
     view = view_at()
-    frozen = hand_made_account(view, {A: 0.5}, drawdown=0.6)
+    frozen = hand_made_account(view, {A: 0.5}, drawdown=math.nan)
     passed, [clamp] = Guard(LIMITS).review(view, frozen, [protects, leaves])
     assert passed == [protects, replace(leaves, reduce_only=True)]
     assert clamp.rule == "reduce_only" and clamp.asked == clamp.allowed == leaves.quantity
-    assert review([leaves, protects], {A: 0.5}, drawdown=0.6)[1] == ["max_drawdown"]
+    assert review([leaves, protects], {A: 0.5}, drawdown=math.nan)[1] == ["max_drawdown"]
     assert review([turns], {A: 0.5})[1] == []
     passed_sizes, rules = review([protects, turns], {A: 0.5})
     assert [size for _, size in passed_sizes] == pytest.approx([-0.5, -0.8]) and rules == ["max_exposure"]
@@ -196,7 +191,7 @@ def test_a_symbol_without_a_bar_makes_no_room_for_others() -> None:
 
 def test_a_position_can_be_closed_whatever_waits() -> None:
     waiting = (order(A, -1.5, "stop", at=0.9, id="w"), order(B, 1.5, "limit", at=0.9, id="x"))
-    accounts: list[dict[str, Any]] = [{}, {"drawdown": 0.6}]
+    accounts: list[dict[str, Any]] = [{}, {"drawdown": math.nan}]
     for account in accounts:
         passed, rules = review([order(A, -0.5)], {A: 0.5}, pending=waiting, **account)
         assert passed == [(A, pytest.approx(-0.5))] and rules == []
@@ -231,28 +226,6 @@ def test_a_price_that_is_no_positive_number_loses_the_order(field: str, price: f
     prices: dict[str, Any] = {field: price}
     sizes, rules = review([replace(order(A, 0.1, kind), **prices), order(B, 0.1)])
     assert [symbol for symbol, _ in sizes] == [B] and rules == ["not_a_number"]
-
-
-@pytest.mark.parametrize(
-    ("limits", "orders", "held", "left", "rules"),
-    [
-        ({"max_net_exposure": 0.4}, [order(A, 0.3), order(B, 0.3)], {}, [0.3, 0.1], ["max_net_exposure"]),
-        # The sale may fill without the purchase.
-        ({"max_net_exposure": 0.4}, [order(A, 0.3), order(B, -0.6)], {}, [0.3, -0.4], ["max_net_exposure"]),
-        ({"max_net_exposure": 0.4}, [order(B, -0.6)], {A: 0.3}, [-0.6], []),
-        ({"max_net_exposure": 0.4}, [order(A, -0.3), order(B, -0.3)], {}, [-0.3, -0.1], ["max_net_exposure"]),
-        ({"max_net_exposure": 0.4}, [order(A, 0.4, "limit"), order(B, 0.1)], {}, [0.4], ["max_net_exposure"]),
-        ({"max_net_exposure": 0.4}, [order(A, 0.7, "limit")], {A: -0.1}, [0.4], ["max_net_exposure"]),
-        # A hedge may be taken off as far as what it hedges is within the limit.
-        ({"max_net_exposure": 0.4}, [order(A, 0.6)], {A: -0.5, B: 0.5}, [0.4], ["max_net_exposure"]),
-        ({"max_net_exposure": 0.4}, [order(A, 0.5, reduce_only=True)], {A: -0.5, B: 0.5}, [0.4], ["max_net_exposure"]),
-    ],
-)
-def test_the_limit_of_the_net_exposure(
-    limits: dict[str, Any], orders: list[Order], held: dict[str, float], left: list[float], rules: list[str]
-) -> None:
-    passed, clamped = review(orders, held, replace(LIMITS, **limits))
-    assert [size for _, size in passed] == pytest.approx(left) and clamped == rules
 
 
 def test_a_failure_inside_lets_nothing_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +286,7 @@ def test_limits_are_positive(name: str, value: float) -> None:
     size=st.floats(-2.0, 2.0),
     held=st.fixed_dictionaries({coin: st.floats(-1.0, 1.0) for coin in COINS}),
     kind=st.sampled_from(["market", *RESTING]),
-    tight=st.sampled_from(["max_exposure", "max_gross_exposure", "max_net_exposure"]),
+    tight=st.sampled_from(["max_exposure", "max_gross_exposure"]),
 )
 def test_a_tighter_limit_lets_no_more_through(size: float, held: dict[str, float], kind: OrderKind, tight: str) -> None:
     view = view_at()

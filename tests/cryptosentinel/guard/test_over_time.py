@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cryptosentinel.guard.guard import Guard
-from cryptosentinel.guard.limits import Clamp, GuardLimits
+from cryptosentinel.guard.limits import Clamp
 from simulator.errors import UserError
 from simulator.exchange.orders import Order
 from tests.examples import tried
@@ -21,10 +21,7 @@ from tests.team_scenes import COINS, hand_made_account, synthetic
 
 A, B, C = COINS
 FIRST = 203  # closes at 00:00; bars of 4 hours
-LIMITS = guard_limits(
-    max_exposure=0.8, max_gross_exposure=1.5, daily_loss=0.1, max_drawdown=0.3, on_loss="freeze"
-)  # fmt: skip
-FLAT = replace(LIMITS, max_drawdown=0.4, on_loss="flatten")
+LIMITS = guard_limits(max_exposure=0.8, max_gross_exposure=1.5, daily_loss=0.1, max_drawdown=0.4)
 
 
 def look(
@@ -41,7 +38,7 @@ def rules(clamps: list[Clamp]) -> list[str]:
 
 
 def test_after_a_drawdown_all_is_closed_and_nothing_opens() -> None:
-    guard = Guard(FLAT)
+    guard = Guard(LIMITS)
     held = {A: 0.5, B: -0.3}
     assert rules(look(guard, FIRST, [(C, 0.1)], held, drawdown=0.39)[1]) == []
     passed, clamps = look(guard, FIRST + 1, [(C, 0.1), (A, -0.1)], held, drawdown=0.4)
@@ -58,7 +55,7 @@ def test_after_a_drawdown_all_is_closed_and_nothing_opens() -> None:
 
 
 def test_each_position_is_closed_once() -> None:
-    view, guard = synthetic().view(FIRST), Guard(FLAT)
+    view, guard = synthetic().view(FIRST), Guard(LIMITS)
     account = hand_made_account(view, {A: 0.5, B: 0.2}, drawdown=0.5)
     first, _ = guard.review(view, account, [])
     assert guard.review(view, account, [], first) == ([], [])
@@ -80,14 +77,14 @@ def test_what_waits_is_withdrawn_while_positions_may_only_shrink() -> None:
     guard.review(view, account, [])
     assert guard.withdrawals(account) == []
     beyond: list[dict[str, Any]] = [
-        {"drawdown": 0.3},
+        {"drawdown": 0.4},
         {"drawdown": math.nan},
         {"equity": 9_000.0},
         {"equity": math.nan},
     ]
     for bad in beyond:
         assert [one.id for one in guard.withdrawals(replace(account, **bad))] == ["g"]
-    flat = Guard(FLAT)
+    flat = Guard(LIMITS)
     flat.review(view, replace(account, drawdown=0.4), [])
     assert [one.id for one in flat.withdrawals(account)] == ["g"]
 
@@ -107,14 +104,14 @@ REVIEWS = st.lists(
 
 
 @tried(120)
-@given(reviews=REVIEWS, cut=st.integers(0, 10), limits=st.sampled_from([LIMITS, FLAT]))
-def test_a_restart_changes_nothing(reviews: list[Any], cut: int, limits: GuardLimits) -> None:
+@given(reviews=REVIEWS, cut=st.integers(0, 10))
+def test_a_restart_changes_nothing(reviews: list[Any], cut: int) -> None:
     def run(restarts: bool) -> list[Any]:
-        guard, bar, seen = Guard(limits), 100, []
+        guard, bar, seen = Guard(LIMITS), 100, []
         for number, (later, sizes, held, equity, drawdown) in enumerate(reviews):
             if restarts and number == min(cut, len(reviews) - 1):
                 saved = json.dumps(guard.state(), allow_nan=False)
-                guard = Guard(limits)
+                guard = Guard(LIMITS)
                 guard.restore(json.loads(saved))
             bar += later
             seen.append(look(guard, bar, sizes, held, equity=equity, drawdown=drawdown))
@@ -126,7 +123,7 @@ def test_a_restart_changes_nothing(reviews: list[Any], cut: int, limits: GuardLi
 @tried(120)
 @given(reviews=REVIEWS)
 def test_after_a_drawdown_orders_only_reduce_for_good(reviews: list[Any]) -> None:
-    guard = Guard(FLAT)
+    guard = Guard(LIMITS)
     bar, flat = 100, False
     for later, sizes, held, equity, drawdown in reviews:
         bar += later

@@ -1,7 +1,9 @@
 """The chat format: equal to the template, invertible, and closed to whatever data tries."""
 
+import copy
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from cryptosentinel.llm.chat_codec import SPECIAL_TOKENS, TURN_START, ChatCodec, make_byte_codec
+from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, SPECIAL_TOKENS, TURN_START, ChatCodec, make_byte_codec
+from cryptosentinel.llm.templates.choose import chat_format
 from simulator.errors import UserError
 
 fragments = st.sampled_from(
@@ -40,6 +43,16 @@ def any_codec(request: pytest.FixtureRequest, tokenizer: PreTrainedTokenizerFast
     if request.param == "bytes":
         return make_byte_codec()
     return ChatCodec(tokenizer, empty_think=request.param == "nano_empty_think")
+
+
+def test_a_hybrid_model_is_told_not_to_think_and_nano_never_learned_to(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    hybrid = copy.deepcopy(tokenizer)
+    hybrid.chat_template = "{# of another model #}" + CHAT_TEMPLATE
+    assert chat_format(hybrid, tmp_path).empty_think
+    assert not chat_format(hybrid, tmp_path, think=True).empty_think
+    assert not chat_format(tokenizer, tmp_path).empty_think
 
 
 @given(text=adversarial)

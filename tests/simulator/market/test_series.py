@@ -18,13 +18,14 @@ from simulator.market.series import (
     BOOK_COLUMNS,
     DataSeries,
     OrderBooks,
+    book_columns,
     read_books,
     read_series,
+    series_columns,
     series_file,
     series_in,
-    write_books,
-    write_series,
 )
+from simulator.tables import write_table
 
 HOUR = 3_600_000
 START = 1_700_006_400_000  # 2023-11-15 00:00
@@ -63,8 +64,8 @@ def test_what_is_written_comes_back_bit_by_bit(
 ) -> None:
     folder = tmp_path_factory.mktemp("beside")
     series, books = series_of(rows, seed), books_of(rows, levels, seed)
-    write_series(folder / series_file("onchain/BTC-x"), series)
-    write_books(folder / "A-book.parquet", books)
+    write_table(folder / series_file("onchain/BTC-x"), series_columns(series))
+    write_table(folder / "A-book.parquet", book_columns(books))
     assert list(series_in(folder)) == ["onchain/BTC-x"]
     assert content(read_series(series_in(folder)["onchain/BTC-x"])) == content(series)
     assert content(read_books(folder / "A-book.parquet")) == content(books)

@@ -56,7 +56,7 @@ def test_no_query_reaches_outside_its_part(
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.35, 0.8), st.floats(0.05, 0.15), st.integers(1, 40))
 def test_the_parts_are_in_order_and_a_horizon_apart(train: float, validation: float, horizon: int) -> None:
-    config = MarketConfig(train_share=train, validation_share=validation)
+    config = MarketConfig(shares=(train, validation))
     parts = split(WITH_TRUTH, config, horizon) if 500 * validation > horizon + 1 else None
     if parts is None:
         return

@@ -126,7 +126,7 @@ def test_a_redirect_is_not_followed(make: Make) -> None:
 
 
 def test_an_endpoint_that_wants_a_key_says_so(make: Make) -> None:
-    words = r"needs a key \(401: no key\): set engine.key_variable"
+    words = r"needs a key \(401: no key\): set engine.kind"
     with serve(lambda body: refusal(401, "no key")) as endpoint, pytest.raises(UserError, match=words):
         ask(make(endpoint, key_variable=""))
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cryptosentinel.llm.chat_codec import ChatCodec
-from cryptosentinel.llm.nano import CHAT_TEMPLATE
+from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, ChatCodec
 from cryptosentinel.llm.templates.choose import described_format
 from cryptosentinel.llm.templates.codec import TemplateCodec
 from cryptosentinel.protocol.tool_calls import render_call
