@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from backend.builders.strategies import NamedStrategy
 from backend.config.plugins import describe_failure
 from simulator.backtest.run import BacktestResult, Window, run_backtest
-from simulator.checks.outside_reads import outside_reads, reads_note
 from simulator.checks.verdict import SKIPPED, CheckProgress, LookaheadCheck, LookaheadVerdict, RecordedStrategy
 from simulator.errors import UserError
 from simulator.market.market import Market
@@ -21,7 +20,7 @@ _LEAST_SECONDS = 5.0  # for the history outside the window; more where the backt
 class PlayedStrategy:
     """The run of a strategy: its result, what it sent, the market with the indicators that it made, its seconds.
 
-    `warm_up` is the number of bars that must lie before its first decision, `reads` what it read beside the market.
+    `warm_up` is the number of bars that must lie before its first decision.
     """
 
     subject: NamedStrategy
@@ -32,7 +31,6 @@ class PlayedStrategy:
     recorded: RecordedStrategy
     seconds: float
     warm_up: int = 0
-    reads: frozenset[str] = frozenset()
 
 
 def play_strategy(subject: NamedStrategy, market: Market, window: Window, terms: dict[str, Any]) -> PlayedStrategy:
@@ -40,10 +38,9 @@ def play_strategy(subject: NamedStrategy, market: Market, window: Window, terms:
     own = market.without_indicators()
     begun = time.monotonic()
     try:
-        with outside_reads() as reads:
-            strategy = subject.make()
-            recorded = RecordedStrategy(strategy)
-            result = run_backtest(own, recorded, window, **terms)
+        strategy = subject.make()
+        recorded = RecordedStrategy(strategy)
+        result = run_backtest(own, recorded, window, **terms)
     except UserError as error:
         raise type(error)(f"{subject.name}: {error}") from error
     except Exception as error:
@@ -51,7 +48,7 @@ def play_strategy(subject: NamedStrategy, market: Market, window: Window, terms:
             raise
         raise UserError(f"{subject.name} failed: {describe_failure(error)}; mend it first") from error
     seconds, warm_up = time.monotonic() - begun, int(getattr(strategy, "warmup", 0))
-    return PlayedStrategy(subject, own, window, terms, result, recorded, seconds, warm_up, frozenset(reads))
+    return PlayedStrategy(subject, own, window, terms, result, recorded, seconds, warm_up)
 
 
 def lookahead_verdict(
@@ -84,7 +81,4 @@ def lookahead_verdict(
         seconds=float("inf") if whole else max(_LEAST_SECONDS, played.seconds),
         on_progress=on_progress,
     )
-    with outside_reads() as reads:  # the code is loaded anew for it, so what a module reads is seen here
-        verdict = check.verdict()
-    note = reads_note(played.reads | reads)
-    return verdict if note is None else replace(verdict, notes=(*verdict.notes, note))
+    return check.verdict()

@@ -16,9 +16,7 @@ from simulator.kernel.jit import compiled
 from simulator.kernel.layout import KernelState, Log, Tape, Terms
 from simulator.kernel.margin import leverage_of
 
-REWARDS = ("log_return", "return", "differential_sharpe")
 _WORST_RATIO = 1e-3  # a step's log return is that of this ratio at least: the log of a lost equity is not finite
-_SHARPE_BOUND = 10.0  # the differential Sharpe ratio divides by a variance that starts near 0
 
 MaskArray = NDArray[np.int8]
 
@@ -41,9 +39,9 @@ class EnvMemory(NamedTuple):
     over: BoolArray
 
 
-# Columns of the sums: equity at the last decision, worst drawdown, weighted mean and mean square of the returns.
-BEFORE, WORST, MEAN, SQUARE = range(4)
-SUMS = 4
+# Columns of the sums: equity at the last decision, worst drawdown.
+BEFORE, WORST = range(2)
+SUMS = 2
 
 
 class Given(NamedTuple):
@@ -107,8 +105,8 @@ def write_observations(index: int, left: float, *arrays: Any) -> None:
 
 @compiled
 def step(
-    row: int, due: int, first_bar: int, repeats: bool, share: float, reward: int, decay: float, penalty: float,
-    index: int, left: float, *arrays: Any,
+    row: int, due: int, first_bar: int, repeats: bool, share: float, penalty: float, index: int, left: float,
+    *arrays: Any,
 ) -> int:  # fmt: skip
     """One decision of all accounts, the bars until the next one, and what is seen then.
 
@@ -116,7 +114,6 @@ def step(
         row: of the tape, where the step begins. `due` is the row of the targets in which the venue gets the actions.
         repeats: an action that repeats the standing one is sent again.
         share: of the episode's bars that this step takes.
-        reward: position in REWARDS.
         index, left, arrays: as of `write_observations`, after the step.
 
     Returns:
@@ -125,9 +122,7 @@ def step(
     tape, terms, state = Tape(*arrays[:_TERMS]), Terms(*arrays[_TERMS:_STATE]), KernelState(*arrays[_STATE:_LOG])
     log, memory, given = Log(*arrays[_LOG:_MEMORY]), EnvMemory(*arrays[_MEMORY:_GIVEN]), Given(*arrays[_GIVEN:_RESULTS])
     results = Results(*arrays[_RESULTS:])
-    over = _step(
-        tape, terms, state, log, memory, given, row, due, first_bar, repeats, share, reward, decay, penalty, results
-    )
+    over = _step(tape, terms, state, log, memory, given, row, due, first_bar, repeats, share, penalty, results)
     _write_observations(index, left, terms, state, memory, given, results)
     return over
 
@@ -143,7 +138,7 @@ def _write_observations(
 @compiled
 def _step(
     tape: Tape, terms: Terms, state: KernelState, log: Log, memory: EnvMemory, given: Given, row: int, due: int,
-    first_bar: int, repeats: bool, share: float, reward: int, decay: float, penalty: float, results: Results,
+    first_bar: int, repeats: bool, share: float, penalty: float, results: Results,
 ) -> int:  # fmt: skip
     asked, targets = given.asked, given.targets
     ended = 0
@@ -180,20 +175,13 @@ def _step(
         )  # fmt: skip
         if memory.over[n]:  # it has begun anew
             memory.over[n] = False
-            results.rewards[n] = 1.0 if reward == 0 else 0.0
+            results.rewards[n] = 1.0
             results.terminated[n] = False
             continue
-        ratio = equity / sums[n, BEFORE]
-        if reward == 0:
-            gain = max(ratio, _WORST_RATIO)
-        elif reward == 1:
-            gain = ratio - 1.0
-        else:
-            gain = _differential_sharpe(sums[n], ratio - 1.0, decay)
+        gain = max(equity / sums[n, BEFORE], _WORST_RATIO)
         drawdown = 1.0 - equity / account[at.PEAK]
         if drawdown > sums[n, WORST]:
-            fine = penalty * (drawdown - sums[n, WORST])
-            gain = gain * math.exp(-fine) if reward == 0 else gain - fine
+            gain *= math.exp(-penalty * (drawdown - sums[n, WORST]))
             sums[n, WORST] = drawdown
         sums[n, BEFORE] = equity
         results.rewards[n] = gain
@@ -201,20 +189,6 @@ def _step(
         results.terminated[n] = memory.over[n]
         ended += memory.over[n]
     return ended
-
-
-@compiled
-def _differential_sharpe(sums: FloatArray, change: float, decay: float) -> float:
-    """How much a return moves the weighted Sharpe ratio, per unit of decay; 0 while the returns do not vary."""
-    mean, square = sums[MEAN], sums[SQUARE]
-    variance = square - mean * mean
-    moved, moved_square = change - mean, change * change - square
-    gain = 0.0
-    if variance > 1e-15:
-        gain = (square * moved - 0.5 * mean * moved_square) / variance**1.5
-    sums[MEAN] += decay * moved
-    sums[SQUARE] += decay * moved_square
-    return min(max(gain, -_SHARPE_BOUND), _SHARPE_BOUND)
 
 
 @compiled

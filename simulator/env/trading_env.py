@@ -42,7 +42,6 @@ from simulator.arrays import BoolArray, FloatArray
 from simulator.env.observations import SmallArray, columns, prepare
 from simulator.env.step import (
     BEFORE,
-    REWARDS,
     SUMS,
     EnvMemory,
     Given,
@@ -79,10 +78,8 @@ class EnvConfig:
         cash: what an account starts with, in quote currency.
         costs, max_leverage, venue: as of `simulator.exchange.exchange.Exchange`. A latency must be below
         `decide_every`.
-        reward: of a step. "log_return" of the equity, "return" (ratio minus 1), or "differential_sharpe": the
-            derivative of the exponentially weighted Sharpe ratio by its decay (Moody and Saffell 1998), within -10..10.
-        sharpe_decay: weight of the newest return in that Sharpe ratio.
-        drawdown_penalty: taken off the reward, times what the step added to the episode's worst drawdown at decisions.
+        drawdown_penalty: taken off the reward, the log return of the equity, times what the step added to the episode's
+            worst drawdown at decisions.
         first, stop: the market's bars that episodes may use: the first close at which one may start, and the bar
             before which all end (None: the last one counts). Observations look back beyond `first`.
         starts: bars at whose close the episodes start, in turn, from the first one again after a seeded reset; empty:
@@ -102,8 +99,6 @@ class EnvConfig:
     costs: Costs = field(default_factory=Costs)
     max_leverage: float = 1.0
     venue: Venue = field(default_factory=Venue)
-    reward: Literal["log_return", "return", "differential_sharpe"] = "log_return"
-    sharpe_decay: float = 0.01
     drawdown_penalty: float = 0.0
     first: int = 0
     stop: int | None = None
@@ -118,8 +113,6 @@ class EnvConfig:
             raise DataError(f"length {self.length} is no multiple of decide_every {self.decide_every}; change either.")
         if self.actions not in ("discrete", "continuous"):
             raise DataError(f"actions is '{self.actions}'; use discrete or continuous.")
-        if self.reward not in REWARDS:
-            raise DataError(f"reward is '{self.reward}'; use one of {', '.join(REWARDS)}.")
         rising = all(low < high for low, high in zip(self.levels, self.levels[1:], strict=False))
         if len(self.levels) < 2 or not rising or 0.0 not in self.levels or max(map(abs, self.levels)) > 1.0:
             raise DataError(f"levels are {self.levels}; give two or more from -1 to 1, rising, 0 among them.")
@@ -127,8 +120,6 @@ class EnvConfig:
             raise DataError(f"max_exposure is {self.max_exposure}; give more than 0 and at most {self.max_leverage:g}.")
         if not (math.isfinite(self.cash) and self.cash > 0.0):
             raise DataError(f"the starting cash is {self.cash}; give a positive amount.")
-        if not 0.0 < self.sharpe_decay < 1.0:
-            raise DataError(f"sharpe_decay is {self.sharpe_decay}; give a share above 0 and below 1.")
         if not (math.isfinite(self.drawdown_penalty) and self.drawdown_penalty >= 0.0):
             raise DataError(f"drawdown_penalty is {self.drawdown_penalty}; give a finite number from 0 up.")
         if self.costs.latency_bars >= self.decide_every:
@@ -232,12 +223,11 @@ class _Accounts:
         results = self._results(np.empty)
         self._over = step(
             (row - first) * self._per_bar, self._due, first * self._per_bar,
-            config.actions == "continuous", config.decide_every / config.length, REWARDS.index(config.reward),
-            config.sharpe_decay, config.drawdown_penalty, self.index, (self.end - self.index) / config.length,
+            config.actions == "continuous", config.decide_every / config.length, config.drawdown_penalty,
+            self.index, (self.end - self.index) / config.length,
             *self._arrays, *results,
         )  # fmt: skip
-        if config.reward == "log_return":
-            np.log(results.rewards, out=results.rewards)
+        np.log(results.rewards, out=results.rewards)
         return results
 
     def _decode(self, actions: Any) -> None:

@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from backend import api
@@ -132,16 +131,6 @@ class NoNumber(Base):
     warmup = "many"
 
 
-class ReadsSignals(Base):
-    """Signals that were fitted on the whole history, from a file."""
-
-    def __init__(self):
-        self.closes = np.loadtxt("signals.txt")
-
-    def up(self, view):
-        return self.closes[min(view.index + 1, len(self.closes) - 1)] > self.closes[view.index]
-
-
 class LeavesAFile(Base):
     def __init__(self):
         self.path = pathlib.Path("state.txt")
@@ -193,27 +182,9 @@ def test_an_honest_strategy_ends_with_a_clean_verdict(command: Run, name: str) -
     result = command(*TEST, f"my_own:{name}")
     assert result.code == 0, result.out + result.err
     assert f"my_own:{name}: no look-ahead found in " in result.out and "over the whole history" in result.out
-    assert "the strategy reads" not in result.out
     verdict = stored(f"my_own:{name}").lookahead
     assert verdict is not None and verdict.status == "clean" and verdict.trusted and verdict.coverage == 1.0
     assert stored("hold").lookahead is None, "the project's own are checked by its tests"
-
-
-def test_what_a_strategy_reads_beside_the_market_is_named(command: Run) -> None:
-    """Nothing of the market that is altered alters a file, so what it knows of later prices cannot be found."""
-    np.savetxt("signals.txt", MARKET.close[:, 0])
-    result = command(*TEST, "my_own:ReadsSignals")
-    assert result.code == 0 and "no look-ahead found" in result.out
-    words = "the strategy reads signals.txt, the same in all runs of this check"
-    assert words in result.out
-    verdict = stored("my_own:ReadsSignals").lookahead
-    assert verdict is not None and words in verdict.text
-
-
-def test_what_its_module_reads_is_named_too(command: Run) -> None:
-    Path("levels.txt").write_text("1.0")
-    Path("my_own.py").write_text(OWN + "\nLEVEL = float(pathlib.Path('levels.txt').read_text())\n")
-    assert "the strategy reads levels.txt, the same" in command(*TEST, "my_own:Learns").out
 
 
 @pytest.mark.parametrize(

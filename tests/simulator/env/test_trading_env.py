@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.env.observations import LEAST, LIMIT, MEASURED_BARS, columns, prepare
+from simulator.env.step import _WORST_RATIO
 from simulator.env.trading_env import ENV_ID, EnvConfig, TradingEnv, TradingVectorEnv
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
@@ -80,7 +81,6 @@ def test_spaces(config: EnvConfig, count: int, space: Any) -> None:
         ({"length": 0}, "length is 0"),
         ({"length": 10, "decide_every": 3}, "no multiple of decide_every 3"),
         ({"actions": "both"}, "use discrete or continuous"),
-        ({"reward": "profit"}, "use one of log_return"),
         ({"levels": (0.5, 1.0)}, "0 among them"),
         ({"levels": (0.0,)}, "two or more"),
         ({"levels": (0.0, 2.0)}, "from -1 to 1"),
@@ -89,7 +89,6 @@ def test_spaces(config: EnvConfig, count: int, space: Any) -> None:
         ({"max_exposure": 2.0}, "at most 1"),
         ({"max_leverage": 0.0}, "max_leverage is 0"),
         ({"cash": -1.0}, "starting cash"),
-        ({"sharpe_decay": 1.0}, "sharpe_decay is 1"),
         ({"drawdown_penalty": -1.0}, "drawdown_penalty is -1"),
         ({"costs": Costs(latency_bars=1)}, "larger decide_every"),
     ],
@@ -181,7 +180,7 @@ def test_an_episode_is_an_exchange_fed_with_targets(
     costs = replace(costs, latency_bars=2 if late and every == 3 else 0)
     config = EnvConfig(
         length=24, actions=kind, decide_every=every, costs=costs, venue=place, max_leverage=leverage,
-        max_exposure=leverage, reward="return",
+        max_exposure=leverage,
     )  # fmt: skip
     env = TradingEnv(market, config)
     _, info = env.reset(seed=seed)
@@ -210,7 +209,8 @@ def test_an_episode_is_an_exchange_fed_with_targets(
                 standing[s] = 0.0
         assert info["equity"] == held.equity
         assert info["costs"] == pytest.approx(sum(exchange.paid().values()), abs=1e-9)
-        assert reward == info["equity"] / equity[-1] - 1.0
+        ratio = max(info["equity"] / equity[-1], _WORST_RATIO)
+        assert reward == pytest.approx(np.log(ratio), rel=1e-12, abs=1e-15)
         assert terminated == (held.liquidated or held.equity <= 0.0)
         equity.append(info["equity"])
         if terminated or truncated:
@@ -243,11 +243,10 @@ def test_finer_bars_decide_inside_a_bar_as_they_do_for_the_exchange() -> None:
     seed=SEEDS,
     count=st.integers(1, 2),
     accounts=st.integers(1, 5),
-    reward=st.sampled_from(["log_return", "differential_sharpe"]),
 )
-def test_accounts_in_a_vector_are_what_they_are_alone(seed: int, count: int, accounts: int, reward: Any) -> None:
+def test_accounts_in_a_vector_are_what_they_are_alone(seed: int, count: int, accounts: int) -> None:
     market = walk(seed % 7, count=count, absent=0.1)
-    config = EnvConfig(length=12, decide_every=2, reward=reward, drawdown_penalty=0.5)
+    config = EnvConfig(length=12, decide_every=2, drawdown_penalty=0.5)
     many = TradingVectorEnv(market, accounts, config)
     singles = [TradingEnv(market, config) for _ in range(accounts)]
     rng = np.random.default_rng(seed)
@@ -414,22 +413,6 @@ def test_rewards_sum_to_the_log_of_the_equity_ratio_less_the_worst_drawdown(
     worst = np.max(1.0 - equity / np.maximum.accumulate(equity))
     total = sum(one[1] for one in seen[1:])
     assert total == pytest.approx(np.log(equity[-1] / equity[0]) - penalty * worst, abs=1e-9)
-
-
-def test_the_differential_sharpe_ratio_is_the_derivative_of_the_weighted_one() -> None:
-    """The Sharpe ratio with the next return weighted by a tiny decay, less the one before, over that decay."""
-    config = EnvConfig(length=60, reward="differential_sharpe", sharpe_decay=0.1)
-    seen = play(TradingEnv(walk(7), config), np.full(60, 2))
-    equity = np.array([one[-1]["equity"] for one in seen])
-    mean = square = 0.0
-    for number, change in enumerate(np.diff(equity) / equity[:-1]):
-        variance = square - mean**2
-        if variance > 1e-15:
-            tiny = 1e-6
-            nudged, nudged_square = mean + tiny * (change - mean), square + tiny * (change**2 - square)
-            slope = nudged / np.sqrt(nudged_square - nudged**2) - mean / np.sqrt(variance)
-            assert seen[number + 1][1] == pytest.approx(np.clip(slope / tiny, -10.0, 10.0), rel=1e-3, abs=1e-4)
-        mean, square = mean + 0.1 * (change - mean), square + 0.1 * (change**2 - square)
 
 
 def test_an_action_that_repeats_trades_only_if_it_is_continuous() -> None:
