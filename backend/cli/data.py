@@ -102,12 +102,8 @@ def data_import(
     ] = "",
     delimiter: Annotated[str, typer.Option("--delimiter", help="What parts the cells of a CSV; tab for a tab.")] = "",
     decimal: Annotated[str, typer.Option("--decimal", help="Decimal point of a CSV: . or ,")] = "",
-    replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Replace stored rows of the same times where they differ; all others stay."),
-    ] = False,
 ) -> None:
-    """Add recorded bars, funding, books, news and series to catalogs. Nothing that is stored there is deleted.
+    """Add bars, mark prices and funding of other programs to catalogs. Nothing that is stored there is deleted.
 
     Exit code 1 if a file was refused, 2 if nothing could be used. CSV of Binance, CryptoDataDownload, TradingView,
     Kraken, Yahoo and Kaggle and files of freqtrade and ccxt are recognized; for other CSV give --columns.
@@ -126,7 +122,6 @@ def data_import(
             lambda done, total: shown.progress("import", done, total),
             kind,
             given,
-            replace=replace,
         )
     for one in report.sources:
         console.print(f"{one.outcome:<9} {one.path}: {one.detail}", soft_wrap=True)
@@ -148,17 +143,14 @@ def _print_changes(catalog: Path, report: ImportReport) -> None:
     """What an import did to the files of a catalog, and the kinds of its symbols."""
     changes = {path: change for path, change in report.written if path.is_relative_to(catalog)}
     states = [change.state for change in changes.values()]
-    found = (state for state in ("written", "extended", "replaced", "unchanged") if state in states)
+    found = (state for state in ("written", "extended", "unchanged") if state in states)
     console.print(
         f"{catalog}: {', '.join(f'{states.count(state)} {state}' for state in found) or 'unchanged'}", soft_wrap=True
     )
     _print_kinds(catalog, report.kinds.get(catalog, {}))
     for path, change in changes.items():
-        if change.state in ("extended", "replaced"):
-            both = [f"{change.added} rows added"] * bool(change.added) + [f"{change.replaced} rows replaced"] * bool(
-                change.replaced
-            )
-            console.print(f"{change.state:<9} {path}: {', '.join(both)}", soft_wrap=True)
+        if change.state == "extended":
+            console.print(f"{change.state:<9} {path}: {change.added} rows added", soft_wrap=True)
 
 
 @data_app.command("download")

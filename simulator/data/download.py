@@ -1,28 +1,40 @@
 """Download of history through ccxt into a folder that `simulator.data.catalog` reads.
 
-Bars, the funding rates of perpetuals and the venue's rules (`rules.json`). A page is stored once it is known to be
-sound; a second run goes on after the last stored row. Only bars are stored that had closed when the run began, by the
-exchange's clock, so a bar never changes after it was stored.
+Bars, the funding rates of perpetuals and the venue's rules (`rules.json`). A second run continues after the last stored
+row. Only bars are stored that had closed when the run began, by the exchange's clock, so a bar never changes after it
+was stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import ccxt
+import numpy as np
+
+from simulator.arrays import FloatArray, IntArray
 from simulator.data.archive import SYMBOL
-from simulator.data.download_client import Client, MarketType, NotPublic, connect
-from simulator.data.download_files import Manifest, SeriesFile
-from simulator.data.download_pages import DownloadProgress, Pages
+from simulator.data.download_client import MALFORMED, MarketType, connect
 from simulator.data.formats import BAR_VALUES
-from simulator.data.venue import RULES_FILE, read_rules, rules_from_ccxt, write_rules
+from simulator.data.venue import RULES_FILE, read_json, read_rules, rules_from_ccxt, write_json, write_rules
 from simulator.errors import DataError, Interrupted, RunFailed, UserError
 from simulator.exchange.rules import SymbolRules
-from simulator.market.timeframes import TIMEFRAMES, format_time, interval_of
-from simulator.tables import EARLIEST, LATEST
+from simulator.market.bar_checks import check_bars
+from simulator.market.timeframes import DAY_MS, HOUR_MS, TIMEFRAMES, bar_start, format_time, interval_of, next_bar_start
+from simulator.tables import EARLIEST, LATEST, numbers, read_table, times, timestamp_array, write_table
+
+SETTLING = 60_000  # ms after its close in which an exchange may still correct a bar
+_MANIFEST = "download.json"
+_FUNDING_PAGE = 100  # every exchange gives as many
+_UNKNOWN_PAGE = 100  # bars to step over where an exchange does not state how many it gives
+_SETTLEMENTS = 2 * DAY_MS  # within which a settlement is to be expected
+_PAGES_AT_ONCE = 20  # that a kill may lose
+
+DownloadProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,7 @@ class DownloadRequest:
 class SeriesReport:
     """What is stored of a series now: `rows`, `added` of them by this run; times in ms, None without rows.
 
-    `absent` counts the bars missing between the first and the last, which the exchange did not give when asked twice.
+    `absent` counts the bars missing between the first and the last.
     """
 
     file: str
@@ -91,41 +103,38 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 def download_history(
-    request: DownloadRequest, root: str | Path, *, report: DownloadProgress = _silent, client: Client | None = None
+    request: DownloadRequest, root: str | Path, *, report: DownloadProgress = _silent, client: Any = None
 ) -> DownloadReport:
     """Bring the folder `root` up to what is asked for; what it has already is not asked for again.
 
     Args:
         report: called with the name of a series, the bars or hours done, and their total.
-        client: asks instead of one made for the request.
+        client: ccxt's object to ask, in place of one made for the request.
 
     Raises:
-        UserError, DataError: something asked for does not exist, or the exchange's data is unsound or contradictory.
-        RunFailed: the exchange did not answer. Interrupted: Ctrl-C. All leave whole files that a next run goes on from.
+        UserError, DataError: something asked for does not exist, or the exchange's data is unsound.
+        RunFailed: the exchange did not answer. Interrupted: Ctrl-C. All leave whole files that a next run continues.
     """
-    folder = Path(root)
-    asked = client or Client(connect(request.exchange, request.market, request.url))
+    folder, stored = Path(root), list[SeriesReport]()
+    exchange = client or connect(request.exchange, request.market, request.url)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
-    manifest = Manifest.open(folder, request.exchange, request.market)
-    stored: list[SeriesReport] = []
     try:
-        asked.ask("load_markets")
-        markets = {_name(market): market for market in (_market(asked, request, s) for s in request.symbols)}
+        ask(exchange, "load_markets")
+        markets = {_name(market): market for market in (_market(exchange, request, s) for s in request.symbols)}
         if len(markets) < len(request.symbols):
             raise UserError(f"two of the symbols {', '.join(request.symbols)} would be stored in the same file")
-        _check_offers(asked.exchange, request)
-        without = _store_rules(asked, markets, folder)
-        now = asked.now()
+        _check_offers(exchange, request)
+        _check_source(folder, request)
+        without = _store_rules(exchange, markets, folder)
+        now = ask(exchange, "fetch_time") if exchange.has.get("fetchTime") is True else exchange.milliseconds()
         for name, market in markets.items():
-            for timeframe in request.timeframes:
-                with _series(manifest, f"{name}-{timeframe}.parquet", BAR_VALUES, market, request, stored) as series:
-                    Pages(asked, market, timeframe).fetch(series, request.start, request.end, now, report)
-            if request.market == "swap":
-                with _series(manifest, f"{name}-funding.parquet", ("funding_rate",), market, request, stored) as series:
-                    Pages(asked, market).fetch(series, request.start, request.end, now, report)
+            for timeframe in (*request.timeframes, *[""] * (request.market == "swap")):
+                file = folder / f"{name}-{timeframe or 'funding'}.parquet"
+                with _series(file, timeframe, stored) as series:
+                    _fetch(exchange, market, timeframe, series, request, int(now), report)
     except KeyboardInterrupt:
         raise Interrupted(f"the download was interrupted; {_kept(stored, folder)}") from None
     except (DataError, RunFailed) as error:
@@ -133,43 +142,193 @@ def download_history(
     return DownloadReport(tuple(stored), without)
 
 
+class NotPublic(DataError):
+    """The exchange shows this only with a key, or never."""
+
+
+def ask(exchange: Any, method: str, *arguments: Any) -> Any:
+    """The answer of ccxt's `method`; ccxt itself tries again where that may help.
+
+    Raises `DataError` where the exchange refuses what is asked, `NotPublic` where it takes a key, and `RunFailed` where
+    it gives no usable answer.
+    """
+    try:
+        return getattr(exchange, method)(*arguments)
+    except ccxt.OperationFailed as error:
+        raise RunFailed(f"{exchange.id} gave no usable answer to {method}: {_words(error)}") from None
+    except (ccxt.AuthenticationError, ccxt.NotSupported) as error:
+        raise NotPublic(f"{exchange.id} does not show {method} without a key: {_words(error)}") from None
+    except ccxt.BaseError as error:
+        raise DataError(f"{exchange.id} refuses {method}: {_words(error)}") from None
+    except MALFORMED as error:
+        raise RunFailed(f"{exchange.id} gave an answer of another shape to {method} ({error!r:.100})") from None
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+class _Series:
+    """Rows in order of time in the Parquet file `path`: `timestamp` and float columns."""
+
+    def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
+        self.path, self.columns = path, columns
+        self.time: list[IntArray] = []
+        self.values: list[FloatArray] = []  # (n, columns) each
+        self._unsaved = 0
+        if path.exists():
+            table = read_table(path, ("timestamp", *columns))
+            self.time = [times(table, "timestamp", path)]
+            self.values = [np.stack([numbers(table, name, path) for name in columns], axis=1)]
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self.time))
+
+    @property
+    def last(self) -> int | None:
+        """Time of the last row, ms; None where there are no rows."""
+        return int(self.time[-1][-1]) if self.rows else None
+
+    def append(self, time: IntArray, values: FloatArray) -> None:
+        """Add rows that come after `last`; the file has them after a few more pages, or with `save`."""
+        self.time.append(time)
+        self.values.append(values)
+        self._unsaved += 1
+        if self._unsaved >= _PAGES_AT_ONCE:
+            self.save()
+
+    def save(self) -> None:
+        """Write the file, where rows were added."""
+        if self._unsaved:
+            values = np.concatenate(self.values)
+            columns = {name: np.ascontiguousarray(values[:, place]) for place, name in enumerate(self.columns)}
+            write_table(self.path, {"timestamp": timestamp_array(np.concatenate(self.time)), **columns})
+            self._unsaved = 0
+
+
 @contextmanager
-def _series(
-    manifest: Manifest,
-    name: str,
-    columns: tuple[str, ...],
-    market: dict[str, Any],
-    request: DownloadRequest,
-    stored: list[SeriesReport],
-) -> Iterator[SeriesFile]:
-    """The series in the file `name` for the time of a block, whose end, however it ends, leaves it whole."""
-    manifest.enter(name, market["symbol"], request.start)
-    series = SeriesFile(manifest.root / name, columns)
-    before = len(series.time)
+def _series(path: Path, timeframe: str, stored: list[SeriesReport]) -> Iterator[_Series]:
+    """The series in the file `path` for a block; however it ends, what was fetched is saved and reported."""
+    series = _Series(path, BAR_VALUES if timeframe else ("funding_rate",))
+    before = series.rows
     try:
         yield series
     finally:
-        series.close()
-        time = series.time
+        series.save()
+        rows, last = series.rows, series.last
+        first = int(series.time[0][0]) if rows else None
         absent = 0
-        if columns == BAR_VALUES and len(time):
-            interval = interval_of(name.removesuffix(".parquet").rpartition("-")[2])
-            absent = (int(time[-1]) - int(time[0])) // interval + 1 - len(time)
-        first, last = (int(time[0]), int(time[-1])) if len(time) else (None, None)
-        stored.append(SeriesReport(name, len(time), len(time) - before, absent, first, last))
+        if timeframe and first is not None and last is not None:
+            absent = (last - first) // interval_of(timeframe) + 1 - rows
+        stored.append(SeriesReport(path.name, rows, rows - before, absent, first, last))
 
 
-def _market(client: Client, request: DownloadRequest, symbol: str) -> dict[str, Any]:
+def _fetch(
+    exchange: Any, market: dict[str, Any], timeframe: str, series: _Series, request: DownloadRequest, now: int,
+    report: DownloadProgress,
+) -> None:  # fmt: skip
+    """Append the bars from the start to before the end, or `now` (ms), that are not there yet. Of rates, those at the
+    end, the last bar's close, too. Raises `DataError` where there is no bar at all, or what comes is unsound."""
+    what = f"{exchange.id} {market['symbol']} {timeframe or 'funding'}"
+    interval = interval_of(timeframe) if timeframe else HOUR_MS  # the shortest between settlements
+    step = interval if timeframe else 1  # to the next record that may be
+    if timeframe:
+        limit = exchange.feature_value(market["symbol"], "fetchOHLCV", "limit")
+        begin, stop = next_bar_start(request.start, interval), bar_start(now - SETTLING, interval)
+        stop = stop if request.end is None else min(stop, next_bar_start(request.end, interval))
+    else:
+        limit, begin = _FUNDING_PAGE, request.start
+        stop = (now if request.end is None else min(now, request.end)) + 1
+    limit = int(limit) if limit else None
+
+    def page(since: int | None) -> dict[int, tuple[float, ...]]:
+        if timeframe:
+            answer = ask(exchange, "fetch_ohlcv", market["symbol"], timeframe, since, limit)
+        else:
+            answer = ask(exchange, "fetch_funding_rate_history", market["symbol"], since, limit)
+            answer = [[one["timestamp"], one["fundingRate"]] for one in answer]
+        return _rows(what, answer, len(series.columns))
+
+    since, total = begin if series.last is None else series.last + step, max(0, stop - begin) // interval
+    while since < stop:
+        report(series.path.stem, (since - begin) // interval, total)
+        # From the last stored bar on: an exchange that gives it again continues from there.
+        begun = since - step if timeframe and series.last == since - step else since
+        rows = page(begun) or page(begun)  # an empty answer may be a slip
+        wanted = sorted(time for time in rows if since <= time < stop)
+        if not wanted:
+            # Some exchanges answer for a stretch of time, which may hold nothing, others with the next records.
+            since = stop if rows and max(rows) >= stop else since + (limit or _UNKNOWN_PAGE) * interval
+            continue
+        listed = market.get("created")  # a page that begins late is right where the symbol is young
+        first = max(begun, listed + DAY_MS) if isinstance(listed, int) else begun
+        if min(rows) > first + (0 if timeframe else _SETTLEMENTS):
+            _check_honoured(what, since, min(rows), page(None), interval)
+        time, values = np.array(wanted, np.int64), np.array([rows[one] for one in wanted])
+        _check_page(what, timeframe, time, values)
+        series.append(time, values)
+        since = wanted[-1] + step
+    report(series.path.stem, total, total)
+    if series.last is None and timeframe:
+        raise DataError(f"{what}: there are no closed bars from {format_time(begin)} to {format_time(stop)} UTC")
+
+
+def _rows(what: str, answer: Any, columns: int) -> dict[int, tuple[float, ...]]:
+    """The records of a page by time (ms), equal ones once. Raises `DataError` for records that contradict each other or
+    lack a number."""
+    rows: dict[int, tuple[float, ...]] = {}
+    for record in answer:
+        try:
+            time, *values = record
+            row = tuple(float(value) for value in values)
+            if len(row) != columns or not EARLIEST <= time < LATEST:
+                raise ValueError
+        except (TypeError, ValueError):
+            raise DataError(
+                f"{what}: the record {record!r} lacks a number or its time, so its page is refused"
+            ) from None
+        if rows.setdefault(int(time), row) != row and not np.isnan(row).any():
+            raise DataError(
+                f"{what}: the exchange contradicts itself about {format_time(int(time))}: {rows[int(time)]}, then"
+                f" {row}; its page is refused, try again later"
+            )
+    return rows
+
+
+def _check_page(what: str, timeframe: str, time: IntArray, values: FloatArray) -> None:
+    """Raise `DataError` for a page with an impossible record."""
+    if timeframe:
+        columns = {name: np.ascontiguousarray(values[:, place]) for place, name in enumerate(BAR_VALUES)}
+        for issue in check_bars(what, interval_of(timeframe), time, columns):
+            if issue.fatal:
+                raise DataError(f"{issue}, so its page is refused")
+    elif not (np.abs(values) < 1.0).all():  # NaN fails too
+        place = int(np.flatnonzero(~(np.abs(values[:, 0]) < 1.0))[0])
+        raise DataError(f"{what}: the rate {values[place, 0]} of {format_time(int(time[place]))} is impossible")
+
+
+def _check_honoured(what: str, since: int, first: int, latest: dict[int, Any], interval: int) -> None:
+    """Refuse a page that begins late and is the latest one: then `since` was ignored, and continuing would be a
+    loop."""
+    if latest and abs(min(latest) - first) <= interval:
+        raise DataError(
+            f"{what}: asked for {format_time(since)} on, the exchange gives its latest records only, from"
+            f" {format_time(first)} on; if trading began there or that is enough, start there"
+        )
+
+
+def _market(exchange: Any, request: DownloadRequest, symbol: str) -> dict[str, Any]:
     """ccxt's structure of the market that `symbol` means."""
     unified = symbol
     if request.market == "swap" and ":" not in symbol:
         unified = f"{symbol}:{symbol.partition('/')[2]}"
-    market: dict[str, Any] | None = client.exchange.markets.get(unified)
+    market: dict[str, Any] | None = exchange.markets.get(unified)
     if market is None or market["type"] != request.market:
-        there = sorted(name for name, one in client.exchange.markets.items() if one["type"] == request.market)
+        there = sorted(name for name, one in exchange.markets.items() if one["type"] == request.market)
         near = [name for name in there if name.startswith(symbol.partition("/")[0] + "/")] or there
         raise UserError(
-            f"{client.exchange.id} has no {request.market} market {unified}; write it like BTC/USDT; it has"
+            f"{exchange.id} has no {request.market} market {unified}; write it like BTC/USDT; it has"
             f" {', '.join(near[:5]) or 'none of that kind'}"
         )
     return market
@@ -195,14 +354,39 @@ def _check_offers(exchange: Any, request: DownloadRequest) -> None:
         raise UserError(f"{exchange.id} offers no funding rates through ccxt; choose another exchange or --market spot")
 
 
-def _store_rules(client: Client, markets: dict[str, dict[str, Any]], folder: Path) -> tuple[str, ...]:
+def _check_source(folder: Path, request: DownloadRequest) -> None:
+    """Write down where the data of the folder comes from, or raise `UserError` where it comes from elsewhere or begins
+    later than is asked for."""
+    path = folder / _MANIFEST
+    source = {"exchange": request.exchange, "market": request.market, "start": request.start}
+    if not path.exists():
+        if there := sorted(folder.glob("*.parquet")):
+            raise UserError(f"{there[0]}: was not downloaded by this command; choose another folder")
+        write_json(path, source)
+        return
+    known = read_json(path)
+    if known.keys() != source.keys() or not isinstance(known["start"], int):
+        raise UserError(f"{path}: is not as a download writes it; download into a new folder")
+    if (known["exchange"], known["market"]) != (request.exchange, request.market):
+        raise UserError(
+            f"{folder}: holds {known['market']} data of {known['exchange']}; choose another folder for {request.market}"
+            f" data of {request.exchange}"
+        )
+    if request.start < known["start"]:
+        raise UserError(
+            f"{folder}: was downloaded from {format_time(known['start'])} on, and earlier rows cannot be put in front:"
+            " start then or later, or choose another folder"
+        )
+
+
+def _store_rules(exchange: Any, markets: dict[str, dict[str, Any]], folder: Path) -> tuple[str, ...]:
     """Bring `rules.json` up to date; the perpetuals whose margin tiers are not known."""
     path = folder / RULES_FILE
     rules: dict[str, SymbolRules] = read_rules(path) if path.exists() else {}
     without = []
     for name, market in markets.items():
-        tiers = _tiers(client, market["symbol"]) if market["type"] == "swap" else None
-        found = rules_from_ccxt(market, tiers, client.exchange.precisionMode)
+        tiers = _tiers(exchange, market["symbol"]) if market["type"] == "swap" else None
+        found = rules_from_ccxt(market, tiers, exchange.precisionMode)
         if not found.tiers and name in rules:
             found = replace(found, tiers=rules[name].tiers)  # put there by hand, or when the exchange showed them
         if found.kind == "perpetual" and not found.tiers:
@@ -212,13 +396,13 @@ def _store_rules(client: Client, markets: dict[str, dict[str, Any]], folder: Pat
     return tuple(without)
 
 
-def _tiers(client: Client, symbol: str) -> list[dict[str, Any]] | None:
-    """The margin tiers of a perpetual, None where the exchange does not show them to everyone."""
+def _tiers(exchange: Any, symbol: str) -> list[dict[str, Any]] | None:
+    """The margin tiers of a perpetual, None where the exchange does not show them without a key."""
     try:
-        if client.exchange.has.get("fetchMarketLeverageTiers") is True:
-            return list(client.ask("fetch_market_leverage_tiers", symbol))
-        if client.exchange.has.get("fetchLeverageTiers") is True:
-            return list(client.ask("fetch_leverage_tiers", [symbol]).get(symbol, ()))
+        if exchange.has.get("fetchMarketLeverageTiers") is True:
+            return list(ask(exchange, "fetch_market_leverage_tiers", symbol))
+        if exchange.has.get("fetchLeverageTiers") is True:
+            return list(ask(exchange, "fetch_leverage_tiers", [symbol]).get(symbol, ()))
     except NotPublic:
         pass
     return None
@@ -229,4 +413,4 @@ def _kept(stored: Sequence[SeriesReport], folder: Path) -> str:
     if not rows:
         return f"nothing is stored in {folder} yet; the same command begins again"
     named = ", ".join(f"{one.file} with {one.rows} rows" for one in stored if one.rows)
-    return f"{folder} holds {named}; the same command goes on from there"
+    return f"{folder} holds {named}; the same command continues there"

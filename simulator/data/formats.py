@@ -8,6 +8,7 @@
 | yfinance | three lines of headings: Price and the columns, Ticker, Date |
 | Kraken, ccxt | no headings: time, open, high, low, close, volume; Kraken adds the trades |
 | freqtrade, ccxt | Feather or Parquet with date, open, ...; JSON of rows [ms, open, high, low, close, volume] |
+| this project | Parquet with timestamp, open, ...; funding with timestamp, funding_rate |
 
 The symbol comes from the user, a column or the name of the file; the timeframe from the user, the name or the distance
 of the rows. Rows without any value are left out. Every other doubt is an error with its line.
@@ -28,17 +29,28 @@ import pandas as pd
 import pyarrow as pa
 
 from simulator.arrays import BoolArray, FloatArray, IntArray
-from simulator.data.contents import MOST_UNPACKED, Content, contents_of
+from simulator.data.archive import bar_file
 from simulator.data.names import NamedFile, named_file
-from simulator.data.text import decimal_of, epoch_ms, heading, is_number, numbers_of, read_text, times_of
+from simulator.data.text import (
+    MOST_UNPACKED,
+    Content,
+    contents_of,
+    decimal_of,
+    epoch_ms,
+    heading,
+    is_number,
+    numbers_of,
+    read_text,
+    times_of,
+)
 from simulator.errors import DataError, UserError
 from simulator.folders import check_regular
 from simulator.market.instruments import MarketKind
 from simulator.market.timeframes import TIMEFRAMES, bar_start, format_time, interval_of
-from simulator.tables import column_names, numbers, read_table, times
+from simulator.tables import numbers, read_table, times
 
 RecordedKind = Literal["bars", "mark", "funding"]
-SUFFIXES = (".csv", ".txt", ".tsv", ".zip", ".json", ".feather", ".csv.gz", ".json.gz")
+SUFFIXES = (".parquet", ".csv", ".txt", ".tsv", ".zip", ".json", ".feather", ".csv.gz", ".json.gz")
 # Files of the project, and of others, that lie among data and hold none.
 NO_DATA = {"instruments.json", "rules.json", "download.json", "market.json", "package.json", "config.json"}
 BAR_VALUES = ("open", "high", "low", "close", "volume")
@@ -155,7 +167,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a file holds: `rows`, in order of time, of bars, mark prices or funding of one symbol at one venue.
+    """The `rows` of a file, in order of time: bars, mark prices or funding of one symbol at one venue.
 
     `label` is its path in the tree and its member, `timeframe` empty for funding, `instrument` what its name or folder
     states.
@@ -170,13 +182,21 @@ class Recorded:
     format: str
     rows: Rows
 
+    @property
+    def file(self) -> str:
+        """The file of a catalog that the rows belong to."""
+        if self.kind == "funding":
+            return f"{self.symbol}-funding.parquet"
+        return "mark/" * (self.kind == "mark") + bar_file(self.symbol, self.timeframe)
 
-def is_recorded(path: Path) -> bool:
-    """Whether this module reads the file: all but the project's own kinds of Parquet. Raises `DataError`."""
-    if path.suffix != ".parquet":
-        return True
-    columns = column_names(path)
-    return "timestamp" not in columns and {"date", *BAR_VALUES} <= set(columns)
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What the values are."""
+        return ("funding_rate",) if self.kind == "funding" else BAR_VALUES
+
+    def frame(self) -> pd.DataFrame:
+        """The rows as a table: time (ms) and the columns."""
+        return pd.DataFrame({"time": self.rows.time, **dict(zip(self.columns, self.rows.values.T, strict=True))})
 
 
 def read_recorded(path: Path, root: Path, options: FileOptions) -> Iterator[Recorded | str]:
@@ -185,8 +205,14 @@ def read_recorded(path: Path, root: Path, options: FileOptions) -> Iterator[Reco
     Raises `DataError` for a file that has a known format and cannot be used.
     """
     if path.suffix in (".feather", ".parquet"):
-        content = Content(path, path.name, b"")
-        yield _recorded(content, named_file(path, path.name), "freqtrade", _arrow_rows(path), root, options)
+        named, rows = named_file(path, path.name), _arrow_rows(path)
+        if isinstance(rows, str):
+            yield rows
+            return
+        if rows.values.shape[1] == 1:
+            named = replace(named, series="funding_rate")
+        form = "Parquet" if path.suffix == ".parquet" else "Feather"
+        yield _recorded(Content(path, path.name, b""), named, form, rows, root, options)
         return
     for content in contents_of(path):
         inside = f"{content.member}: " if content.member else ""
@@ -256,8 +282,6 @@ def _text_rows(
     time, notes = times_of(_time_cells(cells), options.time_format, options.time_zone, zone)
     rows = Rows(time, values, cells.index.to_numpy(), notes).noted(form.note)
     rows = rows.noted(f"{int(empty.sum())} rows without a value left out" * bool(empty.any()))
-    if "close_time" in cells.columns:
-        _check_length(cells, time, options.timeframe or named.timeframe)
     return _recorded(content, named, form.name, rows, root, options)
 
 
@@ -382,17 +406,6 @@ def _frame_of(time: IntArray) -> str:
     return frame
 
 
-def _check_length(cells: pd.DataFrame, time: IntArray, frame: str) -> None:
-    """Compare the length of Binance's bars, which state their end, with that of the timeframe. Raises `DataError`."""
-    closed, _ = times_of(cells["close_time"], "", "UTC")
-    length = int(np.median(closed - time)) + 1
-    if frame in TIMEFRAMES and length != interval_of(frame):
-        raise DataError(
-            f"line {cells.index[0]}: its bars last {length // 60_000} minutes, and those of {frame}"
-            f" {interval_of(frame) // 60_000}; name the file after its timeframe, or give --timeframe"
-        )
-
-
 def _check_bars(rows: Rows, timeframe: str) -> None:
     """Raise `DataError` with the line of the first bar that is impossible, off the grid, or of other bars."""
     if timeframe not in TIMEFRAMES:
@@ -442,27 +455,31 @@ def _json_rows(data: bytes) -> Rows | str:
     return Rows(time, array[:, 1:], line, notes, "row")
 
 
-def _arrow_rows(path: Path) -> Rows:
-    """The rows of a Feather or Parquet file of freqtrade. Raises `DataError` for another, and a damaged one."""
+def _arrow_rows(path: Path) -> Rows | str:
+    """The rows of a Feather or Parquet file of bars or funding, or why there are none. Raises `DataError` for a damaged
+    file."""
     try:
-        if path.suffix == ".parquet":
-            table = read_table(path, ("date", *BAR_VALUES))
-        else:
-            check_regular(path)
-            batches, size = [], 0
-            with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
-                for number in range(reader.num_record_batches):
-                    batches.append(reader.get_batch(number))
-                    size += batches[-1].nbytes
-                    if size > MOST_UNPACKED:
-                        raise DataError(f"{path}: holds more than {MOST_UNPACKED:,} bytes; divide it by time")
-                table = pa.Table.from_batches(batches, reader.schema)
+        table = read_table(path, ()) if path.suffix == ".parquet" else _feather(path)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{path}: not a readable {path.suffix[1:]} file ({str(error).splitlines()[0]}); write or download it again"
         ) from error
-    missing = {"date", *BAR_VALUES} - set(table.column_names)
-    if missing:
-        raise DataError(f"{path}: has no column {', '.join(sorted(missing))}; known are {_KNOWN}")
-    values = np.stack([numbers(table, name, path) for name in BAR_VALUES], axis=1)
-    return Rows(times(table, "date", path), values, np.arange(1, len(values) + 1), unit="row")
+    time = next((name for name in ("timestamp", "date") if name in table.column_names), "")
+    wanted = BAR_VALUES if set(BAR_VALUES) <= set(table.column_names) else ("funding_rate",)
+    if not time or not set(wanted) <= set(table.column_names):
+        return f"not a table of bars or funding; it has the columns {', '.join(table.column_names) or 'none'}"
+    values = np.stack([numbers(table, name, path) for name in wanted], axis=1)
+    rows = Rows(times(table, time, path), values, np.arange(1, len(values) + 1), unit="row")
+    return rows.noted("its column half_spread is not taken" * ("half_spread" in table.column_names))
+
+
+def _feather(path: Path) -> pa.Table:
+    check_regular(path)
+    batches, size = [], 0
+    with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
+        for number in range(reader.num_record_batches):
+            batches.append(reader.get_batch(number))
+            size += batches[-1].nbytes
+            if size > MOST_UNPACKED:
+                raise DataError(f"{path}: holds more than {MOST_UNPACKED:,} bytes; divide it by time")
+        return pa.Table.from_batches(batches, reader.schema)

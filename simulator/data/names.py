@@ -48,10 +48,10 @@ def named_file(path: Path, member: str) -> NamedFile:
 
     Raises `DataError` for a symbol that is margined in its coin.
     """
-    stem = member.partition(".")[0]
+    stem = member.partition(".")[0].removesuffix("-funding")
     if match := _FREQTRADE.fullmatch(stem):
         return _of_freqtrade(path, match)
-    own, outer = _of_words(stem), _of_words(path.name.partition(".")[0])
+    own, outer = _of_words(stem), _of_words(path.name.partition(".")[0].removesuffix("-funding"))
     symbol, timeframe = own.symbol or outer.symbol, own.timeframe or outer.timeframe
     parts = [part.lower() for part in path.resolve().parts[:-1]]
     pairs = set(pairwise(parts))

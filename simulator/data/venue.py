@@ -137,9 +137,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not a readable JSON file ({error}); remove or mend it") from None
+        raise DataError(f"{path}: not a readable JSON file ({error}); remove or fix it") from None
     if not isinstance(document, dict):
-        raise DataError(f"{path}: holds no JSON object; remove or mend it")
+        raise DataError(f"{path}: is not a JSON object; remove or fix it")
     return document
 
 
@@ -278,8 +278,8 @@ def stated_kinds(root: Path, symbols: Sequence[str], funded: Sequence[str]) -> d
         of_venue = rules[symbol].kind if symbol in rules else None
         if symbol in own and of_venue is not None and of_venue != own[symbol]:
             raise DataError(
-                f"{root}: {INSTRUMENTS_FILE} says that {symbol} is {own[symbol]}, {RULES_FILE} says {of_venue};"
-                f" mend one of the two"
+                f"{root}: {INSTRUMENTS_FILE} has {symbol} as {own[symbol]}, {RULES_FILE} has {of_venue};"
+                f" fix one of the two"
             )
         statements: list[tuple[MarketKind | None, str]] = [
             (own.get(symbol), INSTRUMENTS_FILE),

@@ -11,12 +11,10 @@ have a publication time of varying reliability, so a late time is assumed rather
 A time of midnight is a day without a time far more often than not: 00:00 is what a date becomes when it is read as a
 time. A count could tell how often, but it would make what is known at one row depend on later rows. So each row is
 judged alone, and a headline of midnight comes a day late. A row whose `time_is_date_only` is false is believed.
-`time_findings` counts instead, for a note that changes nothing.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +27,11 @@ import pyarrow.compute as pc
 from simulator.arrays import BoolArray, IntArray
 from simulator.errors import DataError
 from simulator.market.news_tags import about
-from simulator.market.timeframes import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+from simulator.market.timeframes import DAY_MS, HOUR_MS, SECOND_MS
 from simulator.tables import numbers, read_table, times, timestamp_array
 
 DAY_KNOWN_AFTER = 32 * HOUR_MS
 DEFAULT_DELAY = 8 * HOUR_MS
-_MINUTES, _HOURS = DAY_MS // MINUTE_MS, 24
-_PLACEHOLDER_SHARE = 0.1  # of a file's rows at one minute of the day, from which the note names it
-_PLACEHOLDER_TAIL = 1e-6  # a probability that is no chance
 
 
 def read_funding(path: Path) -> tuple[FundingEvent, ...]:
@@ -145,55 +140,6 @@ def _midnights(column: pa.ChunkedArray, time: IntArray) -> tuple[IntArray, BoolA
     local = wall % DAY_MS < SECOND_MS
     day = np.where(local, np.maximum(day, wall // DAY_MS * DAY_MS), day)
     return day, (time % DAY_MS < SECOND_MS) | local
-
-
-def time_findings(path: Path) -> list[str]:
-    """What the times of day in a file of recorded headlines look like, in words, for whoever imports it.
-
-    Rows of 00:00, which are read as days, are compared with what they would be if each minute of the day were as
-    likely. Any other minute that holds a tenth of the rows is compared with an hour's share of the day. It may stand
-    for a time that is not known, too; it is named, and nothing else. p is the upper tail of a binomial distribution.
-    """
-    table = read_table(path, ())
-    if "timestamp" not in table.column_names or "file_date" in table.column_names:
-        return []
-    time = times(table, "timestamp", path)
-    if "time_is_date_only" in table.column_names:
-        time = time[~np.array([value is True for value in table.column("time_is_date_only").to_pylist()], np.bool_)]
-    count = len(time)
-    if not count or (time % DAY_MS == 0).all():
-        return []
-    minutes = np.bincount(time % DAY_MS // MINUTE_MS, minlength=_MINUTES)
-    found = []
-    midnight = int((time % DAY_MS < SECOND_MS).sum())
-    if midnight:
-        chance = _shown(binomial_tail(midnight, count, 1 / _MINUTES))
-        expected = count / _MINUTES
-        found.append(f"{midnight} of {count} times are 00:00, {expected:.1f} by chance (p {chance}), read as days")
-    minutes[0] = 0
-    busiest = int(minutes.argmax())
-    rows = int(minutes[busiest])
-    tail = binomial_tail(rows, count, 1 / _HOURS)
-    if rows >= _PLACEHOLDER_SHARE * count and tail < _PLACEHOLDER_TAIL:
-        found.append(
-            f"{rows} of {count} times are {busiest // 60:02d}:{busiest % 60:02d}, which a headline an hour does not "
-            f"come to (p {_shown(tail)}): if that means a day without a time, add a column time_is_date_only"
-        )
-    return found
-
-
-def binomial_tail(least: int, count: int, chance: float) -> float:
-    """The probability of `least` successes or more in `count` trials of probability `chance`."""
-    logs = [
-        math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
-        + k * math.log(chance) + (count - k) * math.log1p(-chance)
-        for k in range(least, count + 1)
-    ]  # fmt: skip
-    return min(1.0, math.fsum(map(math.exp, logs)))
-
-
-def _shown(chance: float) -> str:
-    return "below 1e-12" if chance < 1e-12 else f"{chance:.2g}"
 
 
 def _texts(table: pa.Table, path: Path, names: tuple[str, ...]) -> list[str]:

@@ -180,19 +180,6 @@ def read_series(path: Path) -> DataSeries:
     return _in_file(path, DataSeries, times(table, "known_at", path), columns)
 
 
-def read_recorded_series(path: Path, known_after: int) -> DataSeries:
-    """Numbers recorded with a `timestamp`, each known `known_after` ms later. Columns of text are left out.
-
-    Raises `DataError`, which names the file and the record.
-    """
-    table = read_table(path, ("timestamp",))
-    numeric = [
-        field.name for field in table.schema if pa.types.is_floating(field.type) or pa.types.is_integer(field.type)
-    ]
-    columns = {name: numbers(table, name, path) for name in numeric if name != "timestamp"}
-    return _in_file(path, DataSeries, times(table, "timestamp", path) + known_after, columns)
-
-
 def write_series(path: Path, series: DataSeries) -> None:
     """Write `series` in the project's own shape. Raises `DataError` where it cannot be written."""
     write_table(path, series_columns(series))

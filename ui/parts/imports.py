@@ -14,7 +14,6 @@ from simulator.data.formats import SUFFIXES
 from simulator.errors import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
-ENDINGS = (".parquet", *SUFFIXES)
 
 
 class Upload(Protocol):
@@ -47,8 +46,8 @@ def uploaded(files: Sequence[Upload], name: str) -> Iterator[Path]:
                 f"the file name '{file.name[:80]}' has other characters than letters, digits, '.', '_' and '-': rename "
                 "the file"
             )
-        if not file.name.lower().endswith(ENDINGS):
-            raise UserError(f"{file.name} is not a file of data: upload files that end with {', '.join(ENDINGS)}")
+        if not file.name.lower().endswith(SUFFIXES):
+            raise UserError(f"{file.name} is not a file of data: upload files that end with {', '.join(SUFFIXES)}")
     kept = temporary_folder("upload")
     try:
         folder = kept / name

@@ -4,52 +4,42 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backend.cli import main as cli
+from simulator.data import download
 from simulator.data.catalog import Catalog
-from simulator.data.download import DownloadReport, DownloadRequest, download_history
-from simulator.data.download_client import ATTEMPTS, LONGEST_WAIT, Client, MarketType, connect
-from simulator.data.download_files import SeriesFile
-from simulator.data.download_pages import _SETTLING
+from simulator.data.download import SETTLING, DownloadReport, DownloadRequest, download_history
+from simulator.data.download_client import ATTEMPTS, MarketType, connect
 from simulator.data.venue import read_rules
 from simulator.errors import DataError, Interrupted, RunFailed, UserError
 from simulator.market.timeframes import format_time
 from tests.mock_exchange import HOUR, START, Fault, History, MockExchange, candle, history, serving
 
 ROOT = Path(__file__).resolve().parents[3]
-LOSSY = ("missing", "empty")
 FAULTS: tuple[Fault, ...] = (
-    "429", "418", "500", "503", "slow", "cut", "closed", "truncated", "page", "doubled", "missing", "shuffled", "empty",
+    "429", "418", "500", "503", "slow", "cut", "closed", "truncated", "page", "doubled", "shuffled", "empty",
 )  # fmt: skip
 
 
-class Waits(list[float]):
-    """The seconds that a client wanted to sleep; it does not."""
-
-    def __call__(self, seconds: float) -> None:
-        self.append(seconds)
-
-
-def client_of(mock: MockExchange, exchange: str = "binance", market: MarketType = "spot", waits: Any = None) -> Client:
+def client_of(mock: MockExchange, exchange: str = "binance", market: MarketType = "spot") -> Any:
     """A client of the mock that neither throttles nor sleeps."""
     asked = connect(exchange, market, mock.url)
     asked.enableRateLimit = False
     asked.timeout = 150
-    return Client(asked, sleep=Waits() if waits is None else waits, jitter=random.Random(0))
+    asked.options["maxRetriesOnFailureDelay"] = 0
+    return asked
 
 
 def request(**given: Any) -> DownloadRequest:
@@ -64,11 +54,12 @@ def fetch(mock: MockExchange, root: Path, **given: Any) -> DownloadReport:
 
 def times(mock: MockExchange, symbol: str = "BTCUSDT") -> list[int]:
     """Open times of the closed candles."""
-    return [one[0] for one in mock.history.candles[symbol] if one[0] + HOUR <= mock.history.now - _SETTLING]
+    return [one[0] for one in mock.history.candles[symbol] if one[0] + HOUR <= mock.history.now - SETTLING]
 
 
 def stored(root: Path, symbol: str = "BTCUSDT") -> list[int]:
-    return SeriesFile(root / f"{symbol}-1h.parquet", ("close",)).time.tolist()
+    found = pd.read_parquet(root / f"{symbol}-1h.parquet")["timestamp"]
+    return found.to_numpy("datetime64[ms]").astype(int).tolist()
 
 
 @pytest.fixture
@@ -106,10 +97,10 @@ def test_what_is_stored_is_what_the_exchange_has(exchange: str, market: MarketTy
 
 @st.composite
 def scripts(draw: st.DrawFn) -> list[Fault]:
-    """Faults to come. An answer that lacks something is followed by one that does not: asking twice has to help."""
+    """Faults to come. An empty answer is followed by one that is not: asking twice has to help."""
     script: list[Fault] = []
     for fault in draw(st.lists(st.sampled_from([*FAULTS, "sound"]), max_size=14)):
-        script += [fault, "sound"] if fault in LOSSY else [fault]
+        script += [fault, "sound"] if fault == "empty" else [fault]
     return script
 
 
@@ -137,8 +128,9 @@ def test_no_fault_and_no_interruption_changes_what_is_stored(
             client = client_of(mock, market=market)
             stop_after(client, requests)
             with pytest.MonkeyPatch.context() as patch:
-                if killed:  # a process that is killed joins nothing
-                    patch.setattr(SeriesFile, "close", lambda self: None)
+                patch.setattr(download, "_PAGES_AT_ONCE", 2)
+                if killed:  # a process that is killed saves nothing more
+                    patch.setattr(download._Series, "save", lambda self: None)
                 with suppress(Interrupted, RunFailed):
                     download_history(request(market=market), harmed, client=client)
         for _ in range(len(script) + 1):
@@ -155,7 +147,7 @@ def test_no_fault_and_no_interruption_changes_what_is_stored(
     }
 
 
-def stop_after(client: Client, requests: int) -> None:
+def stop_after(client: Any, requests: int) -> None:
     """Press Ctrl-C when that many answers have come."""
     left = [requests]
 
@@ -164,13 +156,13 @@ def stop_after(client: Client, requests: int) -> None:
         if left[0] <= 0:
             raise KeyboardInterrupt
 
-    client.exchange.session.hooks["response"].append(count)
+    client.session.hooks["response"].append(count)
 
 
-def test_an_interrupted_download_keeps_its_pages_and_says_how_to_go_on(mock: MockExchange, tmp_path: Path) -> None:
+def test_an_interrupted_download_keeps_its_pages_and_says_how_to_continue(mock: MockExchange, tmp_path: Path) -> None:
     client = client_of(mock)
     stop_after(client, 5)  # metadata, the clock, two pages, which share a bar; the third is lost
-    with pytest.raises(Interrupted, match=r"BTCUSDT-1h\.parquet with 19 rows; the same command goes on"):
+    with pytest.raises(Interrupted, match=r"BTCUSDT-1h\.parquet with 19 rows; the same command continues"):
         download_history(request(), tmp_path, client=client)
     assert stored(tmp_path) == times(mock)[:19]
     Catalog(tmp_path).load()
@@ -179,27 +171,6 @@ def test_an_interrupted_download_keeps_its_pages_and_says_how_to_go_on(mock: Moc
     asked = [int(found) for path in mock.requests for found in re.findall(r"klines.*startTime=(\d+)", path)]
     assert asked[0] == times(mock)[18] and asked == sorted(asked)
     assert stored(tmp_path) == times(mock)
-
-
-@pytest.mark.parametrize("joined", [False, True], ids=["before its pages are joined", "before they are cleared up"])
-def test_a_killed_download_loses_no_stored_page(
-    mock: MockExchange, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, joined: bool
-) -> None:
-    client = client_of(mock)
-    stop_after(client, 5)
-    with monkeypatch.context() as patch:
-        if joined:
-            patch.setattr("shutil.rmtree", lambda path: None)
-        else:
-            patch.setattr(SeriesFile, "close", lambda self: None)
-        with pytest.raises(Interrupted):
-            download_history(request(), tmp_path, client=client)
-    assert (tmp_path / "BTCUSDT-1h.parquet").exists() == joined
-    assert len(list((tmp_path / ".BTCUSDT-1h").glob("*.parquet"))) == 2
-    assert stored(tmp_path) == times(mock)[:19]
-    fetch(mock, tmp_path)
-    assert stored(tmp_path) == times(mock)
-    assert not (tmp_path / ".BTCUSDT-1h").exists()
 
 
 def test_a_later_run_adds_what_has_closed_since(mock: MockExchange, tmp_path: Path) -> None:
@@ -270,15 +241,6 @@ def test_candles_that_contradict_are_refused_with_their_time(mock: MockExchange,
     assert stored(tmp_path) == times(mock)[:10]
 
 
-def test_a_stored_bar_that_the_exchange_now_denies_is_refused(mock: MockExchange, tmp_path: Path) -> None:
-    fetch(mock, tmp_path, end=START + 5 * HOUR)
-    rows = mock.history.candles["BTCUSDT"]
-    rows[4] = (*rows[4][:5], rows[4][5] + 1)
-    with pytest.raises(DataError, match=f"the bar of {format_time(rows[4][0])} is stored as"):
-        fetch(mock, tmp_path)
-    assert stored(tmp_path) == times(mock)[:5]
-
-
 @pytest.mark.parametrize("market", ["spot", "swap"])
 def test_an_exchange_that_ignores_the_start_is_found_out(tmp_path: Path, market: MarketType) -> None:
     with serving(history(ignores_since=True)) as mock:
@@ -313,38 +275,20 @@ def test_no_bars_at_all(mock: MockExchange, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.parquet"))
 
 
-def test_waits_grow_keep_to_the_exchange_and_end(mock: MockExchange, tmp_path: Path) -> None:
-    waits = Waits()
-    mock.retry_after = "7"
-    mock.script = ["sound", "sound", "500", "503", "429", "418", "closed"]
-    download_history(request(), tmp_path, client=client_of(mock, waits=waits))
-    assert len(waits) == 5
-    for wait, low, high in zip(waits, (0.5, 1, 7, 7, 8), (1, 2, 7, 8, 16), strict=True):
-        assert low <= wait <= high
-    mock.retry_after = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
-    mock.script, waits[:] = ["429"], []
-    download_history(request(), tmp_path, client=client_of(mock, waits=waits))
-    assert len(waits) == 1 and 80 < waits[0] <= 90
-
-
 def test_an_exchange_that_stays_away_ends_the_run_which_says_what_is_stored(mock: MockExchange, tmp_path: Path) -> None:
     mock.script = ["sound", "sound", "sound", *["503"] * ATTEMPTS]  # type: ignore[list-item]  # text of a literal
     mock.requests.clear()
-    with pytest.raises(RunFailed, match=rf"binance .*{ATTEMPTS} attempts, HTTP status 503.* with 10 rows; the same"):
+    with pytest.raises(RunFailed, match=r"binance gave no usable answer to fetch_ohlcv.* with 10 rows; the same"):
         fetch(mock, tmp_path)
     assert len(mock.requests) == 3 + ATTEMPTS
-    mock.retry_after = str(int(LONGEST_WAIT) + 61)
-    mock.script = ["429"]
-    with pytest.raises(RunFailed, match="binance asks to wait for 6 minutes"):
-        fetch(mock, tmp_path)
 
 
 def test_offline_is_one_sentence(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    client = Client(connect("kraken", "spot", url), sleep=Waits())
-    client.exchange.enableRateLimit = False
+    client = connect("kraken", "spot", url)
+    client.enableRateLimit, client.options["maxRetriesOnFailureDelay"] = False, 0
     with pytest.raises(RunFailed, match="kraken gave no usable answer"):
         download_history(request(exchange="kraken"), tmp_path, client=client)
 
@@ -397,21 +341,17 @@ def test_a_folder_of_something_else_is_left_alone(mock: MockExchange, tmp_path: 
     (tmp_path / "download.json").unlink()
     with pytest.raises(UserError, match="was not downloaded"):
         fetch(mock, tmp_path)
-    for text in ("{}", '{"exchange": "binance", "market": "spot", "files": {"a": {}}}', "no json"):
+    for text in ("{}", '{"exchange": "binance", "market": "spot", "start": "x"}', "no json"):
         (tmp_path / "download.json").write_text(text)
         with pytest.raises(UserError, match=r"download\.json"):
             fetch(mock, tmp_path)
 
 
 def test_a_refusal_is_not_asked_for_again(mock: MockExchange, tmp_path: Path) -> None:
-    mock.history.candles["ETHUSDT"] = []
-    client = client_of(mock)
-    client.ask("load_markets")
     mock.recorded["/api/v3/time"] = {"code": -1100, "msg": "Illegal characters"}
-    mock.requests.clear()
     with pytest.raises(DataError, match="binance refuses fetch_time"):
-        client.now()
-    assert len(mock.requests) == 1
+        fetch(mock, tmp_path)
+    assert sum("/time" in path for path in mock.requests) == 1
 
 
 def test_margin_tiers_that_were_known_stay(mock: MockExchange, tmp_path: Path) -> None:

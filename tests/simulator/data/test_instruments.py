@@ -78,10 +78,10 @@ def test_what_says_more_goes_first(plain: Path, tmp_path: Path) -> None:
 def test_statements_that_contradict_or_cannot_be_read_are_refused(plain: Path) -> None:
     write_rules(plain / RULES_FILE, {"AAAUSDT": SymbolRules(kind="perpetual")})
     for text, said in (
-        ('{"AAAUSDT": "spot"}', "says that AAAUSDT is spot, rules.json says perpetual"),
+        ('{"AAAUSDT": "spot"}', "has AAAUSDT as spot, rules.json has perpetual"),
         ('{"AAAUSDT": "future"}', "AAAUSDT is 'future'; a symbol is 'spot' or 'perpetual'"),
         ('{"../A": "spot"}', "is not a symbol"),
-        ("[]", "no JSON object"),
+        ("[]", "not a JSON object"),
     ):
         (plain / INSTRUMENTS_FILE).write_text(text)
         with pytest.raises(DataError, match=said):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from simulator.data.catalog import Catalog
 from simulator.errors import DataError
-from simulator.market.events import binomial_tail, read_funding, read_news, time_findings
+from simulator.market.events import read_funding, read_news
 from simulator.market.timeframes import format_time
 
 HOUR = 3_600_000
@@ -111,26 +110,6 @@ def test_midnight_is_a_day_without_a_time_also_where_the_clock_stands_elsewhere(
     news_file(tmp_path / "b.parquet", columns)
     hours = [(item.known_at - START) // HOUR for item in read_news(tmp_path / "b.parquet", ())]
     assert sorted(hours) == [8, 32, 32], "a row that says that its time is a time is believed"
-
-
-def test_times_that_stand_out_are_counted_against_chance(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    spread = START + 24 * HOUR * np.arange(600) + rng.integers(1, 1440, 600) * 60_000
-    news_file(tmp_path / "spread.parquet", {"timestamp": spread, "title": ["a"] * 600})
-    assert time_findings(tmp_path / "spread.parquet") == []
-    dated = np.where(np.arange(600) < 40, spread // (24 * HOUR) * 24 * HOUR, spread)
-    seven = np.where(np.arange(600) >= 400, dated // (24 * HOUR) * 24 * HOUR + 7 * HOUR, dated)
-    news_file(tmp_path / "dated.parquet", {"timestamp": seven, "title": ["a"] * 600})
-    days, placeholder = time_findings(tmp_path / "dated.parquet")
-    assert days.startswith("40 of 600 times are 00:00, 0.4 by chance (p below 1e-12)")
-    assert placeholder.startswith("200 of 600 times are 07:00") and "time_is_date_only" in placeholder
-
-
-@given(count=st.integers(1, 60), chance=st.floats(0.001, 0.9), data=st.data())
-def test_the_tail_of_the_binomial_distribution(count: int, chance: float, data: st.DataObject) -> None:
-    least = data.draw(st.integers(0, count))
-    exact = sum(math.comb(count, k) * chance**k * (1 - chance) ** (count - k) for k in range(least, count + 1))
-    assert binomial_tail(least, count, chance) == pytest.approx(min(exact, 1.0), rel=1e-9)
 
 
 TAGGED = [

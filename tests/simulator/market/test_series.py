@@ -19,7 +19,6 @@ from simulator.market.series import (
     DataSeries,
     OrderBooks,
     read_books,
-    read_recorded_series,
     read_series,
     series_file,
     series_in,
@@ -200,12 +199,3 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         OrderBooks(START + np.arange(2), np.ones((2, 3)), np.ones((2, 3)), np.ones((2, 3)), np.ones((2, 2)))
     with pytest.raises(DataError, match="not a name of a series"):
         series_file("../BTC")
-
-
-def test_recorded_numbers_are_known_later_and_text_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    time = pa.array(START + 24 * HOUR * np.arange(2)).cast(pa.timestamp("ms", "UTC"))
-    pq.write_table(pa.table({"timestamp": time, "value": pa.array([30, 15], pa.int16()), "label": ["a", "b"]}), path)
-    found = read_recorded_series(path, 24 * HOUR)
-    assert (found.known_at - START).tolist() == [24 * HOUR, 48 * HOUR]
-    assert {name: values.tolist() for name, values in found.columns.items()} == {"value": [30.0, 15.0]}
