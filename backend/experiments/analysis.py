@@ -1,29 +1,28 @@
 """What an experiment found: the arms' means with intervals, the differences that the plan asks for, and one sentence.
 
-The p-values of all comparisons on one market are one family, corrected as the plan says. Whatever was not traded in the
+The p-values of all comparisons on one market are one family, with Holm's correction. Whatever was not traded in the
 same windows of the same data is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from backend.evaluation.in_sample import IN_SAMPLE
 from backend.experiments.cells import Cell, experiment_cells
 from backend.experiments.measures import STATES_MEASURE, measure_called
-from backend.experiments.plan import ExperimentFile
+from backend.experiments.plan import TEST_LEVEL, ExperimentFile
 from backend.statistics.seed_grid import GridInterval, grid_interval
-from backend.statistics.selection import benjamini_hochberg, holm
+from backend.statistics.selection import holm
 from simulator.arrays import FloatArray
 from simulator.errors import DataError, UserError
 
 Documents = Mapping[str, Mapping[str, Any]]  # of finished cells, by name
 _SHOWN = ("total_return", "sharpe", "max_drawdown", "exposure", "turnover", "costs", "hold_rate", "calls", "rulings")
-_SHOWN_HELD_OUT = ("questions", "traded", "traded_now", "traded_later")  # and the value itself
+_SHOWN_HELD_OUT = ("net_return", "questions", "traded", "traded_now", "traded_later")  # and the value itself
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,8 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What an arm has beyond another, window by window with the same seed. `adjusted` is the p-value after the plan's
-    correction; `different` whether that is below the plan's level. `seed_p_values` are those of each seed alone, whose
-    windows do not overlap, uncorrected; empty where a seed has one value."""
+    """What an arm has beyond another, window by window with the same seed. `adjusted` is the p-value after Holm's
+    correction; `different` whether that is below 5 %."""
 
     arm: str
     against: str
@@ -60,7 +58,6 @@ class Comparison:
     adjusted: float
     different: bool
     values: list[list[float]]
-    seed_p_values: list[float]
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class MarketResult:
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """All of it. `windows`: that each seed traded. `in_sample`: a sentence for each team that was trained on them.
+    """All of it. `windows`: that each seed traded.
     `looks`: runs that looked at the windows of the first market, this one included; `trials`: different ways of trading
     that were tested there."""
 
@@ -84,8 +81,6 @@ class ExperimentResult:
     run: str
     measure: str
     against: str
-    correction: str
-    level: float
     seeds: list[int]
     windows: int
     nested: bool
@@ -95,7 +90,6 @@ class ExperimentResult:
     looks: int
     programs: list[str]
     seconds: float
-    in_sample: list[str] = field(default_factory=list)
     states: int = 0  # held-out states of a seed, where these are what was measured
     scenario_paths: int = 0  # of each
 
@@ -112,21 +106,17 @@ def analyse(experiment: ExperimentFile, run: str, cells: Documents, trials: int,
     markets = [_market(experiment, market, cells) for market in plan.markets]
     first = cells[experiment_cells(experiment)[0].name]
     held_out = first.get("held_out") or {"states": 0, "scenario_paths": 0}
-    marked = list(dict.fromkeys(mark for cell in cells.values() for mark in cell.get(IN_SAMPLE, ())))
     return ExperimentResult(
         name=experiment.name,
         question=plan.question,
         run=run,
         measure=plan.test.measure,
         against=plan.reference,
-        correction=plan.test.correction,
-        level=plan.test.level,
         seeds=list(experiment.seeds),
         windows=_windows_of_a_seed(experiment, cells),
         nested=experiment.nested,
         markets=markets,
-        sentence=" ".join([*(f"{mark}." for mark in marked), *(_sentence(experiment, one) for one in markets)]),
-        in_sample=marked,
+        sentence=" ".join(_sentence(experiment, one) for one in markets),
         states=held_out["states"],
         scenario_paths=held_out["scenario_paths"],
         trials=trials,
@@ -138,16 +128,15 @@ def analyse(experiment: ExperimentFile, run: str, cells: Documents, trials: int,
 
 def _windows_of_a_seed(experiment: ExperimentFile, cells: Documents) -> int:
     first = experiment_cells(experiment)[0]
-    of_seed = [one for one in _of(experiment, first.market, first.arm) if one.seed == first.seed]
-    return sum(len(cells[cell.name]["windows"]) for cell in of_seed)
+    return len(cells[first.name]["windows"])
 
 
 def check_alike(experiment: ExperimentFile, cells: Documents) -> None:
     """Raise `UserError` where arms traded other data or other windows than the first arm did."""
-    by_place: dict[tuple[str, int, int], tuple[str, Mapping[str, Any]]] = {}
+    by_place: dict[tuple[str, int], tuple[str, Mapping[str, Any]]] = {}
     for cell in experiment_cells(experiment):
         document = cells[cell.name]
-        place = (cell.market, cell.seed, cell.fold)
+        place = (cell.market, cell.seed)
         first, known = by_place.setdefault(place, (cell.arm, document))
         for what, ours, theirs in (
             ("data", document["data_hash"], known["data_hash"]),
@@ -174,89 +163,70 @@ def _states(document: Mapping[str, Any]) -> str | None:
 
 def _market(experiment: ExperimentFile, market: str, cells: Documents) -> MarketResult:
     plan = experiment.plan
-    documents = {
-        arm.name: [
-            [cells[cell.name] for cell in _of(experiment, market, arm.name) if cell.seed == seed]
-            for seed in experiment.seeds
-        ]
-        for arm in plan.arms
-    }
+    documents = {arm.name: [cells[cell.name] for cell in _of(experiment, market, arm.name)] for arm in plan.arms}
     tables = {name: _table(rows, plan.test.measure) for name, rows in documents.items()}
     arms = [_arm(experiment, name, documents[name], tables[name]) for name in tables]
     if plan.test.measure == STATES_MEASURE:
         allowed = {name: _allowed(rows) for name, rows in documents.items()}
-        arms = _with_shares(arms, tables, allowed, plan.test.level)
+        arms = _with_shares(arms, tables, allowed)
     reference = tables[plan.reference]
     others = [name for name in tables if name != plan.reference]
     found: list[tuple[str, GridInterval, FloatArray]] = []
     try:
         for name in others:
             gains = tables[name] - reference
-            found.append((name, grid_interval(gains, nested=experiment.nested, level=plan.test.level), gains))
+            found.append((name, grid_interval(gains, nested=experiment.nested, level=TEST_LEVEL), gains))
     except DataError as error:
         return MarketResult(market, arms, [], str(error))
-    corrected = {"holm": holm, "benjamini_hochberg": benjamini_hochberg}.get(plan.test.correction)
-    raw = [interval.p_value for _, interval, _ in found]
-    adjusted = raw if corrected is None or not raw else corrected(raw).tolist()
+    adjusted = holm([interval.p_value for _, interval, _ in found]).tolist() if found else []
     comparisons = [
-        Comparison(
-            name, plan.reference, interval, chance, chance < 1.0 - plan.test.level, gains.tolist(), _each_alone(gains)
-        )
+        Comparison(name, plan.reference, interval, chance, chance < 1.0 - TEST_LEVEL, gains.tolist())
         for (name, interval, gains), chance in zip(found, adjusted, strict=True)
     ]
     return MarketResult(market, arms, comparisons)
-
-
-def _each_alone(gains: FloatArray) -> list[float]:
-    """The p-value of each seed's differences (seeds, windows), as if there were no other seed."""
-    if gains.shape[1] < 2:
-        return []
-    return [grid_interval(row[None], nested=False).p_value for row in gains]
 
 
 def _of(experiment: ExperimentFile, market: str, arm: str) -> list[Cell]:
     return [cell for cell in experiment_cells(experiment) if cell.market == market and cell.arm == arm]
 
 
-def _table(rows: Sequence[Sequence[Mapping[str, Any]]], measure: str) -> FloatArray:
-    """(seeds, windows of all folds), or (seeds, 1) of a measure that a seed has one value of. Raises `UserError` where
+def _table(rows: Sequence[Mapping[str, Any]], measure: str) -> FloatArray:
+    """(seeds, windows), or (seeds, 1) of a measure that a seed has one value of. Raises `UserError` where
     a seed has other windows than another in number."""
     if measure == STATES_MEASURE:
-        return np.array([[fold["held_out"]["outcome"] for fold in row] for row in rows], np.float64)
-    values = [[window[measure] for fold in row for window in fold["windows"]] for row in rows]
+        return np.array([[row["held_out"]["outcome"]] for row in rows], np.float64)
+    values = [[window[measure] for window in row["windows"]] for row in rows]
     if len({len(row) for row in values}) > 1:
-        cell = rows[0][0]["cell"]
+        cell = rows[0]["cell"]
         raise UserError(f"the seeds of cell {cell} have unequal numbers of windows: remove its cells to run them again")
     return np.array(values, np.float64)
 
 
-def _allowed(rows: Sequence[Sequence[Mapping[str, Any]]]) -> FloatArray:
+def _allowed(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
     """(seeds, 1): how much more than to leave all positions the evidence allows, not a number where a cell of the arm
     does not know it."""
-    return np.array([[fold["held_out"].get("allowed") for fold in row] for row in rows], np.float64)
+    return np.array([[row["held_out"].get("allowed")] for row in rows], np.float64)
 
 
-def _arm(
-    experiment: ExperimentFile, name: str, rows: Sequence[Sequence[Mapping[str, Any]]], values: FloatArray
-) -> ArmResult:
-    windows = [window for row in rows for fold in row for window in fold["windows"]]
+def _arm(experiment: ExperimentFile, name: str, rows: Sequence[Mapping[str, Any]], values: FloatArray) -> ArmResult:
+    windows = [window for row in rows for window in row["windows"]]
     means = {
         key: float(np.mean([window[key] for window in windows])) if all(key in one for one in windows) else None
         for key in _SHOWN
     }
-    measured = [fold["held_out"] for row in rows for fold in row if fold.get("held_out")]
+    measured = [row["held_out"] for row in rows if row.get("held_out")]
     means |= {key: _known_mean([one[key] for one in measured]) for key in _SHOWN_HELD_OUT}
     means[STATES_MEASURE] = _known_mean([one["outcome"] for one in measured])
-    tokens = [fold["training"]["tokens"] for row in rows for fold in row if fold["training"]]
+    tokens = [row["training"]["tokens"] for row in rows if row["training"]]
     try:
-        interval, problem = grid_interval(values, nested=experiment.nested, level=experiment.plan.test.level), ""
+        interval, problem = grid_interval(values, nested=experiment.nested, level=TEST_LEVEL), ""
     except DataError as error:
         interval, problem = None, str(error)
     return ArmResult(name, values.tolist(), means, interval, problem, float(np.mean(tokens)) if tokens else None)
 
 
 def _with_shares(
-    arms: list[ArmResult], tables: Mapping[str, FloatArray], allowed: Mapping[str, FloatArray], level: float
+    arms: list[ArmResult], tables: Mapping[str, FloatArray], allowed: Mapping[str, FloatArray]
 ) -> list[ArmResult]:
     """The arms with their shares of what the evidence allows; as they are where no arm leaves all positions and so
     knows it. `allowed` (seeds, 1) is that of each arm, not a number where it is unknown."""
@@ -268,7 +238,7 @@ def _with_shares(
         if arm.arm == holding
         else replace(
             arm,
-            share=grid_interval((tables[arm.arm] - tables[holding]) / allowed[holding], nested=True, level=level),
+            share=grid_interval((tables[arm.arm] - tables[holding]) / allowed[holding], nested=True, level=TEST_LEVEL),
         )
         for arm in arms
     ]
@@ -289,37 +259,15 @@ def _sentence(experiment: ExperimentFile, result: MarketResult) -> str:
     if not result.comparisons:
         return f"{where}Nothing was compared: there is one arm."
     sure = [one for one in result.comparisons if one.different]
-    alone = "" if result.market == "as_is" else _said_of_each(result.comparisons, test.level)
-    how = {"holm": " after Holm's correction", "benjamini_hochberg": " after Benjamini and Hochberg's correction"}
-    basis = f"at {100 * (1 - test.level):g} %{how.get(test.correction, ', uncorrected')}"
-    count = f"{len(result.comparisons)} comparison{'s' if len(result.comparisons) > 1 else ''}"
+    basis = f"statistically significant at {100 * (1 - TEST_LEVEL):g} % after Holm's correction"
+    count = f"{len(result.comparisons)} difference{'s' if len(result.comparisons) > 1 else ''}"
     if not sure:
-        return f"{where}None of {count} with {experiment.plan.reference} shows a difference {basis}.{alone}"
+        return f"{where}None of {count} from {experiment.plan.reference} is {basis}."
     measure = measure_called(test.measure)
     said = "; ".join(f"{one.arm} {difference_text(test.measure, one.interval)}" for one in sure)
     return (
-        f"{where}{len(sure)} of {count} with {experiment.plan.reference} {'shows' if len(sure) == 1 else 'show'} "
-        f"a difference in {measure.words} {measure.each} {basis}: {said}.{alone}"
-    )
-
-
-def seeds_alone(comparisons: Sequence[Comparison], level: float) -> tuple[int, int, int]:
-    """How many tests of a seed alone there are in the comparisons, how many of these are below 1 - `level`, and how
-    many after Holm's correction over all of them."""
-    chances = [chance for one in comparisons for chance in one.seed_p_values]
-    if not chances:
-        return 0, 0, 0
-    return len(chances), sum(chance < 1.0 - level for chance in chances), int((holm(chances) < 1.0 - level).sum())
-
-
-def _said_of_each(comparisons: Sequence[Comparison], level: float) -> str:
-    """How often a repetition alone, a seed with its market, would have been taken for a difference."""
-    tests, below, corrected = seeds_alone(comparisons, level)
-    if not tests:
-        return ""
-    return (
-        f" Of {tests} tests of a seed alone {below} {'is' if below == 1 else 'are'} below {100 * (1 - level):g} % "
-        f"uncorrected and {corrected} after Holm's correction over them."
+        f"{where}{len(sure)} of {count} from {experiment.plan.reference} in {measure.words} {measure.each} "
+        f"{'is' if len(sure) == 1 else 'are'} {basis}: {said}."
     )
 
 

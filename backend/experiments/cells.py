@@ -1,5 +1,5 @@
-"""One cell of an experiment: an arm with one seed on one fold of one market, trained where it is, and played through
-the windows of the fold's test part."""
+"""One cell of an experiment: an arm with one seed on one market, trained where it is, and played through the windows of
+the test part."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ from backend.builders.spans import spans_trained_on
 from backend.builders.strategies import NamedStrategy
 from backend.config.schema import Config
 from backend.evaluation.compare import play_windows
-from backend.evaluation.in_sample import IN_SAMPLE, overlaps
+from backend.evaluation.in_sample import overlaps
 from backend.evaluation.trials import digest_of_trial
-from backend.experiments.controls import TEACHER, TRAINED_HERE, UNTRAINED, shuffled_news, time_reversed
-from backend.experiments.folds import Fold, folds_of, with_fold
 from backend.experiments.held_out import value_of_arm
 from backend.experiments.measures import STATES_MEASURE
-from backend.experiments.plan import ArmPlan, ExperimentFile, MarketControl
+from backend.experiments.plan import TEACHER, TRAINED_HERE, UNTRAINED, ArmPlan, ExperimentFile, MarketControl
 from backend.models.manifest import MANIFEST, team_folder
 from backend.runs.backtest import subject_of
 from backend.store.run_record import recorded_run
@@ -37,6 +35,7 @@ from simulator.arrays import FloatArray
 from simulator.backtest.run import BacktestResult, Strategy, Window, run_backtest
 from simulator.errors import UserError
 from simulator.market.market import Market
+from simulator.market.timeframes import format_time, parse_time
 from simulator.strategies import MatchedRandom
 
 Report = Callable[[str, int, int], None]
@@ -51,24 +50,21 @@ class Cell:
     market: MarketControl
     arm: str
     seed: int
-    fold: int
 
     @property
     def name(self) -> str:
-        return f"{self.market}-{self.arm}-{self.seed}-{self.fold}"
+        return f"{self.market}-{self.arm}-{self.seed}"
 
 
 def experiment_cells(experiment: ExperimentFile) -> list[Cell]:
     """All cells of an experiment, those first that others need."""
     plan = experiment.plan
-    folds = plan.windows.folds if plan.windows.split in ("rolling", "anchored") else 1
     arms = sorted(plan.arms, key=lambda arm: bool(arm.like))
     return [
-        Cell(market, arm.name, seed, fold)  # type: ignore[arg-type]  # a name of `MarketControl`, which was checked
+        Cell(market, arm.name, seed)  # type: ignore[arg-type]  # a name of `MarketControl`, which was checked
         for arm in arms
         for market in plan.markets
         for seed in experiment.seeds
-        for fold in range(folds)
     ]
 
 
@@ -79,10 +75,10 @@ def base_name(experiment: ExperimentFile, cell: Cell) -> str | None:
     config = experiment.settings(arm, cell.seed, cell.market)
     if arm.subject not in (TRAINED_HERE, UNTRAINED) or config.training.base_model or config.training.start_from:
         return None
-    return warm_start_name(config, cell.market, cell.fold, experiment.plan.windows.model_dump())
+    return _warm_start_name(config, cell.market, experiment.plan.windows.model_dump())
 
 
-def warm_start_name(config: Config, *more: object) -> str:
+def _warm_start_name(config: Config, *more: object) -> str:
     """A name for the warm start of a training with `config`, the same for all that begin alike: by all that decides
     it. `more` is what decides it besides."""
     settings = config.to_dict()
@@ -94,21 +90,14 @@ def warm_start_name(config: Config, *more: object) -> str:
 def cell_market(experiment: ExperimentFile, cell: Cell) -> Market:
     """The market of a cell, whole. Raises `DataError`."""
     config = experiment.settings(experiment.plan.arm(cell.arm), cell.seed, cell.market)
-    market = load_market(config.market, config.costs)
-    if cell.market == "time_reversed":
-        return time_reversed(market)
-    if cell.market == "shuffled_news":
-        if not market.news:
-            raise UserError(f"{market.source} has no headlines to shuffle: leave shuffled_news out of markets")
-        return shuffled_news(market, derive_seed(cell.seed, "shuffled news"))
-    return market
+    return load_market(config.market, config.costs)
 
 
 def make_base(experiment: ExperimentFile, cell: Cell, folder: Path, report: Report) -> Path:
     """The warm start of a cell in `folder`, made unless it is there."""
     from backend.training.start import begin  # it imports torch
 
-    config, _, market = _on_fold(experiment, cell)
+    config, market = _settled(experiment, cell)
     folder.mkdir(parents=True, exist_ok=True)
     return begin(config, market, folder, report)
 
@@ -122,10 +111,10 @@ def run_cell(
     """
     began = time.monotonic()
     arm = experiment.plan.arm(cell.arm)
-    config, fold, market = _on_fold(experiment, cell)
+    config, market = _settled(experiment, cell)
     windows = _windows(config, market)
     account = account_of(config, market)
-    marked = _marked(experiment, arm, config, market, windows)
+    _check_unseen(arm, config, market, windows)
     training: dict[str, Any] | None = None
     subject: LoadedTeam | NamedStrategy
     if arm.subject in (TRAINED_HERE, UNTRAINED):
@@ -137,7 +126,7 @@ def run_cell(
     else:
         subject = subject_of(arm.subject, config)
     if isinstance(subject, LoadedTeam):
-        if arm.greedy or arm.made.greedy:
+        if arm.greedy:
             subject = subject.at_temperature(0.0)
         episodes = play_windows(
             subject, market, windows, account, limits_of(config.guard), config.evaluation_seed, report,
@@ -160,15 +149,13 @@ def run_cell(
         "digest": digest_of_trial(subject, config, windows[0].decide_every, cell.seed),
         "training": training,
         "held_out": held_out,
-        "trained_on": list(fold.trained_on(market)) if training is not None else None,
-        IN_SAMPLE: list(marked.values()),
         "seconds": time.monotonic() - began,
     }
 
 
 def check_arms(experiment: ExperimentFile) -> None:
     """Raise `UserError` where an arm cannot be trained as it is set, and where it is a team that was trained on windows
-    of the experiment, unless the plan says `in_sample`."""
+    of the experiment."""
     for cell in experiment_cells(experiment):
         arm = experiment.plan.arm(cell.arm)
         if cell.seed != experiment.seeds[0]:
@@ -181,26 +168,45 @@ def check_arms(experiment: ExperimentFile) -> None:
             except UserError as error:
                 raise UserError(f"arm '{arm.name}' cannot be trained: {error}") from error
         elif (team_folder(arm.subject) / MANIFEST).is_file():
-            config, _, market = _on_fold(experiment, cell)
-            _marked(experiment, arm, config, market, _windows(config, market))
+            config, market = _settled(experiment, cell)
+            _check_unseen(arm, config, market, _windows(config, market))
 
 
-def _marked(
-    experiment: ExperimentFile, arm: ArmPlan, config: Config, market: Market, windows: Sequence[Window]
-) -> dict[str, str]:
-    """A sentence where the arm is a team that was trained on the windows; see `overlaps`."""
+def _check_unseen(arm: ArmPlan, config: Config, market: Market, windows: Sequence[Window]) -> None:
+    """Raise `UserError` where the arm is a team that was trained on the windows; see `overlaps`."""
     bars = (min(one.start for one in windows), max(one.stop for one in windows))
     first, last = (int(market.open_time[bar]) + market.interval for bar in bars)
-    return overlaps([arm.subject], config, market, first, last, allowed=experiment.plan.in_sample)
+    for sentence in overlaps([arm.subject], config, market, first, last, allowed=True).values():
+        raise UserError(f"arm '{arm.name}': {sentence}: take later windows, or another team")
 
 
-def _on_fold(experiment: ExperimentFile, cell: Cell) -> tuple[Config, Fold, Market]:
-    """The configuration of a cell, its fold, and the bars that the fold sees."""
-    arm, whole = experiment.plan.arm(cell.arm), cell_market(experiment, cell)
-    config = experiment.settings(arm, cell.seed, cell.market)
-    fold = folds_of(experiment.plan.windows, whole, config)[cell.fold]
-    market = fold.seen(whole)
-    return with_fold(config, fold, len(market)), fold, market
+def _settled(experiment: ExperimentFile, cell: Cell) -> tuple[Config, Market]:
+    """The configuration of a cell, whose shares are those of the plan's days where it has any, and its market. Raises
+    `UserError` for days that the market does not have."""
+    config = experiment.settings(experiment.plan.arm(cell.arm), cell.seed, cell.market)
+    market, windows = cell_market(experiment, cell), experiment.plan.windows
+    if not windows.test_from:
+        return config, market
+    first, second = (_bar_at(market, day) for day in (windows.validation_from, windows.test_from))
+    if min(first, second - first) <= config.team.horizon_bars:
+        raise UserError(
+            f"the training or validation part has at most {min(first, second - first)} bars, and a horizon of "
+            f"{config.team.horizon_bars} must be left behind it: choose other days, or more bars"
+        )
+    # Half a bar more, so that the shares give these very bars again.
+    shares = {
+        "train_share": (first + 0.5) / len(market), "validation_share": (second - first) / len(market),
+    }  # fmt: skip
+    return config.model_copy(update={"market": config.market.model_copy(update=shares)}), market
+
+
+def _bar_at(market: Market, day: str) -> int:
+    """The first bar that opens on a day or later. Raises `UserError` where it is not inside the market."""
+    bar = int(np.searchsorted(market.open_time, parse_time(day)))
+    if not 0 < bar < len(market):
+        first, last = (format_time(int(market.open_time[place]))[:10] for place in (0, -1))
+        raise UserError(f"{day} is not inside the market, whose bars are from {first} to {last}")
+    return bar
 
 
 def _windows(config: Config, market: Market) -> list[Window]:
@@ -220,14 +226,14 @@ def _team_made_here(
 ) -> tuple[LoadedTeam, dict[str, Any]]:
     """The team of an arm that the experiment trains, or its warm start; and what the training took."""
     if arm.subject != UNTRAINED:
-        return train_here(config, market, folder, base, cell.arm, report)
+        return _train_here(config, market, folder, base, cell.arm, report)
     if base is not None:
         config = _over(config, base)
     folder.mkdir(parents=True, exist_ok=True)
     return _warm_start(config, market, folder, base), {"steps": 0, "best_step": None, "tokens": 0}
 
 
-def train_here(
+def _train_here(
     config: Config, market: Market, folder: Path, base: Path | None, name: str, report: Report
 ) -> tuple[LoadedTeam, dict[str, Any]]:
     """A team called `name` that is trained in `folder` from the warm start `base`, or goes on there; and what the
@@ -274,7 +280,7 @@ def _matched(style: dict[str, Any], cell: Cell) -> NamedStrategy:
     number = iter(range(1_000_000))
 
     def make() -> Strategy:
-        seed = derive_seed(cell.seed, "random", cell.fold, next(number))
+        seed = derive_seed(cell.seed, "random", 0, next(number))
         return MatchedRandom(sizes, style["long_share"], style["changes"], seed)
 
     return NamedStrategy(f"{MatchedRandom.name} like {cell.name}", make)

@@ -1,4 +1,4 @@
-"""What the files of an experiment and of a search hold, checked when they are read.
+"""What the files of an experiment hold, checked when they are read.
 
 The folder of runs may be somebody else's, and a file in it cut short or written by hand. Whoever goes on with it finds
 values of the types that the program itself writes, or one message.
@@ -83,8 +83,6 @@ class CellDocument(BaseModel):
     digest: _Text
     training: TrainingDocument | None
     held_out: HeldOutDocument | None = None
-    trained_on: list[Any] | None
-    in_sample: list[_Text] | None = None
     seconds: FiniteFloat
     code: _Text
 
@@ -97,20 +95,6 @@ class ExperimentState(BaseModel):
     seeds: list[int]
     config: dict[str, dict[str, Any]]
     question: _Text
-
-
-class SearchState(BaseModel):
-    """What was decided when a search began."""
-
-    run: _RunId
-    plan: dict[str, Any]
-
-
-class RoundDocument(BaseModel):
-    """A round of a search: its sets, and of each the returns as base64 of little-endian doubles."""
-
-    sets: list[_Text]
-    returns: list[str]
 
 
 def checked_document(path: Path, kind: type[_Document], otherwise: str) -> _Document:

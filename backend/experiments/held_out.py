@@ -23,7 +23,7 @@ from simulator.strategies import Flat
 LEAVES_POSITIONS = Flat.name
 
 
-def problem_with(config: Config, same_market: bool, markets: tuple[str, ...], subjects: dict[str, str]) -> str | None:
+def problem_with(config: Config, same_market: bool, subjects: dict[str, str]) -> str | None:
     """Why an experiment cannot be measured so, in a sentence; None where it can. `subjects` are who trades, by arm:
     those of strategies alone."""
     if config.market.data:
@@ -35,9 +35,6 @@ def problem_with(config: Config, same_market: bool, markets: tuple[str, ...], su
         return (
             "takes one value from each seed's own market: leave same_market out, or compare total_return over windows"
         )
-    controls = [name for name in markets if name not in ("as_is", "no_edge")]
-    if controls:
-        return f"has no scenarios on the market {controls[0]}, whose law is not known: use as_is and no_edge"
     if config.team.portfolio:
         return (
             "is of decisions on one coin, and team.portfolio = true decides on all: compare total_return over windows"

@@ -1,9 +1,9 @@
 """The figures that an experiment may compare, and how each is written: on its page, in the terminal, in the
 application.
 
-`total_return`, `sharpe` and `max_drawdown` are of a window that was traded: one course of many, so windows are noisy.
-`held_out_value` is the expected outcome of a decision, over states × scenarios that all arms have in common
-(`backend.experiments.held_out`): one value for each seed, which is the unit that is paired.
+`total_return` is of a window that was traded: one course of many, so windows are noisy.
+`held_out_value` is the expected outcome score (0 to 1) of a decision, over states × scenarios that all arms have in
+common (`backend.experiments.held_out`): one value for each seed, which is the unit that is paired.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ class Measure:
 
 _MEASURES = {
     "total_return": Measure("return", "a window", 100.0, " points", " %"),
-    "sharpe": Measure("Sharpe ratio", "a window", 1.0, "", ""),
-    "max_drawdown": Measure("largest drawdown", "a window", 100.0, " points", " %"),
-    STATES_MEASURE: Measure("held-out value", "a decision", 1000.0, " ‰", " ‰", 1),
+    STATES_MEASURE: Measure("held-out value", "a decision", 1.0, "", "", 4),
 }
 
 

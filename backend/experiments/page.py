@@ -14,7 +14,6 @@ from backend.experiments.analysis import (
     ExperimentResult,
     MarketResult,
     difference_text,
-    seeds_alone,
 )
 from backend.experiments.folder import PAGE
 from backend.experiments.measures import STATES_MEASURE, measure_called
@@ -30,12 +29,7 @@ _STYLE = Markup(
     "border-left:4px solid #0072b2;padding-left:1rem}.sure{font-weight:600}small,figcaption{color:#5a6672}"
     "figure{margin:1rem 0;overflow-x:auto}h2{margin-top:2.2rem}"
 )
-_MARKETS = {
-    "as_is": "The market",
-    "no_edge": "Control: the market without an edge",
-    "time_reversed": "Control: time reversed",
-    "shuffled_news": "Control: headlines shuffled",
-}
+_MARKETS = {"as_is": "The market", "no_edge": "Control: the market without an edge"}
 _COLUMNS = {
     "total_return": ("return %", 100.0, "+.2f"),
     "sharpe": ("Sharpe", 1.0, ".2f"),
@@ -46,24 +40,25 @@ _COLUMNS = {
     "hold_rate": ("holds", 1.0, ".2f"),
     "calls": ("calls", 1.0, ".2f"),
     "rulings": ("rulings", 1.0, ".2f"),
+    "net_return": ("earns bp", 1e4, "+.1f"),
     "questions": ("questions", 1.0, ".2f"),
     "traded": ("trades %", 100.0, ".0f"),
     "traded_now": ("if now %", 100.0, ".0f"),
     "traded_later": ("if later %", 100.0, ".0f"),
 }  # fmt: skip
-_OF_STATES = ("questions", "traded", "traded_now", "traded_later", "total_return", "costs")  # more would not fit
-_CORRECTIONS = {
-    "holm": "Holm's correction over all comparisons on a market",
-    "benjamini_hochberg": "Benjamini and Hochberg's correction over all comparisons on a market",
-    "none": "no correction",
-}
+_OF_STATES = (
+    "net_return",
+    "questions",
+    "traded",
+    "traded_now",
+    "traded_later",
+    "total_return",
+    "costs",
+)  # more would not fit
 
 
-def write_pictures(result: ExperimentResult, folder: Path) -> None:
-    """Write the page and each market's picture of differences into `folder`. Raises OSError."""
-    for market in result.markets:
-        if market.comparisons:
-            write_whole(folder / f"differences-{market.market}.svg", str(_differences(result, market)) + "\n")
+def write_page(result: ExperimentResult, folder: Path) -> None:
+    """Write the page into `folder`. Raises OSError."""
     write_whole(folder / PAGE, str(page_of(result)))
 
 
@@ -90,8 +85,8 @@ def _how(result: ExperimentResult) -> Markup:
     if result.measure == STATES_MEASURE:
         amount = Markup(
             "{} held-out states each, the same for all arms, in which everybody decides with the likeliest answers; "
-            "each decision is scored over {} common scenarios, and values are in thousandths of "
-            "the outcome (‰). {} windows each were traded besides"
+            "each decision is scored over {} common scenarios, by the outcome score from 0 to 1 that training pays. "
+            "{} windows each were traded besides"
         ).format(result.states, result.scenario_paths, result.windows)
         paired, values, places = "seed", "values", "states"
     else:
@@ -104,8 +99,8 @@ def _how(result: ExperimentResult) -> Markup:
     )
     return Markup(
         "<p>{seeds} seeds ({numbers}), {what}; {amount}. The test was chosen before the run: the "
-        "difference of {measure} {each} from {against}, paired by {paired}, two-sided at {level} %, with "
-        "{correction}. Intervals are {method}.</p>"
+        "difference of {measure} {each} from {against}, paired by {paired}, two-sided at 5 %, with Holm's correction "
+        "over all comparisons on a market. Intervals are {method}.</p>"
     ).format(
         seeds=len(result.seeds),
         numbers=", ".join(map(str, result.seeds)),
@@ -115,8 +110,6 @@ def _how(result: ExperimentResult) -> Markup:
         each=measure.each,
         paired=paired,
         against=visible(result.against),
-        level=f"{100 * (1 - result.level):g}",
-        correction=_CORRECTIONS[result.correction],
         method=method,
     )
 
@@ -138,7 +131,8 @@ def _market(result: ExperimentResult, market: MarketResult) -> Markup:
     if result.measure == STATES_MEASURE:
         parts.append(
             Markup(
-                "<p><small>Questions and trades are those of the held-out states; &lsquo;if now&rsquo; and &lsquo;if "
+                "<p><small>What a decision earns is its mean return in basis points, net of costs. "
+                "Questions and trades are those of the held-out states; &lsquo;if now&rsquo; and &lsquo;if "
                 "later&rsquo; are the shares of trades where Trader says to send at once or to wait, over the seeds in "
                 "which it was asked. Return and costs are those of the traded windows.</small></p>"
             )
@@ -178,7 +172,7 @@ def _comparison_table(result: ExperimentResult, comparisons: Sequence[Comparison
         (
             one.arm,
             [difference_text(result.measure, one.interval), f"{one.interval.p_value:.4f}", f"{one.adjusted:.4f}",
-             str(one.interval.degrees), "yes" if one.different else "no", *_alone(result, one)],
+             str(one.interval.degrees), "yes" if one.different else "no"],
             one.different,
         )
         for one in comparisons
@@ -191,16 +185,9 @@ def _comparison_table(result: ExperimentResult, comparisons: Sequence[Comparison
             "p corrected",
             "degrees",
             "differs",
-            *(["seeds that differ alone"] if comparisons[0].seed_p_values else []),
         ],
         rows,
     )
-
-
-def _alone(result: ExperimentResult, comparison: Comparison) -> list[str]:
-    """How many seeds differ alone, and after the correction over the seeds."""
-    tests, below, corrected = seeds_alone([comparison], result.level)
-    return [f"{below} of {tests} ({corrected} corrected)"] if tests else []
 
 
 def _arm_table(result: ExperimentResult, arms: Sequence[ArmResult]) -> Markup:

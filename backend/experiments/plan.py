@@ -18,18 +18,18 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from backend.config.base import Names, Section, suggestion
 from backend.config.load import load_config, parse_toml
 from backend.config.schema import Config
-from backend.experiments.controls import CONTROLS, TEACHER, TRAINED_HERE, UNTRAINED, ControlArm
 from backend.experiments.held_out import problem_with
 from backend.experiments.measures import STATES_MEASURE
 from backend.runs.backtest import names_strategy
 from backend.runs.requests import check_subject
+from cryptosentinel.agents.registry import STANDARD
 from simulator.documents import read_bytes
 from simulator.errors import UserError
 from simulator.folders import data_folder
 from simulator.market.timeframes import parse_time
-from simulator.strategies import MatchedRandom
+from simulator.strategies import AlwaysShort, Hold, MatchedRandom
 
-MarketControl = Literal["as_is", "no_edge", "time_reversed", "shuffled_news"]
+MarketControl = Literal["as_is", "no_edge"]
 
 _MOST_BYTES = 2**20
 _NAME = re.compile(r"[a-z0-9][a-z0-9_+.-]{0,63}")
@@ -40,39 +40,64 @@ OF_AN_ARM = ("team", "training", "nano", "sft", "guard", "engine", "budget")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH")  # in the name of a variable
 
 
-class TestPlan(Section):
-    """Which figure is compared with which arm's, and what is done about several comparisons."""
+TRAINED_HERE, UNTRAINED = "train", "untrained"  # teams that an experiment makes
+TEACHER = "teacher"  # the scripted team of `nano.teacher`
+TEST_LEVEL = 0.95  # of intervals and of the tests, which Holm's correction covers together
 
-    measure: Literal["total_return", "sharpe", "max_drawdown", "held_out_value"] = Field(
+
+@dataclass(frozen=True)
+class ControlArm:
+    """Who trades, and the settings that make it the control. `left_out` are the roles that its team is without."""
+
+    team: str
+    set: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def _without(*left_out: str) -> ControlArm:
+    kept = [f'"{role}"' for role in STANDARD if role not in left_out]
+    return ControlArm(TRAINED_HERE, (f"team.roles=[{', '.join(kept)}]",), left_out=left_out)
+
+
+# Arms that must not win, or that show how much there is to win: the market's own direction, the same extent and rhythm
+# without any skill, nano before its training, its teacher, and teams without roles, trained alike.
+CONTROLS: dict[str, ControlArm] = {
+    "always_long": ControlArm(Hold.name),
+    "always_short": ControlArm(AlwaysShort.name),
+    MatchedRandom.name: ControlArm(MatchedRandom.name),
+    "untrained": ControlArm(UNTRAINED),
+    "teacher": ControlArm(TEACHER),
+    "single_agent": _without(*STANDARD),
+    **{f"without_{role}": _without(role) for role in STANDARD},
+}
+
+
+class TestPlan(Section):
+    """Which figure is compared with which arm's."""
+
+    measure: Literal["total_return", "held_out_value"] = Field(
         "total_return",
         description="of a window; held_out_value: the expected outcome of a decision, over evaluation.states held-out "
         "states and scenarios that all arms have in common, with the likeliest answers",
     )
     against: str = Field("", description="the arm that all others are compared with; empty: the first")
-    correction: Literal["holm", "benjamini_hochberg", "none"] = "holm"
-    level: float = Field(0.95, gt=0.5, lt=1.0)
 
 
 class WindowsPlan(Section):
-    """Which bars are traded. `shares`: the held-out part of the preset's market. `dates`: validation and test begin at
-    days. `rolling` and `anchored`: walk-forward in `folds`, each trained on the bars before it."""
+    """Which bars are traded: the held-out part of the preset's market, or, with both days, the bars from `test_from`
+    on, with a version chosen on those from `validation_from` on."""
 
-    split: Literal["shares", "dates", "rolling", "anchored"] = "shares"
     validation_from: str = ""
     test_from: str = ""
-    folds: int = Field(4, ge=1, le=100)
-    count: int = Field(0, ge=0, le=10_000, description="windows in each test part; 0: as evaluation.windows")
+    count: int = Field(0, ge=0, le=10_000, description="windows in the test part; 0: as evaluation.windows")
     decisions: int = Field(0, ge=0, le=10_000, description="decisions of a window; 0: as evaluation")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.split == "dates":
-            if not (self.validation_from and self.test_from):
-                raise ValueError("split = 'dates' needs validation_from and test_from, as 2023-01-01")
-            if parse_time(self.validation_from) >= parse_time(self.test_from):
-                raise ValueError("validation_from must be before test_from")
-        elif self.validation_from or self.test_from:
-            raise ValueError("validation_from and test_from are of split = 'dates'")
+        if bool(self.validation_from) != bool(self.test_from):
+            raise ValueError("validation_from and test_from belong together, as 2023-01-01")
+        if self.test_from and parse_time(self.validation_from) >= parse_time(self.test_from):
+            raise ValueError("validation_from must be before test_from")
         return self
 
 
@@ -140,9 +165,6 @@ class ExperimentPlan(Section):
     markets: Names = Field(("as_is",), description="the market itself and controls of it: the whole is run on each")
     test: TestPlan = Field(default_factory=TestPlan)
     windows: WindowsPlan = Field(default_factory=WindowsPlan)
-    in_sample: bool = Field(
-        False, description="also test teams on windows that they were trained on, and mark the result for ever"
-    )
     arms: tuple[ArmPlan, ...] = Field(min_length=1)
 
     @field_validator("markets")
@@ -294,12 +316,12 @@ def _check(path: Path, experiment: ExperimentFile) -> None:
         data_folder(config.market.data)
         if "no_edge" in plan.markets:
             raise UserError(
-                f"{path}: markets names no_edge, which is of generated markets: recorded bars have no twin whose law "
-                "is known; use time_reversed or shuffled_news"
+                f"{path}: markets lists no_edge, which is of generated markets: recorded bars have no such control; "
+                "leave markets out"
             )
     if plan.test.measure == STATES_MEASURE:
         strategies = {arm.name: arm.subject for arm in plan.arms if names_strategy(arm.subject)}
-        problem = problem_with(config, plan.same_market, plan.markets, strategies)
+        problem = problem_with(config, plan.same_market, strategies)
         if problem:
             raise UserError(f"{path}: measure = '{STATES_MEASURE}' {problem}")
     for arm in plan.arms:

@@ -14,7 +14,7 @@ from backend.evaluation.trials import TrialCount, add_trial
 from backend.experiments.analysis import ExperimentResult, analyse
 from backend.experiments.cells import Cell, base_name, cell_market, check_arms, experiment_cells, make_base, run_cell
 from backend.experiments.folder import PAGE, RESULTS, ExperimentFolder, open_folder
-from backend.experiments.page import write_pictures
+from backend.experiments.page import write_page
 from backend.experiments.plan import ExperimentFile, read_experiment
 from backend.processes import Helper, Work, WorkReport, cores, silent, started
 from backend.runs.requests import RUNS, SILENT, STORE, Observer
@@ -91,7 +91,7 @@ def run_experiment(
         opened.add_evaluation(EvaluationRecord(folder.run, "experiment", 0, document))
         try:
             write_whole(folder.path / RESULTS, json.dumps(document, indent=1) + "\n")
-            write_pictures(result, folder.path)
+            write_page(result, folder.path)
         except OSError as error:
             raise UserError(f"the results cannot be written to {folder.path} ({error.strerror})") from error
     return ExperimentOutcome(folder.path, folder.path / PAGE, folder.path / RESULTS, result)
@@ -155,7 +155,7 @@ def _count(store: Store, folder: ExperimentFolder, cell: Cell, first: Cell, so_f
         store, folder.run, cell.name, document["data_hash"], windows[0]["start"], windows[-1]["stop"],
         document["digest"],
     )  # fmt: skip
-    same = (cell.market, cell.seed, cell.fold) == (first.market, first.seed, first.fold)
+    same = (cell.market, cell.seed) == (first.market, first.seed)
     return found if same else so_far
 
 
@@ -169,7 +169,7 @@ def _finished(folder: ExperimentFolder, cell: Cell) -> dict[str, Any]:
 def _task(experiment: ExperimentFile, folder: ExperimentFolder, cell: Cell) -> _Task:
     base = base_name(experiment, cell)
     like = experiment.plan.arm(cell.arm).like
-    copied = Cell(cell.market, like, cell.seed, cell.fold)
+    copied = Cell(cell.market, like, cell.seed)
     return _Task(
         experiment,
         cell,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
-from backend.statistics.splits import BarRange, TrainTest
 from simulator.arrays import BoolArray, FloatArray
 from simulator.errors import DataError
 
@@ -68,41 +66,6 @@ def overfitting(returns: FloatArray, parts: int = 16) -> Overfitting:
     return Overfitting(float(np.mean(rank < 0.5) + 0.5 * np.mean(rank == 0.5)), lost, slope, len(chosen))
 
 
-def combinatorial_overfitting(returns: FloatArray, splits: Sequence[TrainTest]) -> tuple[Overfitting, FloatArray]:
-    """Combinatorial purged cross-validation of `returns` (bars, ways of trading) over the `splits` that
-    `backend.statistics.splits.combinatorial` makes of these bars.
-
-    In each split the way of trading is chosen whose Sharpe ratio is the highest on the bars to learn from, and traded
-    on those that are tested. Every bar is tested equally often, so the tested pieces make as many paths: (paths, bars)
-    returns of choosing without having seen the bar (López de Prado, "Advances in Financial Machine Learning", 2018,
-    chapter 12). Raises `DataError` for fewer than two ways of trading.
-    """
-    bars, ways = returns.shape
-    if ways < 2:
-        raise DataError("the probability of overfitting needs two ways of trading or more: with one nothing was chosen")
-    sums, squares = (np.vstack([np.zeros(ways), np.cumsum(one, axis=0)]) for one in (returns, returns * returns))
-    tested = np.zeros(bars, np.int64)  # how often each bar was tested so far
-    often = sum(stop - start for split in splits for start, stop in split.tests) // bars
-    paths = np.zeros((often, bars))
-    before, after, ranks, lost = [], [], [], []
-    for split in splits:
-        seen, unseen = (_ratio_within(ranges, sums, squares) for ranges in (split.train, split.tests))
-        best = int(seen.argmax())
-        below = float((unseen < unseen[best]).sum() + 0.5 * ((unseen == unseen[best]).sum() - 1))
-        ranks.append((below + 1.0) / (ways + 1.0))
-        before.append(float(seen[best]))
-        after.append(float(unseen[best]))
-        lost.append(sum(float(returns[start:stop, best].sum()) for start, stop in split.tests) < 0.0)
-        for start, stop in split.tests:
-            # All bars of a group were tested equally often so far, so a whole group falls into one path.
-            paths[tested[start:stop], np.arange(start, stop)] = returns[start:stop, best]
-            tested[start:stop] += 1
-    rank = np.array(ranks)
-    slope = float(np.polyfit(before, after, 1)[0]) if np.ptp(before) > 0.0 else 0.0
-    probability = float(np.mean(rank < 0.5) + 0.5 * np.mean(rank == 0.5))
-    return Overfitting(probability, float(np.mean(lost)), slope, len(splits)), paths
-
-
 def holm(p_values: npt.ArrayLike) -> FloatArray:
     """(n,): p-values adjusted for being n: the chance of any false finding stays below the level (Holm 1979)."""
     values, order = _ordered(p_values)
@@ -133,18 +96,6 @@ def _back(adjusted: FloatArray, order: npt.NDArray[np.intp]) -> FloatArray:
     out = np.empty_like(adjusted)
     out[order] = adjusted
     return out
-
-
-def _ratio_within(ranges: Sequence[BarRange], sums: FloatArray, squares: FloatArray) -> FloatArray:
-    """(ways,): Sharpe ratio of a bar in the ranges, of running `sums` and `squares` (bars + 1, ways); 0 without
-    spread."""
-    count = sum(stop - start for start, stop in ranges)
-    means, mean_squares = (
-        np.sum([one[stop] - one[start] for start, stop in ranges], axis=0) / count for one in (sums, squares)
-    )
-    variances = mean_squares - means * means
-    still = variances <= 1e-24
-    return np.where(still, 0.0, means / np.sqrt(np.where(still, 1.0, variances)))
 
 
 def _ratios(half: FloatArray, sums: FloatArray, squares: FloatArray, count: int) -> FloatArray:

@@ -1,6 +1,6 @@
 """The attack suite, third part: what lies in a folder of runs beside the store, and the file of an experiment.
 
-A finished part of a search or of an experiment is taken as it is, and any of the names could be a link.
+A finished part of an experiment is taken as it is, and any of the names could be a link.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from pathlib import Path
 import pytest
 
 from backend.experiments.run import ExperimentRequest, run_experiment
-from backend.experiments.search import SearchRequest, search_parameters
-from simulator.data.archive import write_market
 from simulator.errors import UserError
 from simulator.files import write_whole
-from simulator.synthetic.config import SyntheticConfig
-from simulator.synthetic.generator import generate
 from tests.backend.experiments.conftest import STRATEGIES
 from tests.backend.test_malformed import Kind, mutated
 from tests.command_line import Run, program
@@ -66,29 +62,18 @@ def test_a_secret_of_the_environment_is_not_taken_into_an_experiment(
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of runs with a finished experiment and a finished search, the file and the bars of these."""
+    """A folder of runs with a finished experiment, and its file."""
     folder = tmp_path_factory.mktemp("finished")
     path = _experiment(folder)
     run_experiment(ExperimentRequest(file=path, workers=1), "mem://", folder / "runs")
-    write_market(generate(SyntheticConfig(bars=900, seed=4, symbols=("AAAUSDT",))), folder / "bars")
-    search_parameters(_search(folder), "mem://", runs=folder / "runs")
     return folder
 
 
-def _search(folder: Path) -> SearchRequest:
-    return SearchRequest(
-        strategy="sma_cross", trials=6, name="theirs", workers=1, data=folder / "bars", start="2000-01-01",
-        decide_every=1, ranges={"fast": (5, 20), "slow": (30, 90)},
-    )  # fmt: skip
-
-
-EXPERIMENT = ("experiment.json", "results.json", "cells/as_is-hold-1-0.json", "cells/no_edge-short-2-0.json")
-SEARCH = ("search.json", "result.json", "parts/0000.json")
+EXPERIMENT = ("experiment.json", "results.json", "cells/as_is-hold-1.json", "cells/no_edge-short-2.json")
 
 
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 100), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [*(f"experiments/theirs/{one}" for one in EXPERIMENT),
-                                  *(f"searches/theirs/{one}" for one in SEARCH)])  # fmt: skip
+@pytest.mark.parametrize("name", [f"experiments/theirs/{one}" for one in EXPERIMENT])
 def test_a_malformed_part_is_taken_for_what_it_says_or_refused(
     name: str, seeds: range, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -98,40 +83,28 @@ def test_a_malformed_part_is_taken_for_what_it_says_or_refused(
     command = program(tmp_path, monkeypatch, capsys)
     for seed in seeds:
         shutil.copytree(finished / "runs", tmp_path / "runs")
-        if name.endswith("parts/0000.json"):
-            (tmp_path / "runs/searches/theirs/result.json").unlink()
         changed = mutated(content, kind, random.Random(f"{name} {seed}"))
         (tmp_path / "runs" / name).write_bytes(changed)
         try:
-            if name.startswith("searches"):
-                search_parameters(_search(finished), "mem://", runs=tmp_path / "runs")
-            else:
-                run_experiment(ExperimentRequest(file=finished / "theirs.toml", workers=1), "mem://", tmp_path / "runs")
+            run_experiment(ExperimentRequest(file=finished / "theirs.toml", workers=1), "mem://", tmp_path / "runs")
         except UserError as error:
             assert str(error), seed
-        if name.startswith("experiments"):
-            (tmp_path / "runs" / name).write_bytes(changed)
-            for arguments in (("experiment", "list"), ("experiment", "show", "theirs")):
-                result = command(*arguments)
-                assert result.code in (0, 2) and "Traceback" not in result.err, (seed, result.err)
+        (tmp_path / "runs" / name).write_bytes(changed)
+        for arguments in (("experiment", "list"), ("experiment", "show", "theirs")):
+            result = command(*arguments)
+            assert result.code in (0, 2) and "Traceback" not in result.err, (seed, result.err)
         shutil.rmtree(tmp_path / "runs")
 
 
-@pytest.mark.parametrize("kind", ["experiments", "searches"])
-@pytest.mark.parametrize("place", ["", "parts", "cells", "result.json"])
-def test_parts_that_lie_elsewhere_or_belong_to_nothing_are_refused(
-    kind: str, place: str, finished: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("place", ["", "cells", "results.json"])
+def test_parts_that_lie_elsewhere_or_belong_to_nothing_are_refused(place: str, finished: Path, tmp_path: Path) -> None:
     """Also where the folder does not say yet what it is of: then it would be said now, of another's parts."""
     runs, precious = tmp_path / "runs", tmp_path / "precious"
     shutil.copytree(finished / "runs", runs)
-    state = runs / kind / "theirs" / ("experiment.json" if kind == "experiments" else "search.json")
+    state = runs / "experiments/theirs/experiment.json"
 
     def go_on() -> None:
-        if kind == "searches":
-            search_parameters(_search(finished), "mem://", runs=runs)
-        else:
-            run_experiment(ExperimentRequest(file=finished / "theirs.toml", workers=1), "mem://", runs)
+        run_experiment(ExperimentRequest(file=finished / "theirs.toml", workers=1), "mem://", runs)
 
     if not place:
         state.unlink()

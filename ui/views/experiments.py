@@ -41,12 +41,7 @@ from ui.kept import Kept
 from ui.parts.drawing import MOMENT, draw_blocks, show_table
 
 _MOST_RUNS = 50  # backtests of the leaderboard, the newest ones
-_MARKETS = {
-    "as_is": "The market",
-    "no_edge": "Control: the market without an edge",
-    "time_reversed": "Control: time reversed",
-    "shuffled_news": "Control: headlines shuffled",
-}
+_MARKETS = {"as_is": "The market", "no_edge": "Control: the market without an edge"}
 _LEADERS = {
     "rank": st.column_config.NumberColumn(
         help=f"By the deflated Sharpe ratio, of those with {LEAST_TRADES_RANKED} closed trades or more."),

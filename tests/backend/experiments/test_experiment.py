@@ -16,7 +16,6 @@ from backend.experiments.cells import experiment_cells
 from backend.experiments.plan import read_experiment
 from backend.experiments.run import ExperimentOutcome
 from backend.processes import WorkReport
-from backend.statistics.mean_interval import student_share
 from backend.store.store import Store
 from simulator.errors import UserError
 
@@ -28,27 +27,17 @@ def test_an_experiment_from_its_file_to_its_page(plan_file: Write, run_here: Run
     outcome = run_here(plan_file())
     result = outcome.result
     assert [market.market for market in result.markets] == ["as_is", "no_edge"]
+    assert "On the control market no_edge: " in result.sentence
     first = result.markets[0]
     assert [one.arm for one in first.comparisons] == ["short", "random"]
     assert np.array(first.comparisons[0].values).shape == (3, 3)
     # Holm over two: the smaller p-value counts twice.
     raw = sorted(one.interval.p_value for one in first.comparisons)
     assert min(one.adjusted for one in first.comparisons) == pytest.approx(min(1.0, 2 * raw[0]))
-    for market in result.markets:
-        for one in market.comparisons:
-            rows = np.array(one.values)
-            t = np.abs(rows.mean(axis=1)) / (rows.std(axis=1, ddof=1) / np.sqrt(3))
-            assert one.seed_p_values == pytest.approx([1.0 - student_share(2, value) for value in t])
-    chances = [chance for one in result.markets[1].comparisons for chance in one.seed_p_values]
-    below = sum(chance < 0.05 for chance in chances)
-    assert (
-        f"Of 6 tests of a seed alone {below} {'is' if below == 1 else 'are'} below 5 % uncorrected" in result.sentence
-    )
     page = html.unescape(outcome.page.read_text())
     assert "Does an EMA cross earn more than holding?" in page and result.sentence in page
     assert len(page) < 50_000 and "http" not in page.replace("http://www.w3.org/2000/svg", "")
     assert json.loads(outcome.results.read_text())["sentence"] == result.sentence
-    assert (outcome.folder / "differences-as_is.svg").is_file()
     with Store.open(tmp_path / "store") as store:
         trials = store.trials()
         assert len(trials) == 3 * 3 * 2  # every cell: arms, seeds, markets

@@ -1,35 +1,18 @@
-import importlib.util
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from backend.builders.strategies import named_strategy
-from backend.experiments import search as search_module
-from backend.experiments.search import SearchRequest, SearchResult, drawing_of, parts_of, ranges_of, search_parameters
-from backend.experiments.tuning.proposals import Sampler
+from backend.experiments.search import Proposals, SearchRequest, parts_of, ranges_of, search_parameters
 from backend.store.store import Store
-from simulator.arrays import FloatArray
 from simulator.backtest.run import Window
 from simulator.data.archive import write_market
-from simulator.errors import DataError, Interrupted, UserError
+from simulator.errors import DataError, UserError
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 
-SAMPLERS = [
-    "halton",
-    pytest.param(
-        "tpe",
-        marks=pytest.mark.skipif(
-            importlib.util.find_spec("optuna") is None,
-            reason="the package optuna is absent: `python scripts/install.py search`",
-        ),
-    ),
-]
-
-
+pytest.importorskip("optuna", reason="the package optuna is absent: `python scripts/install.py search`")
 SHORT = {"fast": (2.0, 9.0), "slow": (10.0, 40.0)}  # so that 900 bars hold the start-up length of all sets
 
 
@@ -61,80 +44,40 @@ def test_a_search_counts_every_set_and_looks_at_the_last_part_once(bars: Path, t
     assert again.trials == 30 and again.looks == 2  # the same sets are no new trials, a second look is a look
 
 
-def test_a_search_by_combinatorial_purged_cross_validation_has_its_paths(bars: Path, tmp_path: Path) -> None:
-    request = SearchRequest(
-        strategy="ema_cross", trials=12, data=bars, start="2000-01-01", split="combinatorial", ranges=SHORT
-    )
-    result = search_parameters(request, tmp_path / "store")
-    assert result.overfitting.splits == 28 and len(result.paths) == 7
-    with pytest.raises(UserError, match="halves and combinatorial"):
-        SearchRequest(strategy="ema_cross", data=bars, split="halfs").check()  # type: ignore[arg-type]  # what is refused
-
-
-def test_a_strategy_without_signals_of_arrays_is_played_bar_by_bar(bars: Path, tmp_path: Path) -> None:
-    request = SearchRequest(
-        strategy="buy_the_dip", trials=4, data=bars, start="2000-01-01", workers=1, ranges={"lookback": (5.0, 50.0)}
-    )
-    result = search_parameters(request, tmp_path / "store")
-    assert [set(one.parameters) for one in result.tried] == [{"lookback"}] * 4
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_search_goes_on_from_its_rounds_and_ends_as_if_it_had_never_been_stopped(
-    bars: Path, tmp_path: Path, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def searched(place: str) -> SearchResult:
+def test_a_search_with_the_same_seed_tries_the_same_sets(bars: Path, tmp_path: Path) -> None:
+    def tried(seed: int, workers: int) -> list[tuple[str, float]]:
         request = SearchRequest(
-            strategy="buy_the_dip", trials=20, data=bars, start="2000-01-01", workers=1, sampler=sampler, name="dip",
+            strategy="buy_the_dip", trials=12, data=bars, start="2000-01-01", workers=workers, seed=seed,
             ranges={"lookback": (5.0, 50.0), "dip": (0.01, 0.2)},
         )  # fmt: skip
-        return search_parameters(request, tmp_path / place / "store", runs=tmp_path / place)
+        return [(one.name, one.sharpe) for one in search_parameters(request, tmp_path / "store").tried]
 
-    really = search_module._round_returns
-    monkeypatch.setattr(search_module, "_ROUND", {"halton": 4, "tpe": 4})
-    for stop in (1, 3):
-
-        def stopped(name: str, *rest: Any, last: int = stop) -> list[FloatArray]:
-            if int(name) == last:
-                raise KeyboardInterrupt
-            return really(name, *rest)
-
-        monkeypatch.setattr(search_module, "_round_returns", stopped)
-        with pytest.raises(Interrupted):
-            searched("halves")
-    monkeypatch.setattr(search_module, "_round_returns", really)
-    halves, whole = searched("halves"), searched("whole")
-    assert replace(halves, run="", seconds=0.0) == replace(whole, run="", seconds=0.0)
-    assert halves.trials == len(halves.tried) == 20 and halves.looks == 1
-
-    def played_again(name: str, *rest: Any) -> list[FloatArray]:
-        raise AssertionError("a finished search plays nothing")
-
-    monkeypatch.setattr(search_module, "_round_returns", played_again)
-    assert searched("halves") == halves
+    assert tried(1, 1) == tried(1, 2) != tried(2, 1)
 
 
-@pytest.mark.parametrize(
-    "change", [{"trials": 31}, {"seed": 2}, {"test_share": 0.4}, {"ranges": {**SHORT, "fast": (5.0, 9.0)}}]
-)
-def test_a_search_that_was_begun_otherwise_is_refused_with_the_difference(
-    bars: Path, tmp_path: Path, change: dict[str, Any]
-) -> None:
-    request = SearchRequest(strategy="ema_cross", trials=30, data=bars, start="2000-01-01", name="mine", ranges=SHORT)
-    search_parameters(request, tmp_path / "store", runs=tmp_path)
-    [key] = change
-    said = {"test_share": "searched", "ranges": "ranges.fast"}.get(key, key)
-    with pytest.raises(UserError, match=rf"begun with another plan(.|\n)*  {said}: .*; now "):
-        search_parameters(replace(request, **change), tmp_path / "store", runs=tmp_path)
+def test_more_sets_are_tried_where_the_scores_are_high() -> None:
+    """After ten random sets, a known peak draws the others."""
+    strategy, near = named_strategy("buy_the_dip"), list[bool]()
+    proposals = Proposals(strategy, {"dip": (0.01, 0.2)}, seed=3)
+    for fresh in proposals.rounds(64):
+        for number, one in fresh.items():
+            dip = vars(one.make())["dip"]
+            near.append(abs(dip - 0.05) < 0.02)
+            proposals.score(number, one, -abs(dip - 0.05))
+    assert np.mean(near[32:]) > 2 * np.mean(near[:8]) and np.mean(near[32:]) > 0.5
 
 
 def test_sets_are_different_valid_and_spread_over_their_ranges() -> None:
     strategy = named_strategy("ema_cross")
-    ranges = ranges_of(strategy, {"fast": (2.0, 64.0), "slow": (4.0, 256.0)})
-    drawn = [one.made.make() for one in drawing_of(strategy, ranges, "halton", 1).next_round(200)]
+    proposals = Proposals(strategy, ranges_of(strategy, {"fast": (2.0, 64.0), "slow": (4.0, 256.0)}), seed=1)
+    drawn = []
+    for fresh in proposals.rounds(100):
+        drawn += [one.make() for one in fresh.values()]
+        for number, one in fresh.items():
+            proposals.score(number, one, 0.0)
     fast, slow = (np.array([vars(one)[key] for one in drawn]) for key in ("fast", "slow"))
     assert (fast < slow).all() and fast.min() >= 2 and slow.max() <= 256
-    assert len(set(zip(fast.tolist(), slow.tolist(), strict=True))) == 200
+    assert len(set(zip(fast.tolist(), slow.tolist(), strict=True))) == 100
     assert np.log(slow).std() > 0.5 and np.log(fast).std() > 0.5
 
 
@@ -144,7 +87,7 @@ def test_sets_are_different_valid_and_spread_over_their_ranges() -> None:
         ({"ranges": {"fst": (1.0, 2.0)}}, "no argument 'fst'"),
         ({"ranges": {"fast": (5.0, 2.0)}}, "the lower"),
         ({"ranges": {"fast": (50.0, 60.0), "slow": (5.0, 6.0)}}, "fewer than two sets"),
-        ({"strategy": "flat"}, "says nothing of its parameters"),
+        ({"strategy": "flat"}, "lists no ranges of its parameters"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(bars: Path, tmp_path: Path, options: dict[str, object], said: str) -> None:

@@ -84,10 +84,6 @@ team = {json.dumps(str(team))}
     file = tmp_path / "mine.toml"
     file.write_text(plan)
     request = ExperimentRequest(file=file, workers=1)
-    with pytest.raises(UserError, match="--in-sample"):
+    with pytest.raises(UserError, match=r"arm 'theirs': IN SAMPLE: .* take later windows, or another team"):
         run_experiment(request, tmp_path / "store", tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
-    file.write_text(plan.replace('seeds = "1"', 'seeds = "1"\nin_sample = true'))
-    outcome = run_experiment(request, tmp_path / "store", tmp_path / "runs")
-    assert len(outcome.result.in_sample) == 1 and outcome.result.sentence.startswith("IN SAMPLE")
-    assert "IN SAMPLE" in outcome.page.read_text()

@@ -1,14 +1,12 @@
-import math
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.statistics.selection import benjamini_hochberg, combinatorial_overfitting, holm, overfitting
-from backend.statistics.splits import combinatorial
+from backend.statistics.selection import benjamini_hochberg, holm, overfitting
 from simulator.errors import DataError
 
 P_VALUES = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20)
@@ -69,44 +67,3 @@ def test_overfitting_says_what_it_needs() -> None:
         overfitting(np.zeros((64, 1)))
     with pytest.raises(ValueError, match="even"):
         overfitting(np.zeros((64, 2)), 5)
-
-
-@given(st.integers(3, 6), st.integers(1, 2), st.integers(1, 4), st.integers(0, 3), st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=25)
-def test_combinatorial_overfitting_as_a_plain_loop(
-    groups: int, tested: int, horizon: int, embargo: int, seed: int
-) -> None:
-    returns = np.random.default_rng(seed).standard_normal((97, 5))
-    splits = combinatorial(97, groups, tested, horizon, embargo)
-    found, paths = combinatorial_overfitting(returns, splits)
-    worse, lost, choices = [], [], dict[int, list[int]]()
-    for split in splits:
-        learnt, judged = (
-            np.concatenate([np.arange(*piece) for piece in pieces]) for pieces in (split.train, split.tests)
-        )
-        assert min(abs(learnt[:, None] - judged[None]).min(axis=1)) >= 1
-        ratios = [returns[bars].mean(axis=0) / returns[bars].std(axis=0) for bars in (learnt, judged)]
-        best = int(ratios[0].argmax())
-        rank = (1 + int((ratios[1] < ratios[1][best]).sum())) / 6
-        worse.append((rank < 0.5) + 0.5 * (rank == 0.5))
-        lost.append(returns[judged, best].mean() < 0.0)
-        for bar in judged.tolist():
-            choices.setdefault(bar, []).append(best)
-    assert found.probability == pytest.approx(np.mean(worse)) and found.loss_probability == pytest.approx(np.mean(lost))
-    assert found.splits == len(splits)
-    assert paths.shape == (math.comb(groups - 1, tested - 1), 97)
-    for bar, chosen in choices.items():  # each path has at each bar what was chosen without having seen it
-        assert paths[:, bar].tolist() == returns[bar, chosen].tolist()
-
-
-def test_combinatorial_overfitting_tells_noise_from_skill() -> None:
-    rng = np.random.default_rng(1)
-    splits = combinatorial(320, 8, 2, 1, 4)
-    noise = [combinatorial_overfitting(rng.standard_normal((320, 10)), splits)[0].probability for _ in range(12)]
-    assert np.mean(noise) == pytest.approx(0.5, abs=0.15)
-    skilled = rng.standard_normal((320, 10))
-    skilled[:, 3] += 0.5
-    found, paths = combinatorial_overfitting(skilled, splits)
-    assert found.probability == 0.0 and (paths == skilled[:, 3]).all()
-    with pytest.raises(DataError, match="two ways"):
-        combinatorial_overfitting(skilled[:, :1], splits)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from backend.cli.console import console, narrow_table
-from backend.cli.options import RecordOptions, grouped
+from backend.cli.options import grouped
+from backend.cli.parts.places import StoreOption
 from backend.cli.parts.progress import bars
-from backend.runs.requests import WindowRequest
+from backend.runs.requests import STORE, WindowRequest
 from simulator.errors import UserError
 from simulator.files import write_whole
 
 if TYPE_CHECKING:  # it imports the database
-    from backend.experiments.search import SearchResult, SplitName
-    from backend.experiments.tuning.proposals import Sampler
+    from backend.experiments.search import SearchResult
 
 _SHOWN = 5
 
@@ -26,7 +26,6 @@ _SHOWN = 5
 def search(
     strategy: Annotated[str, typer.Argument(help="A strategy's name, or your own as module:Class.")],
     window: WindowRequest,
-    recorded: RecordOptions,
     trials: Annotated[int, typer.Option("--trials", min=2, max=100_000, help="Parameter sets to try.")] = 200,
     range_: Annotated[
         list[str] | None,
@@ -38,30 +37,22 @@ def search(
     workers: Annotated[
         int, typer.Option("--workers", min=0, max=256, help="Processes at a time; 0: as many as there are cores.")
     ] = 0,
-    sampler: Annotated[
-        str,
-        typer.Option("--sampler", help="halton: evenly; tpe: where the better sets lie (needs the extra search)."),
-    ] = "halton",
-    split: Annotated[
-        str,
-        typer.Option("--split", help="How overfitting is measured: halves (CSCV), or combinatorial (purged CV)."),
-    ] = "halves",
-    name: Annotated[
-        str, typer.Option("--name", help="Keep each round under this name: the same command goes on after a kill.")
-    ] = "",
+    store: StoreOption = STORE,
     json_: Annotated[Path | None, typer.Option("--json", help="Write all of it to this file, too.")] = None,
 ) -> None:
-    """Try many parameter sets of a strategy on the first part of a window, and the best of them once on the rest."""
+    """Try many parameter sets of a strategy on the first part of a window, and the best of them once on the rest.
+
+    Needs the extra `search` (optuna).
+    """
     from backend.experiments.search import SearchRequest, search_parameters
 
     request = SearchRequest(
         strategy=strategy, trials=trials, ranges=_ranges(range_ or []) or None, test_share=test_share, workers=workers,
-        sampler=cast("Sampler", sampler), split=cast("SplitName", split), name=name,
         **vars(window),
     )  # fmt: skip
     request.check()
     with bars() as shown:
-        result = search_parameters(request, recorded.store, shown, recorded.runs)
+        result = search_parameters(request, store, shown)
     _show(result)
     if json_ is not None:
         try:
@@ -88,8 +79,6 @@ def _ranges(texts: list[str]) -> dict[str, tuple[float, float]]:
 
 def _show(result: SearchResult) -> None:
     """Print the best sets, and what choosing them is worth."""
-    import numpy as np
-
     table = narrow_table(f"{result.run}: the best of {len(result.tried)} sets on {result.bars} bars")
     for heading in ("return%", "Sharpe", "p corrected"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -98,21 +87,11 @@ def _show(result: SearchResult) -> None:
         table.add_row(name, f"{100 * one.total_return:+.1f}", f"{one.sharpe:.2f}", f"{one.adjusted:.3f}")
     console.print(table)
     lucky = result.overfitting
-    if result.split == "combinatorial":
-        low, middle, high = np.quantile(result.paths, (0.0, 0.5, 1.0))
-        console.print(
-            f"probability of overfitting {lucky.probability:.0%} ({lucky.splits} splits of combinatorial purged "
-            "cross-validation): how often the best of the bars to learn from is below the middle on those that are "
-            f"tested; the {len(result.paths)} paths of such choices have Sharpe ratios from {low:.2f} to {high:.2f}, "
-            f"{middle:.2f} in the middle",
-            soft_wrap=True,
-        )
-    else:
-        console.print(
-            f"probability of overfitting {lucky.probability:.0%} ({lucky.splits} halvings): how often the best of one "
-            "half is below the middle in the other; 50 % is a choice that is worth nothing",
-            soft_wrap=True,
-        )
+    console.print(
+        f"probability of overfitting {lucky.probability:.0%} ({lucky.splits} halvings): how often the best of one "
+        "half is below the middle in the other; 50 % is a choice that is worth nothing",
+        soft_wrap=True,
+    )
     console.print(
         f"P(Sharpe > 0) of the best after {max(result.trials, len(result.tried))} trials: {result.deflated:.2f}; "
         f"walk-forward Sharpe of choosing the best so far: {result.walk_forward:.2f}",

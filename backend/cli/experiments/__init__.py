@@ -1,1 +1,0 @@
-"""The commands of experiments and of the search."""
