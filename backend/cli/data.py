@@ -71,7 +71,7 @@ def data_check(
         console.print(f"{'unusable' if issue.fatal else 'note':<9} {issue}")
     fatal = sum(issue.fatal for issue in issues)
     if fatal:
-        raise DataError(f"{data}: {fatal} findings make the data unusable; mend or remove the files named above")
+        raise DataError(f"{data}: {fatal} findings make the data unusable; fix or remove the files named above")
     console.print(f"{data}: usable, {len(issues)} notes")
 
 
@@ -157,14 +157,14 @@ def _print_changes(catalog: Path, report: ImportReport) -> None:
 def download(
     symbols: Annotated[str, typer.Option("--symbols", help="Symbols of the exchange: BTC/USDT,ETH/USDT.")],
     start: Annotated[str, typer.Option("--start", help="First day, UTC, as 2023-01-01.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder to write to, or to go on in.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write to, or to continue in.")],
     exchange: Annotated[str, typer.Option("--exchange", help="Id of the exchange in ccxt.")] = "binance",
     timeframe: Annotated[str, typer.Option("--timeframe", help=f"Bars to load: {' '.join(TIMEFRAMES)}.")] = "1h",
     end: Annotated[str, typer.Option("--end", help="Last day, UTC, exclusive; default: now.")] = "",
     market: Annotated[str, typer.Option("--market", help="spot, or swap for linear perpetuals.")] = "spot",
     url: Annotated[str, typer.Option("--url", help="Server to ask instead of the exchange's own.")] = "",
 ) -> None:
-    """Download bars, funding rates and rules of an exchange; no key is needed. The same command goes on later.
+    """Download bars, funding rates and rules of an exchange; no key is needed. The same command continues later.
 
     --symbols and --timeframe take several, with commas. Ctrl-C is safe.
     """

@@ -38,7 +38,7 @@ def experiment_run(
         int, typer.Option("--workers", min=0, max=256, help="Processes at a time; 0: as many as there are cores.")
     ] = 0,
 ) -> None:
-    """Run an experiment. After Ctrl-C or a kill the same command goes on with the cells that are not finished."""
+    """Run an experiment. After Ctrl-C or a kill the same command continues with the cells that are not finished."""
     from backend.experiments.run import ExperimentRequest, run_experiment
 
     request = ExperimentRequest(file=file, seeds=seeds, name=name, workers=workers)

@@ -105,7 +105,7 @@ def make_base(experiment: ExperimentFile, cell: Cell, folder: Path, report: Repo
 def run_cell(
     experiment: ExperimentFile, cell: Cell, folder: Path, base: Path | None, like: dict[str, Any] | None, report: Report
 ) -> dict[str, Any]:
-    """Run a cell; what a training needs lies in `folder`, and a killed one goes on from there.
+    """Run a cell; what a training needs lies in `folder`, and a killed one continues from there.
 
     `base` is its warm start, `like` the document of the cell whose extent and rhythm it copies.
     """
@@ -236,7 +236,7 @@ def _team_made_here(
 def _train_here(
     config: Config, market: Market, folder: Path, base: Path | None, name: str, report: Report
 ) -> tuple[LoadedTeam, dict[str, Any]]:
-    """A team called `name` that is trained in `folder` from the warm start `base`, or goes on there; and what the
+    """A team called `name` that is trained in `folder` from the warm start `base`, or continues there; and what the
     training took."""
     from backend.builders.teams import load_team  # they import torch
     from backend.training.rl_job import run_rl

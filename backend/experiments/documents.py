@@ -1,6 +1,6 @@
 """What the files of an experiment hold, checked when they are read.
 
-The folder of runs may be somebody else's, and a file in it cut short or written by hand. Whoever goes on with it finds
+The folder of runs may be somebody else's, and a file in it cut short or written by hand. The user finds
 values of the types that the program itself writes, or one message.
 """
 
@@ -98,7 +98,7 @@ class ExperimentState(BaseModel):
 
 
 def checked_document(path: Path, kind: type[_Document], otherwise: str) -> _Document:
-    """The document in a file. Raises `UserError` where it cannot be read or is none of that kind; `otherwise` says what
+    """The document in a file. Raises `UserError` where it cannot be read or is not of that kind; `otherwise` is what
     to do about it."""
     try:
         return TypeAdapter(kind).validate_python(read_document(path))
@@ -121,4 +121,4 @@ def folder_inside(runs: Path, kind: str, name: str) -> Path:
 def check_new(path: Path, parts: str) -> None:
     """Raise `UserError` where a folder holds finished parts and does not say what they are parts of."""
     if any((path / parts).glob("*.json")):
-        raise UserError(f"{path} holds finished parts and not what they are parts of: move it away to begin anew")
+        raise UserError(f"{path} holds finished parts and not what they are parts of: move it away to begin again")

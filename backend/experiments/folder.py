@@ -80,8 +80,8 @@ def open_folder(runs: Path, experiment: ExperimentFile) -> ExperimentFolder:
     if begun.digest != experiment.digest:
         raise UserError(
             f"the experiment '{experiment.name}' was begun with another plan, and half of each is none:\n"
-            f"{_difference(path, begun, experiment)}\nput the file back as it was to go on, or begin another one with "
-            f"--name"
+            f"{_difference(path, begun, experiment)}\nput the file back as it was to continue, or begin another one "
+            "with --name"
         )
     return ExperimentFolder(path, begun.run)
 
@@ -91,7 +91,7 @@ def read_state_of(path: Path) -> ExperimentState:
     state = path / _STATE
     if not state.is_file():
         raise UserError(f"{path} holds no experiment: run one with `cryptosentinel experiment run FILE`")
-    return checked_document(state, ExperimentState, f"move {path} away to begin anew")
+    return checked_document(state, ExperimentState, f"move {path} away to begin again")
 
 
 def experiment_folders(runs: Path) -> list[Path]:
@@ -104,10 +104,10 @@ def stored_result(path: Path) -> dict[str, Any]:
     """The results of the finished experiment in the folder `path`. Raises `UserError` where it is not finished."""
     file = path / RESULTS
     if not file.is_file():
-        raise UserError(f"the experiment in {path} is not finished: go on with the same `experiment run`")
+        raise UserError(f"the experiment in {path} is not finished: continue with the same `experiment run`")
     from backend.experiments.analysis import ExperimentResult  # it imports the whole of the market
 
-    return checked_document(file, ExperimentResult, "run the experiment again, which makes it anew").to_dict()
+    return checked_document(file, ExperimentResult, "run the experiment again, which makes it again").to_dict()
 
 
 def finished_cells(path: Path) -> int:

@@ -69,7 +69,7 @@ def run_experiment(
     """Run the cells of an experiment that are not finished yet, count each in the ledger of trials, and write its page.
 
     Raises `UserError` for a file that cannot be run or is not that which the experiment was begun with, `RunFailed`
-    where a training cannot go on, and `Interrupted` after Ctrl-C; the same request then goes on.
+    where a training cannot continue, and `Interrupted` after Ctrl-C; the same request then continues.
     """
     experiment = request.read()
     first_market = cell_market(experiment, experiment_cells(experiment)[0])  # refused now, not after hours

@@ -174,7 +174,7 @@ def _recipe(recipe: dict[str, Any], path: Path) -> SyntheticConfig:
         values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in recipe.items()}
         return SyntheticConfig(**values)
     except (TypeError, ValueError, ArithmeticError) as error:
-        raise DataError(f"{path}: not a recipe of this version ({error}); make the sample anew") from error
+        raise DataError(f"{path}: not a recipe of this version ({error}); make the sample again") from error
 
 
 def _of_the_kind(value: Any, example: Any) -> bool:
@@ -214,13 +214,13 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = read_document(path)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not valid JSON ({error}); make the data anew") from error
+        raise DataError(f"{path}: not valid JSON ({error}); make the data again") from error
     if not isinstance(manifest, dict) or not all(
         name in manifest and isinstance(manifest[name], kind) for name, kind in _MANIFEST_KEYS.items()
     ):
-        raise DataError(f"{path}: not the list of a written market; make the data anew")
+        raise DataError(f"{path}: not the list of a written market; make the data again")
     if not all(isinstance(name, str) for name in (*manifest["symbols"], *manifest["files"])):
-        raise DataError(f"{path}: not the list of a written market; make the data anew")
+        raise DataError(f"{path}: not the list of a written market; make the data again")
     return manifest
 
 

@@ -145,7 +145,7 @@ def read_text(data: bytes, delimiter: str = "", decimal: str = "") -> tuple[pd.D
                 arrow_csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.string()), strings_can_be_null=False),
             )
         except (pa.ArrowInvalid, UnicodeError) as error:
-            raise DataError(f"is no table of text ({str(error).splitlines()[0]}); give --delimiter") from None
+            raise DataError(f"is not a table of text ({str(error).splitlines()[0]}); give --delimiter") from None
         if wrong:
             raise DataError(f"{wrong[0]}; the file is cut off or damaged there")
         cells = table.to_pandas()
