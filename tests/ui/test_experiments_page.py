@@ -54,13 +54,14 @@ def test_backtests_are_ranked_trials_counted_and_an_experiment_shown(here: Path)
     assert not app.exception and "cannot be read" in app.error[0].value
 
 
-def test_decisions_on_held_out_states_are_shown_in_thousandths(here: Path) -> None:
+def test_decisions_on_held_out_states_are_shown_as_scores_from_0_to_1(here: Path) -> None:
     _, result = published_experiment(here, "e2_knowledge")
     app = open_page(_PAGE)
     assert not app.exception and not app.error
     assert f"{result['states']} held-out states each" in words(app)
-    [arms] = [frame.value for frame in app.dataframe if "held out value ‰" in frame.value.columns]
+    [arms] = [frame.value for frame in app.dataframe if "held out value" in frame.value.columns]
     first = result["markets"][0]["arms"][0]
-    assert arms["held out value ‰"][0] == 1000.0 * first["means"]["held_out_value"]
+    assert arms["held out value"][0] == first["means"]["held_out_value"]
+    assert arms["interval"][0] == "-0.0289 to -0.0229"
     drawn = app.get("plotly_chart")[0].proto.spec
     assert "a decision beyond" in words(app) or "difference of held out value" in drawn

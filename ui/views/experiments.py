@@ -242,7 +242,7 @@ def _market(result: Mapping[str, Any], market: Mapping[str, Any], shown: Measure
             for one in market["arms"]
         ],
         "interval": [
-            _ends(compared[one["arm"]]["interval"], scale) if one["arm"] in compared else None
+            _ends(compared[one["arm"]]["interval"], shown) if one["arm"] in compared else None
             for one in market["arms"]
         ],
         "p corrected": [compared[one["arm"]]["adjusted"] if one["arm"] in compared else None
@@ -250,8 +250,8 @@ def _market(result: Mapping[str, Any], market: Mapping[str, Any], shown: Measure
         "differs": ["yes" if compared.get(one["arm"], {}).get("different") else "" for one in market["arms"]],
     }  # fmt: skip
     show_table(pd.DataFrame(table), column_config={
-        measure: st.column_config.NumberColumn(format="%.2f"),
-        f"beyond {visible(str(result['against']))}": st.column_config.NumberColumn(format="%+.2f"),
+        measure: st.column_config.NumberColumn(format=f"%.{shown.digits}f"),
+        f"beyond {visible(str(result['against']))}": st.column_config.NumberColumn(format=f"%+.{shown.digits}f"),
         "p corrected": st.column_config.NumberColumn(
             format="%.3f", help="How likely chance alone would do as much, corrected for the number of comparisons."),
     })  # fmt: skip
@@ -261,8 +261,8 @@ def _scaled(value: float | None, scale: float) -> float | None:
     return None if value is None else scale * value
 
 
-def _ends(interval: Mapping[str, float], scale: float) -> str:
-    return f"{scale * interval['low']:+.2f} to {scale * interval['high']:+.2f}"
+def _ends(interval: Mapping[str, float], shown: Measure) -> str:
+    return f"{shown.signed(interval['low'])} to {shown.signed(interval['high'])}"
 
 
 _page()
