@@ -153,7 +153,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
         "not of a written market", "empty folder",
     ),
     "unusable data": (
-        lambda f: ["data", "check", _write(f / "d", bars().iloc[::-1])], "1 findings make the data unusable", "mend"
+        lambda f: ["data", "check", _write(f / "d", bars().iloc[::-1])], "1 findings make the data unusable", "fix"
     ),
     "unknown option": (lambda f: ["backtest", "--dta", "x"], "No such option", "--dta"),
     "unknown command": (lambda f: ["trian"], "No such command", "trian"),
