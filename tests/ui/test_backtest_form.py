@@ -38,7 +38,7 @@ def test_a_backtest_is_handed_over_as_the_form_says(here: Path, queue: JobQueue)
     assert (settings.costs.taker_fee, settings.evaluation.baselines) == (0.00075, ("hold", "ema_cross"))
     assert settings.team.portfolio
     assert request == BacktestRequest(
-        data=Path("data/synthetic"), symbols=("BBBUSDT",), timeframe="4h", teams=("runs/mine", "hold"),
+        data="data/synthetic", symbols=("BBBUSDT",), timeframe="4h", teams=("runs/mine", "hold"),
         start="2020-01-22", end="2020-03-01", seed=5, overrides=request.overrides,
     )  # fmt: skip
     assert len(request.overrides) == 3, "what is not touched is left to the preset"
