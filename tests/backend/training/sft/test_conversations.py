@@ -161,5 +161,5 @@ def test_thoughts_come_back_in_the_branches_that_they_were_said_in(name: str) ->
         if number < 2:
             talk.add_tool_response({"text": number}, tool="look")
     one = talk.finish({}, {}, None)
-    ids, mask = encode(codec, messages_of(codec, one), None)
-    assert ids.tolist() == list(one.ids) and mask.tolist() == list(one.mask)
+    found, mask = encode(codec, messages_of(codec, one), None)
+    assert found.tolist() == list(one.ids) and mask.tolist() == list(one.mask)
