@@ -194,10 +194,8 @@ def _settled(experiment: ExperimentFile, cell: Cell) -> tuple[Config, Market]:
             f"{config.team.horizon_bars} must be left behind it: choose other days, or more bars"
         )
     # Half a bar more, so that the shares give these very bars again.
-    shares = {
-        "train_share": (first + 0.5) / len(market), "validation_share": (second - first) / len(market),
-    }  # fmt: skip
-    return config.model_copy(update={"market": config.market.model_copy(update=shares)}), market
+    shares = ((first + 0.5) / len(market), (second - first) / len(market))
+    return config.model_copy(update={"market": config.market.model_copy(update={"shares": shares})}), market
 
 
 def _bar_at(market: Market, day: str) -> int:
