@@ -19,7 +19,7 @@ from backend.config.base import suggestion
 from backend.config.schema import Config
 from backend.errors import names_missing_extras
 from backend.evaluation.paired_runs import compared_result, results_within
-from backend.reporting.comparison.paired import ComparisonOutcome, compare_results
+from backend.reporting.comparison import ComparisonOutcome, compare_results
 from backend.runs.backtest import backtest_teams
 from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
 from backend.runs.requests import (

@@ -13,7 +13,7 @@ from typing import Any
 # Where each public name is. Strings, because most of these layers lie above this one.
 _PLACES = {
     "backend.api": ("backtest", "compare", "demo", "evaluate", "sft", "train"),
-    "backend.reporting.comparison.paired": ("ComparisonOutcome",),
+    "backend.reporting.comparison": ("ComparisonOutcome",),
     "backend.config.load": ("load_config",),
     "backend.config.schema": ("Config",),
     "backend.runs.outcomes": ("BacktestOutcome", "EvaluationOutcome", "SftOutcome", "TrainOutcome"),

@@ -3,7 +3,7 @@
 from backend.api import backtest, compare, demo, evaluate, sft, train
 from backend.config.load import load_config
 from backend.config.schema import Config
-from backend.reporting.comparison.paired import ComparisonOutcome
+from backend.reporting.comparison import ComparisonOutcome
 from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
 from backend.training.algorithm.recipes import Recipe
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst

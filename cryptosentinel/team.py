@@ -31,7 +31,7 @@ from cryptosentinel.agents.role import Role, SubAgent
 from cryptosentinel.agents.trader import Execution, in_words
 from cryptosentinel.conversation.budget import Ledger
 from cryptosentinel.conversation.masking import Mask
-from cryptosentinel.conversation.transcript import Conversation, Transcript
+from cryptosentinel.conversation.transcript import CalledTurn, Conversation, Transcript
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import Clamp
 from cryptosentinel.llm.chat_format import ChatFormat
@@ -270,6 +270,7 @@ class _DecisionSession:
                 call = team.codec.parse(text, types)
             if isinstance(call, ToolCall):
                 call = self._check_symbol(call, context)
+            conversation.calls.append(CalledTurn(call))
             if isinstance(call, MalformedCall):
                 if conversation.retries == team.settings.retries or not completion.finished:
                     return conversation.finish(asked, None, f"{call.code}: {call.detail}")
@@ -279,6 +280,7 @@ class _DecisionSession:
                 return conversation.finish(asked, call.arguments.model_dump(exclude_none=True), None)
             run = role.tool(call.name).run
             wanted = (call.name, call.arguments.model_dump_json())
+            begun = len(self.sub_transcripts)
             if full and called[wanted]:  # small models ask the same again and again
                 result: dict[str, Any] = {"note": f"you have this result already; call {role.answer.name}"}
                 if type(call.arguments) is NoArguments:
@@ -294,6 +296,8 @@ class _DecisionSession:
             else:
                 result = yield from self.delegate(call)
             called[wanted] += 1
+            if run is None:  # only the manager consults, one turn after the other
+                conversation.calls[-1] = CalledTurn(call, len(self.sub_transcripts) - begun)
             if full and turn == turns - 1:
                 result = {**result, "last_turn": f"call {role.answer.name} now"}
             conversation.add_tool_response(result, tool=call.name)

@@ -46,14 +46,12 @@ _PAGES = (
     ("runs", f"?run={SAMPLE_RUN}", ()),
     ("run", f"?run={SAMPLE_RUN}", ("Equity",)),
     ("teams", f"?run={SAMPLE_RUN}", ("Against one another",)),
-    ("decision", f"?run={SAMPLE_RUN}&decision=34", ("Decisions", "Who asked whom")),
+    ("decision", f"?run={SAMPLE_RUN}&decision=34", ("Decisions",)),
     ("what-if", f"?run={SAMPLE_RUN}&decision=34", ("Decisions", "What if")),
     ("new-backtest", "new_backtest", ()),
-    ("laboratory", f"laboratory?run={SAMPLE_RUN}", ()),
-    ("arena", f"arena?run={SAMPLE_RUN}", ()),
     (_TRAINING, "training", ()),
     ("data", "data?folder=data/synthetic", ()),
-    ("experiments", "experiments?experiment=no_edge", ("Experiments",)),
+    ("experiments", "experiments?experiment=e2_knowledge", ("Experiments",)),
     (_BACKTEST, "new_backtest", ()),
     (_PAPER, "paper", ("Positions and orders",)),
     ("jobs", "jobs", ()),
@@ -83,7 +81,7 @@ def main(names: Sequence[str]) -> None:
         (folder / "data").symlink_to(ROOT / "data")
         with Store.open(folder / "runs" / "store") as store:
             add_sample_run(store)
-        _add_experiment(folder / "runs" / EXPERIMENTS / "no_edge")
+        _add_experiment(folder / "runs" / EXPERIMENTS / "e2_knowledge")
         with _served(folder) as url:
             if any(name in (_TRAINING, "jobs") for name, _, _ in chosen):
                 _start(_TRAINING, folder)

@@ -14,15 +14,17 @@ from typing import Any
 
 from backend.decisions.backtest_document import BacktestDocument, write_backtest
 from backend.decisions.document import EXAMPLE_DECISION, DecisionDocument, StoredDecision, write_decisions
-from backend.decisions.recording import episode_decisions
+from backend.decisions.recording import episode_decisions, stored_call
 from backend.evaluation.answer import ANSWER, answer_of, answer_text
-from backend.reporting.comparison.decision_value import CONTROL_VALUE, HELD_OUT_VALUE
+from backend.reporting.training_sections import CONTROL_VALUE, HELD_OUT_VALUE
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
-from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.agents.registry import ROLES, SPEAKERS
+from cryptosentinel.conversation.transcript import CalledTurn
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.protocol.tool_calls import parse
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team
@@ -107,10 +109,22 @@ _SAID = {
 def decision_of(**written: Any) -> DecisionDocument:
     """A decision of which only some fields matter; in its conversations too."""
     lists: dict[str, Any] = {name: [] for name in ("symbols", "conversations", "rulings", "clamps", "orders", "events")}
-    said = [{**_SAID, **one} for one in written.pop("conversations", [])]
+    said = [_with_calls({**_SAID, **one}) for one in written.pop("conversations", [])]
     ruled = [{"verdict": "reduce", "ordinal": 0, "verdicts": 1, **one} for one in written.pop("rulings", [])]
     document = {**lists, **written, "conversations": said, "rulings": ruled}
     return DecisionDocument.from_json(document, "test")
+
+
+def _with_calls(conversation: dict[str, Any]) -> dict[str, Any]:
+    """A conversation whose turns have the calls that they are, as if they had just been said."""
+    types = SPEAKERS[conversation["role"]].argument_types()
+    messages = []
+    for message in conversation["messages"]:
+        if message["role"] == "assistant" and "call" not in message:
+            call = stored_call(CalledTurn(parse(message["content"], types))).model_dump()
+            message = {**message, "call": call}
+        messages.append(message)
+    return {**conversation, "messages": messages}
 
 
 def add_demo_run(store: Store, run_id: str) -> str:

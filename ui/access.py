@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -15,8 +15,9 @@ from streamlit.errors import StreamlitDuplicateElementKey
 
 from backend.errors import message_and_code
 from backend.jobs.queue import JobQueue
+from backend.reporting.blocks import ReportSection
 from backend.reporting.market_reload import market_of
-from backend.reporting.run_page import RunPage
+from backend.reporting.run_summary import RunSummary, summarise
 from backend.runs.requests import RUNS
 from backend.store.errors import StoreError
 from backend.store.records import RunRecord
@@ -24,11 +25,9 @@ from backend.store.store import Store
 from cryptosentinel.protocol.untrusted import visible
 from simulator.errors import UserError
 from simulator.market.market import Market
-from ui.kept import Kept
 
 STORE_VARIABLE = "CRYPTOSENTINEL_STORE"
-_ENDED: Kept[RunPage] = Kept(8)
-_MARKETS: Kept[Market] = Kept(2)
+RunKey = tuple[str, str, str, int | None]
 _READ_SECONDS = 0.7  # for which a page waits for a read that it can do without
 
 
@@ -127,36 +126,40 @@ def in_time(key: str, read: Callable[[], Any]) -> tuple[Any, bool]:
     return found, True
 
 
-def read_run(run_id: str, run: RunRecord | None = None) -> RunPage:
-    """Everything about a run; a run that has ended is read only once, and all tabs share what came of it, which nothing
-    changes. `run` is its record where the caller has just read it: then the store need not be opened for one that is
-    kept. Raises `StoreError`."""
+def read_run(run_id: str, run: RunRecord | None = None) -> RunSummary:
+    """Everything about a run; of one that has ended, which nothing changes, it is read once and shared by all tabs.
+    `run` is its record where the caller has just read it: then the store need not be opened again. Raises
+    `StoreError`."""
     if run is None or run.status == "running":
         with open_store() as store:
             run = store.run(run_id)
             if run.status == "running":
-                return RunPage.read(store, run_id)
-    with st.spinner("Reading the records") if _key(run) not in _ENDED else nullcontext():
-        return keep_run(run)
+                return summarise(store, run_id)
+    return _ended(*key_of(run))
 
 
-def keep_run(run: RunRecord) -> RunPage:
-    """Everything about a run that has ended, kept for all tabs. Raises `StoreError`."""
-    return _ENDED.get(_key(run), lambda: _read_ended(run.run))
-
-
-def _key(run: RunRecord) -> tuple[Any, ...]:
+def key_of(run: RunRecord) -> RunKey:
+    """What tells one state of a run from all others."""
     return store_name(), run.run, run.status, run.finished_at
 
 
 def market_kept(run: RunRecord) -> Market:
-    """The market of a run, the newest of them kept for all tabs; what cannot be had is tried anew each time. Raises
-    `UserError`."""
-    key = (store_name(), run.run, run.data_hash)
-    with st.spinner("Reading the data") if key not in _MARKETS else nullcontext():
-        return _MARKETS.get(key, lambda: market_of(run))
+    """The market of a run, shared by all tabs; one that cannot be had is tried again each time. Raises `UserError`."""
+    return _market(store_name(), run.run, run.data_hash, run)
 
 
-def _read_ended(run_id: str) -> RunPage:
+@st.cache_resource(max_entries=64, show_spinner=False)
+def section_kept(run: RunKey, window: str, name: str, _make: Callable[[], ReportSection]) -> ReportSection:
+    """A section of a run that has ended, which `_make` makes once for all tabs."""
+    return _make()
+
+
+@st.cache_resource(max_entries=8, show_spinner="Reading the records")
+def _ended(where: str, run: str, status: str, finished_at: int | None) -> RunSummary:
     with open_store() as store:
-        return RunPage.read(store, run_id)
+        return summarise(store, run)
+
+
+@st.cache_resource(max_entries=2, show_spinner="Reading the data")
+def _market(where: str, run: str, data_hash: str, _run: RunRecord) -> Market:
+    return market_of(_run)

@@ -15,8 +15,6 @@ page = st.navigation(
         st.Page("views/training.py", title="Training", icon=":material/model_training:"),
         st.Page("views/data.py", title="Data", icon=":material/database:"),
         st.Page("views/experiments.py", title="Experiments", icon=":material/biotech:"),
-        st.Page("views/laboratory.py", title="Laboratory", icon=":material/science:"),
-        st.Page("views/arena.py", title="Arena", icon=":material/trophy:"),
         st.Page("views/paper.py", title="Paper", icon=":material/monitoring:"),
         st.Page("views/jobs.py", title="Jobs", icon=":material/list_alt:"),
     ]

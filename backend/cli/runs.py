@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
@@ -57,31 +58,43 @@ def runs_command(
         console.print(_long_table(opened, store) if long else _results_table(opened, store))
 
 
+_OPTIONAL = ("window", "who")  # columns that a narrow terminal has no room for, the first to go first
+
+
 def _results_table(opened: Store, title: str) -> Table:
-    """What each run is, who was tested when, and what came of it; of one that has not finished its status."""
-    table = narrow_table(title)
-    for heading in ("what", "who", "window"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("return", "vs hold"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    """What each run is, who was tested when, and its result, a line a run; of one that has not finished its status.
+    Where the terminal is too narrow for a column of `_OPTIONAL`, it is left out."""
+    from backend.reporting.run_table import run_row
+
+    rows: list[dict[str, str]] = []
     for one in opened.runs():
         if one.status != "finished":
-            table.add_row(one.run, f"{one.kind} {one.status}", "", "", "", "")
+            rows.append({"": one.run, "what": f"{one.kind} {one.status}"})
             continue
-        from backend.reporting.comparison.run_table import run_row  # numpy, which a list without results does not need
-
         row = run_row(opened, one, intervals=False)
         against = row.difference if one.kind in ("backtest", "search") else None
         cells = ["" if value is None else f"{100 * value:+.1f} %" for value in (row.total_return, against)]
         if row.bp is not None:  # a decision; a few windows would say less
             cells = [f"{value:+.1f} bp" for value in row.bp]
-        table.add_row(one.run, one.kind, visible(row.teams), row.window, *cells)
+        rows.append({"": one.run, "what": one.kind, "who": visible(row.teams), "window": row.window,
+                     "return": cells[0], "vs hold": cells[1]})  # fmt: skip
+    columns = ["what", "who", "window", "return", "vs hold"]
+    width = {name: max((cell_len(cell.get(name, "")) for cell in rows), default=0) for name in ("", *columns)}
+    for name in _OPTIONAL:
+        if 1 + sum(2 + max(width[one], len(one)) for one in ("", *columns)) > console.width:
+            columns.remove(name)
+    table = narrow_table(title)
+    for name in columns:
+        right = name in ("return", "vs hold")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+    for cell in rows:
+        table.add_row(cell[""], *(cell.get(name, "") for name in columns))
     return table
 
 
 def _long_table(opened: Store, title: str) -> Table:
     """What tells the runs apart: status, start, seed, hash of the data and tags."""
-    from backend.reporting.comparison.run_labels import RunLabels, read_labels
+    from backend.reporting.run_labels import RunLabels, read_labels
 
     table = narrow_table(title)
     labels = read_labels(opened)
@@ -331,7 +344,7 @@ def _show_deletions(plans: Sequence[RunDeletion]) -> None:
 
 def _replay_table(replay: DecisionReplay) -> Table:
     """Both decisions row by row; what differs has a mark before it. All words are plain text."""
-    from backend.reporting.decision.side_by_side import paired_rows
+    from backend.reporting.decision_narrative import paired_rows
 
     table = Table(title=f"decision {replay.then.ordinal} of {replay.then.backtest}", box=None, title_justify="left")
     for heading in ("", "what happened", "replayed"):
@@ -365,9 +378,9 @@ def _show(opened: Store, run: str, settings: bool) -> None:
     from backend.decisions.checked_documents import check_document
     from backend.decisions.document import read_decisions
     from backend.decisions.tree import describe_decisions
-    from backend.reporting.comparison.decision_value import CONTROL_VALUE, HELD_OUT_VALUE
-    from backend.reporting.comparison.run_labels import read_labels
+    from backend.reporting.run_labels import read_labels
     from backend.reporting.run_summary import how_it_was_run, summarise
+    from backend.reporting.training_sections import CONTROL_VALUE, HELD_OUT_VALUE
     from backend.store.records import TrajectoryRecord
 
     record = opened.run(run)

@@ -6,6 +6,8 @@ looks for its fills in it, and reports read it.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +27,6 @@ from pydantic import (
     model_validator,
 )
 
-from backend.decisions.packed_numbers import PackedRows, packed, unpacked
 from backend.store.records import BacktestRecord, StoredDocument
 from backend.store.store import Store
 from cryptosentinel.conversation.budget import Ledger
@@ -39,6 +40,27 @@ from simulator.tables import EARLIEST, LATEST
 
 Number = int | float  # an integer in JSON stays one
 _LONG = 2_000  # bars from which the curves are written as bytes, so that they are read thirty times as fast
+_FORMS = {"i8": np.dtype("<i8"), "f8": np.dtype("<f8")}  # on every machine: little-endian
+
+
+def packed(numbers: Sequence[Any], form: str) -> str:
+    """Integers (`form` "i8") or floats ("f8"), (n,) or (n, k), row after row, as the form and the base64 of their
+    bytes: half as long as digits, and the very same numbers."""
+    return f"{form}:{base64.b64encode(np.asarray(numbers, _FORMS[form]).tobytes()).decode('ascii')}"
+
+
+def unpacked(text: str, form: str) -> np.ndarray[Any, np.dtype[Any]]:
+    """(n,): the numbers of `packed`. Raises `ValueError` for any other text, and for NaN and the infinities."""
+    stated, _, content = text.partition(":")
+    if stated != form:
+        raise ValueError(f"numbers as a text must be {form}, not {stated[:8]!r}")
+    try:
+        numbers = np.frombuffer(base64.b64decode(content, validate=True), _FORMS[form])
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"numbers as a text cannot be read: {error}") from None
+    if not np.isfinite(numbers).all():
+        raise ValueError("numbers as a text hold one that is not finite")
+    return numbers
 
 
 class RoleInference(BaseModel):
@@ -130,7 +152,7 @@ class BacktestDocument(StoredDocument):
     decisions: int
     times: Annotated[list[int], Field(min_length=1)]
     equity: Annotated[list[float], Field(min_length=1)]
-    exposure: Sequence[list[float]]
+    exposure: list[list[float]]
     fills: tuple[Fill, ...]
     trades: tuple[Trade, ...]
     rejections: tuple[RejectionDocument, ...]
@@ -148,7 +170,7 @@ class BacktestDocument(StoredDocument):
             return read(value)
         numbers = unpacked(value, "i8" if info.field_name == "times" else "f8")
         if info.field_name == "exposure":
-            return PackedRows(numbers.reshape(-1, len(info.data.get("symbols", ())) or 1))
+            numbers = numbers.reshape(-1, len(info.data.get("symbols", ())) or 1)
         return numbers.tolist() or read([])  # which is refused
 
     @field_validator("metrics", mode="before")
@@ -174,8 +196,7 @@ class BacktestDocument(StoredDocument):
                 f"there are {len(self.times)} times, {len(self.equity)} values of equity and {len(self.exposure)} of "
                 "exposure"
             )
-        widths = {self.exposure.width} if isinstance(self.exposure, PackedRows) else set(map(len, self.exposure))
-        if not widths <= {len(self.symbols)}:
+        if not set(map(len, self.exposure)) <= {len(self.symbols)}:
             raise ValueError("exposure is not of every symbol")
         in_order = all(map(lt, self.times, islice(self.times, 1, None)))  # a tenth of a loop's time
         if not EARLIEST <= self.times[0] <= self.times[-1] < LATEST or not in_order:
@@ -194,10 +215,6 @@ class BacktestDocument(StoredDocument):
         """The document of a result."""
         verdict = None if lookahead is None else VerdictDocument.of(lookahead)
         return cls.model_validate({**result.to_dict(), "inference": inference, "lookahead": verdict})
-
-    @field_serializer("exposure")
-    def _write_rows(self, rows: Sequence[list[float]]) -> list[list[float]]:
-        return [list(row) for row in rows]
 
     @field_serializer("metrics")
     def _write_infinity(self, metrics: dict[str, Number]) -> dict[str, Number | None]:

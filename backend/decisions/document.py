@@ -26,8 +26,6 @@ MaybeNumber = Annotated[
     BeforeValidator(lambda value: math.nan if value is None else value),
     PlainSerializer(lambda value: None if math.isnan(value) else value),
 ]
-SampledTurn = tuple[tuple[ModelText, float], ...]  # text and log-probability of each piece
-
 EXAMPLE_DECISION = "story"  # the evaluation that keeps the decision which a run's report shows
 
 
@@ -35,13 +33,25 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class StoredCall(_Part):
+    """What a turn was read as when it was said: a call of `tool` with its checked `arguments`, which opened so many
+    conversations; or no valid call, for the reason `code` (`cryptosentinel.protocol.tool_calls.Code`) and `detail`."""
+
+    tool: ModelText = ""
+    arguments: dict[str, JsonValue] = {}
+    opened: int = 0
+    code: ModelText = ""
+    detail: ModelText = ""
+
+
 class Message(_Part):
     """One message of a conversation. `role` is that of the chat: system, user, assistant or tool. An assistant's may
-    begin with a `thought`, which is as untrusted as the rest."""
+    begin with a `thought`, which is as untrusted as the rest, and has its `call`, None where its request failed."""
 
     role: str
     content: ModelText
     thought: ModelText = ""
+    call: StoredCall | None = None
 
 
 class TokenUsage(_Part):
@@ -68,11 +78,7 @@ class TokenUsage(_Part):
 
 class ConversationDocument(_Part):
     """One conversation of one role. `asked` is the question that opened it, `answer` its valid answer, `problem` why
-    there is none.
-
-    `tokens` are the pieces of each turn that was sampled, in order, with their log-probabilities; empty where those are
-    not known: of rules, and of endpoints that give none.
-    """
+    there is none."""
 
     role: str
     title: str
@@ -84,7 +90,6 @@ class ConversationDocument(_Part):
     problem: ModelText | None
     truncated: bool
     usage: TokenUsage
-    tokens: tuple[SampledTurn, ...] = ()
 
 
 class RiskRuling(_Part):

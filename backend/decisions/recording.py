@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 
 from backend.decisions.document import (
@@ -14,21 +14,18 @@ from backend.decisions.document import (
     LaterClamp,
     Message,
     RiskRuling,
-    SampledTurn,
+    StoredCall,
     StoredDecision,
     TokenUsage,
 )
 from cryptosentinel.agents.registry import ROLES, role_title
-from cryptosentinel.conversation.transcript import Transcript
+from cryptosentinel.conversation.transcript import CalledTurn, Transcript
 from cryptosentinel.episode import EpisodeResult
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.protocol.tool_calls import split_thought
+from cryptosentinel.protocol.tool_calls import MalformedCall, split_thought
 from cryptosentinel.team import TeamDecision
 from simulator.market.market import Market
 from simulator.market.timeframes import format_time
-
-_MOST_BYTES = 4  # of a character in UTF-8
-_NEVER = -100.0  # the log-probability of what cannot have been sampled, for JSON has no infinity
 
 
 def decision_document(
@@ -108,57 +105,29 @@ def token_usage(transcript: Transcript) -> TokenUsage:
     )
 
 
-def sampled_turns(codec: ChatFormat, transcript: Transcript) -> tuple[SampledTurn, ...]:
-    """The turns that a model sampled, piece by piece with log-probabilities; nothing where they are not known, which
-    an engine without them says by zeros. What was certain stands in one piece, and so do the tokens of one character.
-    """
-    if not any(branch.logps[place] for branch in transcript.branches for place in range(len(branch.ids))):
-        return ()
-    turns = []
-    for branch in transcript.branches:
-        begin = None
-        for place in range(len(branch.ids) + 1):
-            sampled = place < len(branch.ids) and branch.mask[place]
-            if sampled and begin is None:
-                begin = place
-            elif not sampled and begin is not None:
-                turns.append(_pieces(codec, branch.ids[begin:place], branch.logps[begin:place]))
-                begin = None
-    return tuple(turns)
-
-
-def _pieces(codec: ChatFormat, ids: Sequence[int], logps: Sequence[float]) -> SampledTurn:
-    pieces: list[tuple[str, float]] = []
-    before: list[int] = []  # the token before, which says whether a space stands between the two
-    waiting: list[int] = []  # tokens of a character that is not whole yet
-    total = 0.0
-    for token, logp in zip(ids, logps, strict=True):
-        waiting.append(token)
-        total += logp if math.isfinite(logp) else _NEVER
-        text = codec.decode([*before, *waiting])[len(codec.decode(before)) :]
-        if text.endswith("\ufffd") and len(waiting) < _MOST_BYTES:
-            continue
-        rounded = min(0.0, round(total, 2))
-        if pieces and not rounded and not pieces[-1][1]:
-            pieces[-1] = pieces[-1][0] + text, 0.0
-        else:
-            pieces.append((text, rounded))
-        before, waiting, total = [token], [], 0.0
-    return tuple(pieces)
-
-
 def conversation_messages(codec: ChatFormat, transcript: Transcript) -> tuple[Message, ...]:
-    """The turns of a conversation, each thought apart from what was then said."""
-    thoughts = iter(transcript.thoughts)
+    """The turns of a conversation with their calls, each thought apart from what was then said."""
+    thoughts, calls = iter(transcript.thoughts), iter(transcript.calls)
     messages = []
     for message in codec.messages(transcript.ids):
-        thought, content = "", message["content"]
-        if message["role"] == "assistant" and codec.thoughts is not None:
-            dropped = next(thoughts, "")
-            thought, content = split_thought(content)
-            thought = thought or dropped
-        messages.append(Message(role=message["role"], content=content, thought=thought))
+        thought, content, call = "", message["content"], None
+        if message["role"] == "assistant":
+            turn = next(calls, None)
+            call = None if turn is None else stored_call(turn)
+            if codec.thoughts is not None:
+                dropped = next(thoughts, "")
+                thought, content = split_thought(content)
+                thought = thought or dropped
+        messages.append(Message(role=message["role"], content=content, thought=thought, call=call))
     return tuple(messages)
+
+
+def stored_call(turn: CalledTurn) -> StoredCall:
+    """How a turn was read, as the store keeps it."""
+    if isinstance(turn.call, MalformedCall):
+        return StoredCall(code=turn.call.code, detail=turn.call.detail)
+    arguments = turn.call.arguments.model_dump(mode="json", exclude_unset=True)
+    return StoredCall(tool=turn.call.name, arguments=arguments, opened=turn.opened)
 
 
 def remarks(name: str, episode: EpisodeResult, market: Market) -> list[str]:
@@ -205,5 +174,4 @@ def _conversation(codec: ChatFormat, transcript: Transcript) -> ConversationDocu
         problem=transcript.reason,
         truncated=transcript.truncated,
         usage=token_usage(transcript),
-        tokens=sampled_turns(codec, transcript),
     )

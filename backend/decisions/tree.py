@@ -1,26 +1,26 @@
 """A stored decision as a tree: who asked whom, with what words, and what came of it.
 
-Nothing is judged or shortened here. `backend.reporting.decision_narrative` says the tree in sentences,
-`backend.reporting.decision_views` shows all of it. What models and news said is untrusted: show it through
-`cryptosentinel.protocol.untrusted.visible`.
+Nothing is parsed, judged or shortened here: each turn was read when it was said. `backend.reporting.decision_lines`
+has the tree in sentences, `backend.reporting.decision_text` all of it. What models and news said is untrusted: show it
+through `cryptosentinel.protocol.untrusted.visible`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
+from typing import cast
 
 from backend.decisions.backtest_document import BacktestDocument, RejectionDocument, StoredBacktest
-from backend.decisions.document import ConversationDocument, DecisionDocument, StoredDecision, read_decisions
+from backend.decisions.document import ConversationDocument, DecisionDocument, Message, StoredDecision, read_decisions
 from backend.store.store import Store
 from cryptosentinel.agents.joint import Consultation
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
-from cryptosentinel.agents.registry import SPEAKERS, SUB_AGENTS
-from cryptosentinel.protocol.calls.json_calls import HERMES
-from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall, parse
+from cryptosentinel.agents.registry import SPEAKERS
+from cryptosentinel.protocol.tool_calls import Arguments, Code, MalformedCall, ToolCall, check_call
 from simulator.errors import UserError
 from simulator.exchange.exchange_records import Fill
 
@@ -37,11 +37,6 @@ class Turn:
     result: str | None
     consulted: tuple[ConversationNode, ...]
     thought: str = ""
-
-    @property
-    def consults(self) -> bool:
-        """Whether it asks another role."""
-        return bool(_questions(self.call))
 
 
 @dataclass(frozen=True)
@@ -88,18 +83,11 @@ class DecisionTree:
 
     @property
     def total(self) -> TokenTotal | None:
-        """Over all conversations; None where the store has no counts."""
-        nodes = [] if self.manager is None else list(self.manager.everyone())
-        counts = [node.document.usage for node in nodes]
-        if not nodes or len(counts) < len(nodes):
+        """Over all conversations; None where nothing was said."""
+        usages = [node.document.usage for node in self.manager.everyone()] if self.manager is not None else []
+        if not usages:
             return None
-        return TokenTotal(
-            sum(one.prompt for one in counts),
-            sum(one.sampled for one in counts),
-            sum(one.turns for one in counts),
-            sum(one.read for one in counts),
-            sum(one.cost for one in counts),
-        )
+        return TokenTotal(*(sum(getattr(one, name.name) for one in usages) for name in fields(TokenTotal)))
 
     @property
     def positions(self) -> tuple[Position, ...] | None:
@@ -129,52 +117,31 @@ class DecisionTree:
                 symbol = other.document.asked.get("symbol")
                 if isinstance(question, AskAnalyst | AskAboutPosition) and isinstance(symbol, str):
                     names[question.symbol] = symbol
-        # The briefs of the oldest decisions, which were about one coin, do not list it.
-        if not names and self.positions and len(symbols) == 1:
-            names[self.positions[0].symbol] = symbols[0]
         return names
 
 
-@dataclass
-class _Reading:
-    """A conversation being read: its turns so far, and the last of them while its result is not known."""
-
-    turns: list[Turn] = field(default_factory=list)
-    open_turn: tuple[str, ToolCall | MalformedCall, tuple[ConversationNode, ...], str] | None = None
-
-    def close(self, result: str | None) -> None:
-        if self.open_turn is not None:
-            content, call, consulted, thought = self.open_turn
-            self.turns.append(Turn(content, call, result, consulted, thought))
-        self.open_turn = None
-
-
-def decision_tree(
-    decision: DecisionDocument,
-    fills: tuple[Fill, ...] | None = None,
-    rejections: tuple[RejectionDocument, ...] | None = None,
-) -> DecisionTree:
+def decision_tree(decision: DecisionDocument) -> DecisionTree:
     """The tree of a decision, each consultation at the place where it was asked."""
     conversations = decision.conversations
     manager = _node(conversations[0], iter(conversations[1:])) if conversations else None
-    return DecisionTree(decision, manager, fills, rejections)
+    return DecisionTree(decision, manager)
 
 
 def traced_tree(
-    decision: StoredDecision, decisions: Sequence[StoredDecision], result: BacktestDocument | None
+    tree: DecisionTree, decision: StoredDecision, decisions: Sequence[StoredDecision], result: BacktestDocument | None
 ) -> DecisionTree:
-    """The tree of one of a team's `decisions` with what became of its orders in `result`, that of their backtest,
+    """The `tree` of one of a team's `decisions` with what became of its orders in `result`, that of their backtest,
     where it is stored.
 
     An order of a later decision on the same coin replaces what still waits of it, so up to there the coin's fills are
     this decision's, those of its stop and target included. Bars are identified by their closing times.
     """
     if result is None:
-        return decision_tree(decision.document)
+        return tree
     bar_of = {time: result.start + row for row, time in enumerate(result.times)}
     begin, last = bar_of.get(decision.time), result.start + len(result.times)
     if begin is None:  # another window than the one whose result is stored
-        return decision_tree(decision.document, (), ())
+        return replace(tree, fills=(), rejections=())
     fills: list[Fill] = []
     rejections: list[RejectionDocument] = []
     orders = decision.document.orders
@@ -185,13 +152,10 @@ def traced_tree(
             if other.time > decision.time and any(order.symbol == symbol for order in other.document.orders)
         )
         end = min(later, default=last)
+        own = [order for order in orders if order.symbol == symbol]
         fills += [fill for fill in result.fills if fill.symbol == symbol and begin < fill.bar <= end]
-        for rejection in result.rejections:
-            if begin <= rejection.bar <= end and any(
-                rejection.is_of(order) for order in orders if order.symbol == symbol
-            ):
-                rejections.append(rejection)
-    return decision_tree(decision.document, tuple(sorted(fills, key=lambda fill: fill.bar)), tuple(rejections))
+        rejections += [one for one in result.rejections if begin <= one.bar <= end and any(map(one.is_of, own))]
+    return replace(tree, fills=tuple(sorted(fills, key=lambda fill: fill.bar)), rejections=tuple(rejections))
 
 
 def find_decision(
@@ -224,7 +188,7 @@ def find_decision(
     names = (chosen.backtest, chosen.backtest.rpartition("/")[0])
     record = next((record for record in store.backtests(run_id) if record.name in names), None)
     result = None if record is None else StoredBacktest.from_record(record).document
-    return chosen, traced_tree(chosen, of_team, result)
+    return chosen, traced_tree(decision_tree(chosen.document), chosen, of_team, result)
 
 
 def describe_decisions(decisions: Sequence[StoredDecision]) -> str:
@@ -235,47 +199,27 @@ def describe_decisions(decisions: Sequence[StoredDecision]) -> str:
     return ", ".join(f"{min(ordinals)} to {max(ordinals)} of {name}" for name, ordinals in numbers.items())
 
 
-def _questions(call: ToolCall | MalformedCall) -> int:
-    """How many conversations a turn opens."""
-    if isinstance(call, MalformedCall):
-        return 0
-    if isinstance(call.arguments, Consultation):
-        return len(call.arguments.ask)
-    return len(call.arguments.questions) if isinstance(call.arguments, AskSeveral) else int(call.name in SUB_AGENTS)
-
-
-def _call_of(
-    conversation: ConversationDocument, number: int, types: dict[str, type[Arguments]]
-) -> ToolCall | MalformedCall:
-    """The call that a turn of the assistant is. Whether text may stand before a call is a matter of the model's chat
-    format, so a turn that was not refused for it is read with what stands before."""
-    messages = conversation.messages
-    call = parse(messages[number].content, types)
-    if isinstance(call, ToolCall) or call.code != "broken_call":
-        return call
-    answered = number + 1 < len(messages)
-    refused = messages[number + 1].content.startswith('{"error"') if answered else conversation.problem is not None
-    return call if refused else HERMES.parse(messages[number].content, types)
+def _call_of(message: Message, types: dict[str, type[Arguments]]) -> ToolCall | MalformedCall:
+    """The stored call of a turn with arguments of their types."""
+    said = message.call
+    if said is None:
+        return MalformedCall("engine_failed", "the request failed before its turn was whole")
+    if said.tool:
+        return check_call(said.tool, said.arguments, types)
+    return MalformedCall(cast(Code, said.code), said.detail)
 
 
 def _node(conversation: ConversationDocument, others: Iterator[ConversationDocument]) -> ConversationNode:
     """One conversation; `others` are the consulted ones that have no place yet."""
-    role = conversation.role
+    role, messages = conversation.role, conversation.messages
     types = SPEAKERS[role].argument_types() if role in SPEAKERS else {}
-    system = prompt = ""
-    reading = _Reading()
-    for number, message in enumerate(conversation.messages):
+    turns: list[Turn] = []
+    for number, message in enumerate(messages):
         if message.role == "assistant":
-            reading.close(None)
-            call = _call_of(conversation, number, types)
-            consulted = islice(others, _questions(call))
-            others_asked = tuple(_node(other, iter(())) for other in consulted)
-            reading.open_turn = message.content, call, others_asked, message.thought
-        elif message.role == "tool":
-            reading.close(message.content)
-        elif message.role == "system":
-            system = message.content
-        else:
-            prompt = message.content
-    reading.close(None)
-    return ConversationNode(conversation, system, prompt, tuple(reading.turns))
+            opened = 0 if message.call is None else message.call.opened
+            consulted = tuple(_node(other, iter(())) for other in islice(others, max(0, opened)))
+            answered = number + 1 < len(messages) and messages[number + 1].role == "tool"
+            result = messages[number + 1].content if answered else None
+            turns.append(Turn(message.content, _call_of(message, types), result, consulted, message.thought))
+    words = {message.role: message.content for message in messages}  # of each kind but the turns there is one
+    return ConversationNode(conversation, words.get("system", ""), words.get("user", ""), tuple(turns))

@@ -18,8 +18,8 @@ from backend.paper.monitor import METRICS, AlertRules, paper_problem
 from backend.paper.parity import Parity
 from backend.paper.sessions import PaperOutcome, paper_status
 from backend.paper.switch import KILL_FILE, process_of
-from backend.reporting.comparison.run_table import RunRow, bare_row
 from backend.reporting.labels import title_of
+from backend.reporting.run_table import RunRow, bare_row
 from backend.store.errors import StoreError
 from backend.store.records import EvaluationRecord, JournalRecord, RunRecord
 from backend.store.store import Store

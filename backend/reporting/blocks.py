@@ -1,14 +1,11 @@
-"""What pages are made of, whoever draws them: pictures, tables, facts, and words where something is missing."""
+"""What reports and pages are made of: pictures, tables, figures of the first screen, and words where one is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from backend.reporting.charts import in_dark
-from backend.reporting.drawing.figure import PlainFigure
 from backend.reporting.labels import Column
 
 if TYPE_CHECKING:
@@ -21,17 +18,7 @@ class Picture:
 
     title: str
     caption: str
-    figure: PlainFigure
-
-    @cached_property
-    def light(self) -> go.Figure:
-        """The figure of plotly for a light ground; made once, since plotly checks every number of it."""
-        return self.figure.plotly()
-
-    @cached_property
-    def dark(self) -> go.Figure:
-        """The same for a dark ground."""
-        return in_dark(self.figure).plotly()
+    figure: go.Figure
 
 
 @dataclass(frozen=True)
@@ -46,7 +33,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `first` heads the column of the rows' headings; `tinted`: gains and losses have a colour beside their
+    """A table. `first` heads the column of the rows' headings; `tinted`: gains and losses have a color beside their
     sign; `folded`: long and seldom needed, so that it opens at a click."""
 
     title: str
@@ -71,11 +58,13 @@ ReportBlock = Picture | Table | Missing
 
 @dataclass(frozen=True)
 class ReportSection:
-    """Blocks under one heading, with a caption where there is something to say about all of them."""
+    """Blocks under one heading, with a caption where there is something to say about all of them. `pairs`: they fit two
+    side by side."""
 
     title: str
     blocks: tuple[ReportBlock, ...]
     caption: str = ""
+    pairs: bool = False
 
 
 @dataclass(frozen=True)

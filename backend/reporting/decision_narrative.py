@@ -1,4 +1,4 @@
-"""A decision's tree in sentences, line by line, as a conversation that people can follow.
+"""A decision's tree in sentences, line by line, as a conversation that people can follow; and two of them row by row.
 
 Everything that models and news said is untrusted text: it comes out as plain strings, to be shown as such.
 """
@@ -6,13 +6,12 @@ Everything that models and news said is untrusted text: it comes out as plain st
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import JsonValue
 
-from backend.decisions.document import SampledTurn
 from backend.decisions.tree import ConversationNode, DecisionTree
 from backend.reporting.labels import ABSENT, number_text
 from cryptosentinel.agents.joint import Consultation, JointAnswers
@@ -25,6 +24,8 @@ from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCal
 from simulator.documents import parse_json
 from simulator.exchange.orders import Order
 from simulator.market.timeframes import format_time
+
+NOTHING_HERE = "–"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,6 @@ class Line:
     raw: str = ""
     depth: int = 0
     problem: bool = False
-    tokens: SampledTurn = ()
     note: str = ""
 
 
@@ -163,21 +163,17 @@ def _conversation(node: ConversationNode, names: dict[str, str], depth: int) -> 
     role, title = node.role, role_title(node.role)
     if depth == 0 and node.prompt:
         yield Line("desk", "Situation", _named(node.prompt, names), node.prompt)
-    tokens = node.document.tokens
-    # Of a conversation from which results were dropped to make room, not every turn has its log-probabilities.
-    by_turn = tokens if len(tokens) == len(node.turns) else ((),) * len(node.turns)
     problem = node.document.problem
-    for number, (turn, pieces) in enumerate(zip(node.turns, by_turn, strict=True), 1):
+    for number, turn in enumerate(node.turns, 1):
         call, content = turn.call, turn.content
         note = used(node) if number == len(node.turns) and not problem else ""
         sentence = _sentence(call, content, names)
-        looks_up = isinstance(call, ToolCall) and not turn.consults and not answers(role, call)
+        looks_up = isinstance(call, ToolCall) and not turn.consulted and not answers(role, call)
         if looks_up and turn.result is not None:
-            raw = f"{content}\n{turn.result}"
             shown = _result(turn.result, names)
-            yield Line("tool", f"{title} {sentence}", shown, raw, depth, tokens=pieces, note=note)
+            yield Line("tool", f"{title} {sentence}", shown, f"{content}\n{turn.result}", depth, note=note)
         else:  # what a consultation answers has lines of its own
-            yield Line(role, title, sentence, content, depth, isinstance(call, MalformedCall), pieces, note)
+            yield Line(role, title, sentence, content, depth, isinstance(call, MalformedCall), note)
         for other in turn.consulted:
             yield from _conversation(other, names, depth + 1)
     if problem:
@@ -300,3 +296,48 @@ def _percent(share: float) -> str:
 
 def _count(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+@dataclass(frozen=True)
+class PairedRow:
+    """One thing in both decisions; `NOTHING_HERE` where one of them does not have it."""
+
+    label: str
+    then: str
+    now: str
+
+    @property
+    def differs(self) -> bool:
+        return self.then != self.now
+
+
+def paired_rows(then: DecisionTree, now: DecisionTree) -> list[PairedRow]:
+    """What was decided, every consultation by its number, then guard, orders and outcome."""
+    before, after = _facts(then), _facts(now)
+    labels = [*before, *(label for label in after if label not in before)]
+    order = sorted(labels, key=lambda label: _rank(label))
+    return [PairedRow(label, before.get(label, NOTHING_HERE), after.get(label, NOTHING_HERE)) for label in order]
+
+
+def _rank(label: str) -> int:
+    first = ("Situation", "Decision")
+    last = ("Guard", "Orders", "Guard, later", "What it earned")
+    if label in first:
+        return first.index(label) * 1_000
+    return 2_000 + last.index(label) if label in last else 500
+
+
+def _facts(tree: DecisionTree) -> Mapping[str, str]:
+    facts: dict[str, str] = {}
+    if tree.manager is not None:
+        facts["Situation"] = tree.manager.prompt
+        everyone = [node for node in tree.manager.everyone() if node is not tree.manager]
+        for node in everyone:
+            question = question_sentence(node)
+            told = f"on {question}: " if question else ""
+            facts[f"{role_title(node.role)} {node.document.ordinal + 1}"] = told + answer_sentence(node, tree.names)
+    facts["Decision"] = headline(tree).partition(" → ")[0]
+    for line in consequences(tree):
+        label = line.title if line.speaker != "risk_analyst" else f"{line.title} binds"
+        facts[label] = f"{facts[label]}\n{line.text}" if label in facts else line.text
+    return facts

@@ -1,12 +1,12 @@
-"""A decision's tree on a terminal and as one HTML page, every word as it was said."""
+"""A decision's tree as text, for a terminal or a file: every word as it was said."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
@@ -20,6 +20,8 @@ from cryptosentinel.protocol.tool_calls import MalformedCall
 from cryptosentinel.protocol.untrusted import visible
 from simulator.exchange.exchange_records import Fill
 from simulator.market.timeframes import format_time
+
+_WIDTH = 120  # characters of a line in a file
 
 
 def text_tree(decision: StoredDecision, tree: DecisionTree) -> Tree:
@@ -36,43 +38,21 @@ def text_tree(decision: StoredDecision, tree: DecisionTree) -> Tree:
     return root
 
 
-def decision_page(decision: StoredDecision, tree: DecisionTree) -> str:
-    """The tree as one self-contained page without scripts; all text is escaped."""
-    environment = Environment(
-        loader=PackageLoader("backend.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=shown,
-    )  # fmt: skip
-    return environment.get_template("decision.html.j2").render(
-        manager=tree.manager,
-        heading=_heading(decision, tree),
-        facts=decision_facts(tree),
-        outcome=outcome(tree),
-        asked=_asked,
-        used=used,
-        called=_called,
-        problem=_problem,
-        absent=ABSENT,
-    )
-
-
-def shown(value: object) -> object:
-    """What a template writes for a value: of a text that is no HTML of ours, only what can be seen."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+def whole_text(decision: StoredDecision, tree: DecisionTree) -> str:
+    """The same as plain text, for a file."""
+    out = io.StringIO()
+    Console(file=out, width=_WIDTH, color_system=None).print(text_tree(decision, tree), highlight=False)
+    return out.getvalue()
 
 
 def decision_facts(tree: DecisionTree) -> list[str]:
     """What is known beside the words: the names behind the aliases, and what all conversations took."""
     names = [f"{alias} is {symbol}" for alias, symbol in tree.names.items() if alias != symbol]
     total = tree.total
-    cost = f"tokens {ABSENT}"
-    if total is not None:
-        cost = (
-            f"all conversations: {total.prompt + total.sampled:,} tokens, {total.sampled:,} of them sampled; "
-            f"{total.read:,} read in {total.turns:,} turns"
-        )
-        if total.cost:
-            cost += f"; cost {total.cost:.4g}"
+    if total is None:
+        return [f"tokens {ABSENT}"]
+    cost = f"all conversations: {total.prompt + total.sampled:,} tokens, {total.sampled:,} of them sampled; "
+    cost += f"{total.read:,} read in {total.turns:,} turns" + (f"; cost {total.cost:.4g}" if total.cost else "")
     return [*([", ".join(names)] if names else []), cost]
 
 

@@ -97,7 +97,6 @@ RISK_COLUMNS = (
     Column("time_in_market", "In the market", "share", "share of the closes with a position"),
     Column("max_exposure", "Most exposure", "share", "largest gross exposure, of the equity"),
     Column("annual_turnover", "Turnover a year", "ratio", "traded value over equity, for a year"),
-    Column("probabilistic_sharpe", "Sharpe above 0", "share", "probability that the true Sharpe ratio is above 0"),
 )
 EVIDENCE_COLUMNS = (
     Column("return_interval", "Return", "text", "95 % interval"),
@@ -164,6 +163,29 @@ TRADE_LIST_COLUMNS = (
     Column("mae", "MAE", "change", "worst excursion of the price while held"),
     Column("mfe", "MFE", "change", "best excursion of the price while held"),
     Column("reason", "Closed by", "text", "what closed it; open: held at the end"),
+)
+DRAWDOWN_COLUMNS = (
+    Column("depth", "Depth", "share", "loss from the peak at the lowest close"),
+    Column("peak", "Peak (UTC)", "moment", "the last close before the loss"),
+    Column("valley", "Lowest (UTC)", "moment", "the lowest close"),
+    Column("recovery", "Back at the peak (UTC)", "moment", "a dash: not until the end of the window"),
+    Column("days", "Days below", "days", "from the peak to the recovery, or to the end of the window"),
+)
+INFERENCE_COLUMNS = (
+    Column("calls", "Requests", "count", "answers asked of the engine"),
+    Column("tokens", "Tokens", "count", "read and sampled"),
+    Column("seconds", "Seconds", "count", "waited for answers, those of a batch counted for each in it"),
+    Column("money", "Money", "money", "by the price table of the configuration"),
+    Column("share", "Of the start", "small_share", "money as a share of the equity at the start"),
+    Column("left", "Return after it", "change", "total return less the money for inference"),
+)
+WITHHELD_COLUMNS = (
+    Column("count", "Times", "count", "orders reduced, dropped or, by a loss limit, added"),
+    Column("saved", "Saved", "money", "losses avoided less gains missed; negative: it cost that much"),
+    Column("losses_avoided", "Losses avoided", "money", "of those that would have lost"),
+    Column("gains_missed", "Gains missed", "money", "of those that would have gained"),
+    Column("share", "Of the start", "change", "what was saved as a share of the equity at the start"),
+    Column("valued", "Valued", "count", "how many of them the bars and the record allow to value"),
 )
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

@@ -7,34 +7,39 @@ it is gone or has changed. What a run did not get to is said to be not available
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from backend.decisions.document import StoredDecision
+from backend.decisions.document import ExampleDecision, StoredDecision
 from backend.decisions.tree import decision_tree
-from backend.evaluation.attribution import attribution
-from backend.reporting import charts
-from backend.reporting.backtest_sections import sections, tiles
-from backend.reporting.blocks import ReportSection
-from backend.reporting.comparison.answer_view import answer_picture, answer_tiles, learned_table
-from backend.reporting.comparison.decision_value import CONTROL_VALUE, HELD_OUT_VALUE, value_section
-from backend.reporting.comparison.teams import teams_section
+from backend.reporting.backtest_sections import regimes_of, sections, tiles
+from backend.reporting.blocks import Missing, ReportSection
+from backend.reporting.comparison import teams_section
 from backend.reporting.decision_narrative import headline, narrate
-from backend.reporting.drawing.figure import finite
-from backend.reporting.html.page import PageFigure, PageFigures, render_page
-from backend.reporting.json_facts import backtest_facts
-from backend.reporting.labels import ABSENT, COLUMNS, MEANINGS
+from backend.reporting.html_page import render_page
+from backend.reporting.labels import ABSENT, duration_text, title_of
 from backend.reporting.market_reload import MarketReload, reload_market
-from backend.reporting.run_summary import RunSummary, how_it_was_run, run_facts, summarise
-from backend.reporting.trade_sections import candles_section
-from backend.reporting.training.curves import learning_curves, optimizer_curves, reward_curves
+from backend.reporting.result_stats import cost_summary, monthly_returns
+from backend.reporting.run_summary import RunSummary, WindowResult, how_it_was_run, run_facts, summarise
+from backend.reporting.trade_sections import candles_section, withheld_of
+from backend.reporting.training_sections import (
+    CURVES,
+    answer_picture,
+    answer_tiles,
+    comparison_sections,
+    curves_section,
+)
 from backend.store.store import Store
 from simulator.errors import UserError
 from simulator.files import write_whole
+from simulator.market.timeframes import format_time
 
 _NOT_NEEDED = MarketReload(None, "only a backtest needs its market again")
 _DECISIONS_SHOWN = 5  # before the largest gains, and as many before the largest losses
+_OF_THE_COIN = "Percentages of a position are of the part of the account that the coin has to itself."
 
 
 def write_report(store: Store, run_id: str, folder: Path) -> Path:
@@ -51,7 +56,7 @@ def write_pages(summary: RunSummary, folder: Path) -> Path:
     page = folder / "report.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        document = json.dumps(finite(all_facts(summary, reload)), indent=2, allow_nan=False)
+        document = json.dumps(_finite(all_facts(summary, reload)), indent=2, allow_nan=False)
         write_whole(folder / "report.json", document + "\n")
         write_whole(page, render(summary, reload))
     except OSError as error:
@@ -70,102 +75,131 @@ def all_facts(summary: RunSummary, reload: MarketReload) -> dict[str, Any]:
     return document
 
 
+def backtest_facts(window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> dict[str, Any]:
+    """What the sections compute beyond the metrics, for programs. Times are UTC, money is in quote currency, all else
+    fractions; None is what is not available, and a `problem` says why."""
+
+    def found(rows: Any) -> dict[str, Any]:
+        return {"rows": None, "problem": rows} if isinstance(rows, str) else {"rows": rows, "problem": None}
+
+    withheld = withheld_of(window, settings, reload)
+    return {
+        "main": window.main,
+        "from": format_time(window.main_result.times[0]),
+        "to": format_time(window.main_result.times[-1]),
+        "trades": len(window.main_result.trades),
+        "withheld": found(withheld if isinstance(withheld, str) else [asdict(one) for one in withheld]),
+        "evidence": {name: one.facts() for name, one in window.evidence.items()},
+        "by_name": {
+            name: {
+                "months": [asdict(one) for one in monthly_returns(result.times, result.equity)],
+                "costs": cost_summary(result),
+                "regimes": found(regimes_of(window, name, reload)),
+                "lookahead": None if result.lookahead is None else result.lookahead.model_dump(mode="json"),
+            }
+            for name, result in window.results.items()
+        },
+    }
+
+
 def render(summary: RunSummary, reload: MarketReload) -> str:
     """The page as HTML. All text is escaped: what models and news said is untrusted.
 
     `reload` is the market of the run, for the candles and regimes of a backtest.
     """
-    figures, example, metrics = PageFigures(), summary.example, summary.metrics
+    run, answer = summary.run, summary.answer
     context: dict[str, Any] = {
-        "summary": summary,
-        "run": summary.run,
-        "is_training": summary.run.kind in ("demo", "train") or bool(summary.metrics),
-        "is_comparison": summary.run.kind in ("demo", "evaluate") or "held_out" in summary.evaluations,
-        "absent": ABSENT,
-        "attribution": attribution,
-        "columns": COLUMNS,
-        "meanings": MEANINGS,
-        "how": how_it_was_run(summary),
+        "name": run.run,
+        "kicker": f"{run.kind} · {run.run}",
+        "source": f"run {run.run}",
+        "heading": summary.opening if answer is None else answer["sentence"],
+        "notes": [f"{note}." for note in summary.notes],
+        "facts": [*how_it_was_run(summary), ("Wall time", duration_text(summary.wall_seconds))],
         "config": json.dumps(summary.settings, indent=2) if summary.settings else None,
-        "answer": _answer(summary, figures),
-        "value": _value(summary),
-        "difference": _difference(figures, summary),
-        "equity": _equity(figures, summary),
-        "curves": [
-            (curve, figures.add(curve.title, curve.picture(summary.events).figure))
-            for curve in (*learning_curves(metrics), *reward_curves(metrics), *optimizer_curves(metrics))
-        ],
-        "calls": figures.add("Calls per decision", charts.calls_chart(summary.calls)) if summary.calls else None,
-        "example": example,
-        "example_lines": narrate(decision_tree(example)) if example else [],
-        "backtest": _backtest(summary, reload),
+        "sections": [],
     }
-    return render_page("report.html.j2", figures, context)
+    if run.kind == "backtest":
+        return render_page(context | _backtest(summary, reload))
+    if run.kind in ("demo", "evaluate") or "held_out" in summary.evaluations:
+        context["sections"] += comparison_sections(summary)
+        context["talks"] = _example(summary.example)
+    if run.kind in ("demo", "train") or summary.metrics:
+        curves = [curves_section(title, summary) for title in CURVES]
+        missing = ReportSection("How it learned", (Missing("Curves", "the run stored no metrics"),))
+        context["sections"] += [one for one in curves if not isinstance(one.blocks[0], Missing)] or [missing]
+    if answer is not None:
+        context |= {"lead": f"{answer['learned']} {answer['caveat']}", "tiles": answer_tiles(answer),
+                    "first": answer_picture(answer)}  # fmt: skip
+    return render_page(context)
 
 
-def _answer(summary: RunSummary, figures: PageFigures) -> dict[str, Any] | None:
-    """The first screen of a measured team; None where decisions were not scored."""
-    answer = summary.answer
-    if answer is None:
-        return None
-    picture = answer_picture(answer)
+def _example(example: ExampleDecision | None) -> dict[str, Any]:
+    """The decision of a demo or an evaluation, line by line."""
+    where = [] if example is None else [", ".join(example.symbols)] * bool(example.symbols)
+    if example is not None and example.time is not None:
+        where.append(f"{format_time(example.time)} UTC")
     return {
-        "tiles": answer_tiles(answer),
-        "caption": picture.caption,
-        "picture": figures.add(picture.title, picture.figure),
+        "title": "One decision, line by line",
+        "caption": f"{', '.join(where)}. Indented lines are consultations. {_OF_THE_COIN}".removeprefix(". "),
+        "whole": None if example is None else narrate(decision_tree(example)),
+        "decisions": [],
+        "absent": ABSENT.capitalize(),
     }
 
 
-def _value(summary: RunSummary) -> list[ReportSection]:
-    sections = []
-    if summary.answer is not None:
-        sections.append(ReportSection("What each role learned", (learned_table(summary.answer),)))
-    value = summary.evaluations.get(HELD_OUT_VALUE)
-    if value is not None:
-        sections.append(value_section(value, summary.evaluations.get(CONTROL_VALUE)))
-    return sections
-
-
-def _difference(figures: PageFigures, summary: RunSummary) -> PageFigure | None:
-    difference = summary.evaluations.get("held_out", {}).get("difference")
-    if not difference:
-        return None
-    return figures.add("Trained minus initial", charts.difference_chart({"Held-out windows": difference}))
-
-
-def _equity(figures: PageFigures, summary: RunSummary) -> PageFigure | None:
-    result = summary.evaluations.get("held_out", {})
-    if not result.get("equity"):
-        return None
-    chart = charts.equity_chart(result["equity"], result["equity_days"], "days traded", "trained")
-    return figures.add("Equity on held-out windows", chart)
-
-
-def _backtest(summary: RunSummary, reload: MarketReload) -> dict[str, Any] | None:
-    """What the page of a backtest run shows of it; None where there is no result."""
-    if summary.run.kind != "backtest" or not summary.backtests:
-        return None
+def _backtest(summary: RunSummary, reload: MarketReload) -> dict[str, Any]:
+    """What the page of a backtest run shows of it."""
+    if not summary.backtests:
+        return {"sections": [ReportSection("Result", (Missing("Result", "the run stored none"),))]}
     window = summary.windows()[0]
     shown = sections(window, summary.settings, reload)
     shown.insert(-1, candles_section(window, reload))
     against = teams_section(window, summary.run)
     if against is not None:
         shown.insert(1, against)
-    decisions = window.decisions.get(window.main, [])
-    trees = [(decision, decision_tree(decision.document)) for decision in _extremes(decisions)]
+    notes = [f"{note}." for note in summary.notes]
     return {
-        "window": window,
+        "lead": window.where,
         "tiles": tiles(window),
+        "notes": [*notes, absent_bars_note(window)] if absent_bars_note(window) else notes,
         "sections": shown,
-        "decisions": [(decision.time, headline(tree), narrate(tree)) for decision, tree in trees],
-        "decisions_in_all": len(decisions),
-        "decisions_with_orders": sum(bool(decision.document.orders) for decision in decisions),
+        "talks": _extremes(window),
     }
 
 
-def _extremes(decisions: Sequence[StoredDecision]) -> list[StoredDecision]:
+def absent_bars_note(window: WindowResult) -> str:
+    """What a reader must know where the data lacks bars; else empty."""
+    absent = window.main_result.absent_bars
+    if not absent:
+        return ""
+    return (
+        f"The data lacks {absent} bars of this period (over all symbols). Nothing was filled in: orders waited, and "
+        "positions kept their last price."
+    )
+
+
+def _extremes(window: WindowResult) -> dict[str, Any]:
     """Of the decisions that sent orders those followed by the largest gains and losses, in order of time."""
-    active = [decision for decision in decisions if decision.document.orders] or decisions
-    ranked = sorted(active, key=lambda decision: decision.document.net_return or 0.0)
-    chosen = ranked[:_DECISIONS_SHOWN] + ranked[-_DECISIONS_SHOWN:]
-    return sorted({decision.ordinal: decision for decision in chosen}.values(), key=lambda decision: decision.ordinal)
+    decisions: Sequence[StoredDecision] = window.decisions.get(window.main, [])
+    active = [decision for decision in decisions if decision.document.orders]
+    ranked = sorted(active or decisions, key=lambda decision: decision.document.net_return or 0.0)
+    chosen = {one.ordinal: one for one in ranked[:_DECISIONS_SHOWN] + ranked[-_DECISIONS_SHOWN:]}
+    trees = [(chosen[number].time, decision_tree(chosen[number].document)) for number in sorted(chosen)]
+    return {
+        "title": "Decisions",
+        "caption": f"{len(active)} of {len(decisions)} decisions sent orders. Shown are those after which the account "
+        f"gained and lost most up to the next decision; all are in the store. {_OF_THE_COIN}",
+        "whole": None,
+        "decisions": [(f"{format_time(time)} · {headline(tree)}", narrate(tree)) for time, tree in trees],
+        "absent": f"{ABSENT.capitalize()}: the store holds no decisions of {title_of(window.main)}. Teams have them, "
+        "strategies do not.",
+    }
+
+
+def _finite(value: Any) -> Any:
+    """`value` with None for every float in it that is NaN or infinite, which JSON cannot hold."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

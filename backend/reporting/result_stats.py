@@ -1,6 +1,6 @@
-"""What a stored backtest result says beyond its metrics: months, rolling Sharpe, trades, costs by kind, regimes.
+"""Statistics of a stored backtest beyond its metrics: days, months, drawdowns, rolling Sharpe, trades, costs, regimes.
 
-A result of an older program may lack some costs and some fields of its trades; what needs them is None.
+What a record lacks, such as a kind of costs, is None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from simulator.backtest import metrics
 from simulator.backtest.regimes import Regimes, by_regime
 from simulator.backtest.trade_stats import COST_KEYS, cost_split, trade_statistics
 from simulator.backtest.trades import Trade
-from simulator.exchange.exchange_records import Fill
 from simulator.market.market import Market
 from simulator.market.timeframes import DAY_MS
 
@@ -43,6 +42,18 @@ class Month:
 
 
 @dataclass(frozen=True)
+class Drawdown:
+    """A stretch below an earlier peak: `depth` as a fraction of that peak; times of closes in ms, UTC. `recovery` is
+    the first close back at the peak, None where the account did not get there; `days` last until it or the end."""
+
+    depth: float
+    peak: int
+    valley: int
+    recovery: int | None
+    days: float
+
+
+@dataclass(frozen=True)
 class RollingSharpe:
     """Annual Sharpe ratios over the last `bars` returns, at the closes `times` (ms); None where nothing varied."""
 
@@ -50,20 +61,6 @@ class RollingSharpe:
     days: float
     times: list[int]
     values: list[float | None]
-
-
-def busiest_day(times: Sequence[int], equity: Sequence[float], fills: Sequence[Fill]) -> float:
-    """The largest notional traded in 24 hours, as a multiple of the equity at the close before the last of its fills.
-    0 without fills, or where no equity was left."""
-    closes, money = np.asarray(times), np.asarray(equity)
-    moments = np.array([fill.time for fill in fills], dtype=np.int64)
-    worth = np.array([abs(fill.quantity) * fill.price for fill in fills])
-    order = np.argsort(moments, kind="stable")
-    moments, total = moments[order], np.concatenate([[0.0], np.cumsum(worth[order])])
-    first = np.searchsorted(moments, moments - DAY_MS, side="right")
-    own = money[np.clip(np.searchsorted(closes, moments, side="right") - 1, 0, len(money) - 1)]
-    traded = total[1:] - total[first]
-    return float(np.max(traded[own > 0.0] / own[own > 0.0], initial=0.0))
 
 
 def monthly_returns(times: Sequence[int], equity: Sequence[float]) -> list[Month]:
@@ -92,6 +89,39 @@ def yearly_returns(months: Sequence[Month]) -> dict[int, float]:
     for month in months:
         years[month.year] = years.get(month.year, 1.0) * (1.0 + month.total_return)
     return {year: growth - 1.0 for year, growth in years.items()}
+
+
+def daily_returns(times: Sequence[int], equity: Sequence[float]) -> dict[int, float]:
+    """The compounded return of each day (UTC), by the day's start in ms. `times` (n,) are closes, `equity` (n,).
+
+    A return belongs to the day in which its bar ran, so a close at midnight ends the day before; a bar longer than a
+    day counts as the day on which it ended. The days multiply up to the total return.
+    """
+    returns = _returns(equity)
+    if not len(returns):
+        return {}
+    days = (np.asarray(times[1:], np.int64) - 1) // DAY_MS * DAY_MS
+    starts = np.flatnonzero(np.diff(days, prepend=-1))
+    growth = np.multiply.reduceat(1.0 + returns, starts) - 1.0
+    return dict(zip(days[starts].tolist(), growth.tolist(), strict=True))
+
+
+def deepest_drawdowns(times: Sequence[int], equity: Sequence[float], most: int = 5) -> list[Drawdown]:
+    """The `most` deepest drawdowns of an account, the deepest first. They do not overlap. `times` (n,) are closes in
+    ms, `equity` (n,) is positive at the start; a ruined account is at a depth of 1 from then on."""
+    depth = metrics.drawdowns(_returns(equity))
+    below = np.flatnonzero(depth > 1e-12)  # less is rounding
+    stretches = np.split(below, np.flatnonzero(np.diff(below) > 1) + 1) if len(below) else []
+    rows = []
+    for stretch in stretches:
+        first, last = int(stretch[0]), int(stretch[-1])
+        lowest = first + int(np.argmax(depth[first : last + 1]))
+        recovered = last + 1 < len(depth)
+        end = last + 1 if recovered else last
+        days = (times[end] - times[first - 1]) / DAY_MS
+        recovery = times[end] if recovered else None
+        rows.append(Drawdown(float(depth[lowest]), times[first - 1], times[lowest], recovery, days))
+    return sorted(rows, key=lambda row: (-row.depth, row.peak))[:most]
 
 
 def rolling_window(times: Sequence[int]) -> int | None:

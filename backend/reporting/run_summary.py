@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from backend.config.load import as_toml
 from backend.config.schema import BASELINES
 from backend.decisions.backtest_document import BacktestDocument, StoredBacktest, read_backtests
 from backend.decisions.checked_documents import check_document
 from backend.decisions.document import EXAMPLE_DECISION, ExampleDecision, StoredDecision, read_decisions
+from backend.decisions.tree import DecisionTree, decision_tree
 from backend.evaluation.answer import ANSWER, HOLDING
 from backend.evaluation.evidence import Evidence, evidence_of
 from backend.reporting.charts import Event
 from backend.reporting.labels import ABSENT, listed, number_text, title_of
 from backend.statistics.path_band import PathBand, path_band
 from backend.store.records import EvaluationRecord, MetricRecord, RunRecord
+from backend.store.run_record import stored_config
 from backend.store.store import Store
 from cryptosentinel.agents.registry import role_title
 from simulator.backtest.metrics import returns_of
 from simulator.market.timeframes import format_time
+
+_READ_FIRST = (
+    "This run was imported. With --config its settings count as your own: first read what they run, contact and open."
+)
 
 
 class _EvidenceByName(Mapping[str, Evidence]):
@@ -78,6 +84,17 @@ class WindowResult:
         if self.hold is not None:
             makers.setdefault("hold", partial(evidence_of, self.hold, None, 1))
         return _EvidenceByName(makers)
+
+    def tree(self, decision: StoredDecision) -> DecisionTree:
+        """The tree of one of the decisions, which is built once."""
+        key = decision.backtest, decision.ordinal
+        if key not in self._trees:
+            self._trees[key] = decision_tree(decision.document)
+        return self._trees[key]
+
+    @cached_property
+    def _trees(self) -> dict[tuple[str, int], DecisionTree]:
+        return {}
 
     @cached_property
     def band(self) -> PathBand | None:
@@ -141,7 +158,6 @@ class RunSummary:
     metrics: list[MetricRecord]
     backtests: list[StoredBacktest]
     decisions: list[StoredDecision]
-    calls: dict[str, dict[int, int]]
 
     @property
     def closing(self) -> dict[str, Any]:
@@ -198,12 +214,11 @@ class RunSummary:
         return sorted((stage, step) for stage, step in first.items() if stage > 1)
 
     @property
-    def data_source(self) -> str:
-        """Where the bars came from, as far as the config says."""
-        market = self.settings.get("market")
-        if not isinstance(market, dict):
-            return ABSENT
-        return str(market.get("data") or "synthetic market")
+    def warnings(self) -> list[str]:
+        """How the run ended, if not well, and what a reader must know before the numbers."""
+        run = self.run
+        ending = f"This run is {run.status}" + (f": {run.message}" if run.message else ".")
+        return [*([ending] if run.status not in ("finished", "running") else []), *self.notes]
 
     @property
     def notes(self) -> list[str]:
@@ -227,6 +242,10 @@ class RunSummary:
 
     def windows(self) -> list[WindowResult]:
         """The stored windows: that of a backtest run, or those of an evaluation, named `evaluation/team`."""
+        return self._windows
+
+    @cached_property
+    def _windows(self) -> list[WindowResult]:
         windows: dict[str, dict[str, BacktestDocument]] = {}
         for backtest in self.backtests:
             window, _, name = backtest.name.rpartition("/")
@@ -261,26 +280,18 @@ def summarise(store: Store, run_id: str) -> RunSummary:
         metrics=metrics,
         backtests=read_backtests(store, run_id),
         decisions=read_decisions(store, run_id),
-        calls=calls_per_rollout(metrics),
     )
 
 
-def calls_per_rollout(metrics: Iterable[MetricRecord]) -> dict[str, dict[int, int]]:
-    """Per sub-agent how many rollouts called it how many times, over all steps of a training."""
-    histogram: dict[str, Counter[int]] = defaultdict(Counter)
-    for record in metrics:
-        for name, rollouts in record.values.items():
-            role, _, calls = name.partition("/calls/")
-            if calls.isdecimal() and len(calls) < 4 and 0 <= rollouts < 2**53:  # an import may hold anything
-                histogram[role][int(calls)] += int(rollouts)
-    return {role: dict(sorted(counts.items())) for role, counts in sorted(histogram.items())}
+def summarise_training(store: Store, run_id: str) -> RunSummary:
+    """What a training has recorded so far, without its decisions. Raises `StoreError` where there is none."""
+    return RunSummary(store.run(run_id), {}, store.metrics(run_id), [], [])
 
 
-def summarise_results(store: Store, run: RunRecord) -> RunSummary:
-    """A backtest's results alone, without its decisions, of which there may be many. Raises `StoreError` as `summarise`
-    does."""
-    check_document(run)
-    return RunSummary(run, {}, [], read_backtests(store, run.run), [], {})
+def settings_file(run: RunRecord) -> tuple[str, str]:
+    """The settings of a run as a TOML file for --config, and a warning for those of an imported run; else empty. Raises
+    `ConfigError` for settings that cannot be read."""
+    return as_toml(stored_config(run).to_dict()), _READ_FIRST if run.imported else ""
 
 
 def run_facts(summary: RunSummary) -> dict[str, Any]:
@@ -301,9 +312,6 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         "no_edge": _on_control(control),
         "held_out_value": summary.evaluations.get("held_out_value"),
         "behaviour": {key: trained.get(key) for key in ("exposure", "trades", "long_share", "hold_rate")},
-        "calls_per_rollout": {
-            role: {str(calls): count for calls, count in counts.items()} for role, counts in summary.calls.items()
-        },
         "training": {key: closing.get(key) for key in ("stages", "rollbacks", "best_step")},
         "backtests": {
             backtest.name: {key: getattr(backtest.document, key) for key in ("metrics", "costs", "absent_bars")}
@@ -355,14 +363,14 @@ def how_it_was_run(summary: RunSummary) -> list[tuple[str, str]]:
     """Label and value of what one needs to run it again and to judge it."""
     run = summary.run
     memory = summary.closing.get("peak_memory_mb")
-    versions = run.config.get("versions")
+    versions, market = run.config.get("versions"), summary.settings.get("market")
     rows = [
         ("Run", run.run),
         ("Kind", run.kind),
         ("Status", f"{run.status} ({run.message})" if run.message else run.status),
         ("Started", f"{format_time(run.started_at)} UTC"),
         ("Seed", str(run.seed)),
-        ("Data", summary.data_source),
+        ("Data", str(market.get("data") or "synthetic market") if isinstance(market, dict) else ABSENT),
         ("Data hash (SHA-256)", run.data_hash),
         ("Peak memory", f"{memory:,.0f} MB" if isinstance(memory, int | float) else ABSENT),
     ]

@@ -32,7 +32,7 @@ from backend.evaluation.held_out_value import (
     value_document,
 )
 from backend.processes import Workers, WorkReport
-from backend.reporting.comparison.decision_value import CONTROL_VALUE, HELD_OUT_VALUE
+from backend.reporting.training_sections import CONTROL_VALUE, HELD_OUT_VALUE
 from backend.store.records import EvaluationRecord
 from backend.store.store import Store
 from backend.training.curriculum.queries import Query

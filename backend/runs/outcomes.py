@@ -14,10 +14,11 @@ from backend.decisions.backtest_document import BacktestDocument, VerdictDocumen
 from backend.evaluation.gate import GateVerdict
 from backend.evaluation.paired_runs import ComparedResult
 from backend.reporting import charts
+from backend.reporting.blocks import Picture
 from backend.reporting.report import write_pages
+from backend.reporting.result_stats import Drawdown, deepest_drawdowns
 from backend.reporting.run_summary import RunSummary, WindowResult
-from backend.reporting.tearsheet.drawdowns import Drawdown, deepest_drawdowns
-from backend.reporting.training.curves import learning_curves, optimizer_curves, reward_curves
+from backend.reporting.training_sections import CURVES, curves_section, windows_section
 from simulator.errors import UserError
 from simulator.files import write_whole
 
@@ -109,7 +110,7 @@ class BacktestOutcome:
         """Return since the start of each team, strategy and baseline."""
         curves = {name: result.equity for name, result in self._window.results.items()}
         times = charts.moments(self._window.main_result.times)
-        return charts.equity_chart(curves, times, "", self._window.main).plotly()
+        return charts.equity_chart(curves, times, self._window.main)
 
     @property
     def _window(self) -> WindowResult:
@@ -147,12 +148,11 @@ class TrainOutcome:
 
         Raises `UserError` for any other title.
         """
-        steps = self.summary.metrics
-        every = (*learning_curves(steps), *reward_curves(steps), *optimizer_curves(steps))
-        curves = {picture.title: picture for picture in every}
+        blocks = [block for name in CURVES for block in curves_section(name, self.summary).blocks]
+        curves = {block.title: block.figure for block in blocks if isinstance(block, Picture)}
         if title not in curves:
             raise UserError(f"no picture '{title}'; there are {', '.join(curves) or 'none, as no step was recorded'}")
-        return curves[title].picture(self.summary.events).light
+        return curves[title]
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,8 @@ class EvaluationOutcome:
 
     def plot(self) -> go.Figure:
         """The paired differences of the windows, their mean and its 95 % interval."""
-        return charts.difference_chart({"Held-out windows": self.held_out["difference"]}).plotly()
+        [picture] = [block for block in windows_section(self.held_out).blocks[:1] if isinstance(block, Picture)]
+        return picture.figure
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,21 @@ from typing import Any
 
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import NOTHING, Completion, Usage
+from cryptosentinel.protocol.tool_calls import MalformedCall, ToolCall
 from cryptosentinel.protocol.untrusted import render_result
 
 _DROPPED = {"dropped": "an older result, to make room"}
 
 
 Span = tuple[int, int]  # first token and the one behind the last
+
+
+@dataclass(frozen=True)
+class CalledTurn:
+    """A turn of the assistant as it was read when it was said: its call, and how many conversations that opened."""
+
+    call: ToolCall | MalformedCall
+    opened: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class Transcript:
     `brief` is what the caller asked with. A conversation that is not `valid` has a `reason` and no `answer`. `dropped`
     counts the tool results that were taken out to make room; what was sampled before that was sampled from a longer
     conversation, so its `mask` is False. `usage` and `cost` (quote currency) are what its requests took. `tools` are
-    the schemas that its system turn lists.
+    the schemas that its system turn lists. `calls` are its turns as they were read, in order.
 
     `branches` are what was continued: one, as thoughts stay where they were sampled. `thoughts` are their words, one a
     turn of the assistant ("" for none; nothing where there is no thought at all), and are untrusted text.
@@ -58,6 +67,7 @@ class Transcript:
     cost: float = 0.0
     tools: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
     thoughts: tuple[str, ...] = ()
+    calls: tuple[CalledTurn, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -113,6 +123,7 @@ class Conversation:
         self.dropped = 0
         self.usage = NOTHING
         self.cost = 0.0
+        self.calls: list[CalledTurn] = []
 
     def add_completion(self, completion: Completion, cost: float = 0.0) -> str:
         """Append what the model sampled, at its `cost`; returns its answer as text, without its thought and the
@@ -192,4 +203,5 @@ class Conversation:
             cost=self.cost,
             tools=self._tools,
             thoughts=tuple(self._thoughts) if any(self._thoughts) else (),
+            calls=tuple(self.calls),
         )

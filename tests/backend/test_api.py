@@ -11,7 +11,7 @@ import pytest
 
 from backend import api as cs
 from backend.config.load import load_config
-from backend.reporting.comparison.run_table import run_row
+from backend.reporting.run_table import run_row
 from backend.runs.requests import STORE, TrainRequest
 from backend.runs.train import ThisProcess, train_team
 from backend.store.store import Store

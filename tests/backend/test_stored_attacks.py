@@ -17,8 +17,7 @@ import pytest
 from backend.config.load import load_config, presets
 from backend.config.schema import Config
 from backend.paper.sessions import paper_parity
-from backend.reporting.run_page import RunPage
-from backend.reporting.run_summary import RunSummary
+from backend.reporting.run_summary import settings_file
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market
@@ -48,10 +47,9 @@ def command(tmp_path: Path, bird: Canary, monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_a_file_saved_of_an_imported_run_comes_with_a_warning() -> None:
     run = RunRecord(RUN, "train", 1, "", 1_700_000_000_000, {"config": hostile_config("engine.python")})
-    page = RunPage(RunSummary(run, {}, [], [], [], {}))
-    assert page.settings_file()[1] == ""
-    text, warning = RunPage(RunSummary(replace(run, imported=True), {}, [], [], [], {})).settings_file()
-    assert text == page.settings_file()[0] and "first read what they run" in warning
+    own, nothing = settings_file(run)
+    text, warning = settings_file(replace(run, imported=True))
+    assert nothing == "" and text == own and "first read what they run" in warning
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_a_backtest_is_handed_over_as_the_form_says(here: Path, queue: JobQueue)
     field(app.number_input, "Seed").set_value(5)
     field(app.number_input, "Taker fee").set_value(7.5)
     field(app.multiselect, "Compare with").set_value(["hold", "ema_cross"])
-    field(app.toggle, "one decision").set_value(True)
+    field(app.text_area, "Other settings").set_value("team.portfolio=true\n")
     field(app.button, "Run").click().run()
     assert not app.exception and not app.error
     [job] = queue.jobs()
@@ -50,8 +50,7 @@ def test_bars_engine_and_limits_of_the_form_reach_the_job(here: Path, queue: Job
     app = open_page("views/new_backtest.py")
     field(app.selectbox, "Resample").set_value("8h").run()
     app.multiselect[1].set_value(["scripted", "model"])
-    field(app.selectbox, "Where models answer").set_value("OpenAI")
-    field(app.text_input, "Model").set_value("small-model")
+    field(app.text_area, "Other settings").set_value('engine.kind="openai"\nengine.model="small-model"')
     field(app.number_input, "Spend").set_value(0.5)
     field(app.number_input, "drawdown").set_value(30.0)
     field(app.button, "Run").click().run()
@@ -82,16 +81,15 @@ def test_the_form_begins_with_what_the_data_deserves(here: Path, queue: JobQueue
     recorded = sent(open_page("views/new_backtest.py"))
     assert (recorded.costs, recorded.venue) == (load_config("recorded").costs, synthetic.venue)
     assert recorded.costs != synthetic.costs
-    app = open_page("views/new_backtest.py")
-    field(app.toggle, "rules").set_value(False)
-    field(app.toggle, "move").set_value(False)
-    changed = sent(app)
-    assert (changed.venue.rules, changed.costs.impact, changed.costs.participation) == ("none", 0.0, 0.0)
 
 
 def _empty_folder() -> str:
     Path("empty").mkdir()
     return "empty"
+
+
+def _other(app: AppTest, line: str) -> None:
+    field(app.text_area, "Other settings").set_value(line)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +99,8 @@ def _empty_folder() -> str:
         (lambda app: app.text_input[0].set_value(_empty_folder()), "holds no bars"),
         (lambda app: app.multiselect[0].set_value([]), "no symbol is chosen"),
         (lambda app: app.multiselect[1].set_value([]), "no team is chosen"),
-        (lambda app: app.multiselect[1].set_value(["model"]), "has no model"),
-        (lambda app: field(app.text_input, "Model").set_value("mine"), "no team asks the model 'mine'"),
-        (lambda app: field(app.text_input, "Address").set_value("http://localhost:9/v1"), "set kind"),
+        (lambda app: _other(app, 'engine.url="http://localhost:9/v1"'), "set kind"),
+        (lambda app: _other(app, "costs.taker_fe=1"), "taker_fee"),
         (lambda app: app.multiselect[1].set_value(["ema_cros"]), "did you mean 'ema_cross'"),
         (lambda app: app.date_input[0].set_value(app.date_input[1].value), "is empty"),
     ],

@@ -14,14 +14,13 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from backend.jobs.queue import JobQueue
-from backend.reporting.comparison.run_labels import RunLabels, write_labels
-from backend.reporting.report import write_report
+from backend.reporting.run_labels import RunLabels, write_labels
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.hostile_runs import HOSTILE, RUN, hostile_store
-from tests.stored_runs import SYMBOLS, add_backtest_run, add_demo_run, small_market
+from tests.stored_runs import SYMBOLS, add_backtest_run, add_demo_run
 from tests.ui.browsing import PATIENCE, ROOT, go_to, needs_chromium, served, watched
 
 pytestmark = [pytest.mark.slow, needs_chromium]
@@ -55,7 +54,7 @@ def test_back_leads_to_the_page_before_with_one_press(browser: Browser, address:
     page, faults = watched(browser, 1366, address)
     page.goto(address)
     expect(page.get_by_text("Scripted team made")).to_be_visible(timeout=PATIENCE)
-    pages = ["Training", "Data", "Experiments", "Laboratory", "Arena", "Jobs", "Runs"]
+    pages = ["Training", "Data", "Experiments", "Jobs", "Runs"]
     for name in pages:
         go_to(page, name)
         page.locator("[data-testid=stStatusWidget]").wait_for(state="detached")
@@ -77,7 +76,7 @@ def test_what_others_wrote_is_text_and_calls_for_nothing(browser: Browser, tmp_p
         page.on("dialog", lambda dialog: faults.append(f"a dialog says {dialog.message}"))
         page.goto(f"{url}/?run={RUN}")
         expect(page.get_by_text(picture).first).to_be_visible(timeout=PATIENCE)
-        for name in ("Numbers", "Costs", "Trades", "Decisions", "Who asked whom", "What if"):
+        for name in ("Numbers", "Costs", "Trades", "Decisions", "What if"):
             page.get_by_role("tab", name=name).click()
             page.locator("[data-testid=stSkeleton]").first.wait_for(state="detached")
         for name in ("Tags and note", "How it was run"):
@@ -125,37 +124,3 @@ def test_a_backtest_goes_on_whatever_becomes_of_the_page(browser: Browser, tmp_p
     while JobQueue(tmp_path / "runs").active() and time.monotonic() < deadline:
         time.sleep(0.2)
     assert [one.status for one in JobQueue(tmp_path / "runs").jobs()] == ["done", "done"]
-
-
-@pytest.mark.parametrize("width", [1200, 390])
-def test_the_report_opens_from_a_file(browser: Browser, tmp_path: Path, width: int) -> None:
-    with Store.open(tmp_path / "store") as store:
-        add_demo_run(store, "demo-1")
-        report = write_report(store, "demo-1", tmp_path)
-    page, faults = watched(browser, width, report.as_uri())
-    page.goto(report.as_uri())
-    expect(page.get_by_role("heading", name="Training worked")).to_be_visible(timeout=PATIENCE)
-    expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible(timeout=PATIENCE)
-    assert page.locator(".js-plotly-plot").count() == 8
-    assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page does not scroll sideways"
-    assert not faults
-
-
-@pytest.mark.parametrize("width", [1400, 600, 390])
-def test_the_report_of_a_backtest_opens_from_a_file(browser: Browser, tmp_path: Path, width: int) -> None:
-    write_market(small_market(), tmp_path / "data")
-    with Store.open(tmp_path / "store") as store:
-        add_backtest_run(store, "backtest-1", data=str(tmp_path / "data"))
-        report = write_report(store, "backtest-1", tmp_path)
-    page, faults = watched(browser, width, report.as_uri())
-    page.goto(report.as_uri())
-    expect(page.get_by_text("Did it make money?")).to_be_in_viewport(timeout=PATIENCE)
-    expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible(timeout=PATIENCE)
-    assert page.locator(".js-plotly-plot").count() == 9
-    assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page does not scroll sideways"
-    wide = "[...document.querySelectorAll('.fact')].filter(box => box.scrollWidth > box.clientWidth).length"
-    assert page.evaluate(wide) == 0, "nothing of the first screen is cropped"
-    table = page.get_by_role("columnheader", name="Closed by")
-    table.scroll_into_view_if_needed()
-    expect(table).to_be_in_viewport()
-    assert not faults

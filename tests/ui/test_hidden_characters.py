@@ -19,7 +19,7 @@ from streamlit.testing.v1 import AppTest, local_script_runner
 from backend.experiments.folder import RESULTS
 from backend.jobs.files import STATE, JobState, write_part
 from backend.jobs.queue import JobQueue
-from backend.reporting.comparison.run_labels import RunLabels, write_labels
+from backend.reporting.run_labels import RunLabels, write_labels
 from backend.store.store import Store
 from cryptosentinel.protocol.untrusted import visible
 from simulator.data.archive import write_market
@@ -94,7 +94,7 @@ def test_a_run_of_somebody_else_hides_nothing(here: Path, queue: JobQueue, sent:
     for name in dict.fromkeys(tab.label for tab in app.tabs if kind == "backtest"):
         open_part(app, name)
         look(app, sent)
-    for page in ("new_backtest", "training", "experiments", "laboratory", "arena"):
+    for page in ("new_backtest", "training", "experiments"):
         look(open_page(f"views/{page}.py"), sent)
 
 

@@ -1,55 +1,25 @@
-"""What the page's server keeps and makes ready: the store, rows of runs, and nothing that takes seconds to import."""
+"""What the page's server makes ready: the store, rows of runs, and nothing that takes seconds to import."""
 
 from __future__ import annotations
 
 import gc
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from streamlit.web.server.starlette import App
 
-from backend.reporting.comparison.run_labels import RunLabels, write_labels
+from backend.reporting.run_labels import RunLabels, write_labels
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from tests.stored_runs import add_backtest_run
 from tests.ui.browsing import ROOT
 from tests.ui.page_client import open_page, words
-from ui.kept import Kept
 from ui.parts import ready
 from ui.parts.ready import current_state, prepare, rows_of
 from ui.server import needed_modules, serve
-
-
-def test_what_two_ask_for_at_once_is_made_once() -> None:
-    kept: Kept[int] = Kept(2)
-    made: list[int] = []
-
-    def slow() -> int:
-        time.sleep(0.05)
-        made.append(1)
-        return 7
-
-    threads = [threading.Thread(target=lambda: kept.get("key", slow)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert made == [1] and "key" in kept
-    for key in ("other", "third"):
-        kept.get(key, lambda: 0)
-    assert "key" not in kept, "the oldest goes"
-
-
-def test_what_fails_is_not_kept() -> None:
-    kept: Kept[int] = Kept(2)
-    with pytest.raises(ZeroDivisionError):
-        kept.get("key", lambda: 1 // 0)
-    assert kept.get("key", lambda: 5) == 5
 
 
 def test_a_store_that_nobody_wrote_to_is_not_opened_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

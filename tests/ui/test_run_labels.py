@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from backend.cli.main import app as program
-from backend.reporting.comparison.run_labels import RunLabels, read_labels, write_labels
-from backend.reporting.comparison.run_table import run_row
-from backend.reporting.comparison.seed_groups import seed_groups
+from backend.reporting.run_labels import RunLabels, read_labels, write_labels
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.store.transfer import export_run, import_run
@@ -45,18 +42,6 @@ def test_labels_travel_with_their_run_and_go_with_it(tmp_path: Path) -> None:
         assert read_labels(store) == {}
         import_run(store, tmp_path / "one.jsonl")
         assert read_labels(store) == {"one": labels}
-
-
-def test_runs_that_differ_in_their_seed_alone_are_a_group(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "store") as store:
-        add_backtest_run(store, "one")
-        first = store.run("one")
-        row = run_row(store, first)
-    runs = [first, replace(first, run="two", seed=first.seed + 1), replace(first, run="three", data_hash="other")]
-    rows = [row, replace(row, run="two", total_return=(row.total_return or 0.0) + 0.02), replace(row, run="three")]
-    [group] = seed_groups(runs, rows)
-    assert group.runs == ("one", "two") and group.mean == pytest.approx((row.total_return or 0.0) + 0.01)
-    assert group.low < group.mean < group.high
 
 
 def test_labels_that_are_too_long_are_refused() -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from backend.config.load import load_config
 from backend.jobs.files import STATE, JobState, write_part
 from backend.jobs.queue import JobQueue
-from backend.store.records import AdapterRecord, QueryRecord, RewardRecord, RolloutRecord, RunRecord
+from backend.store.records import QueryRecord, RewardRecord, RolloutRecord, RunRecord
 from backend.store.store import Store
 from tests.stored_runs import add_demo_run
 from tests.ui.conftest import LIVES
@@ -41,7 +39,6 @@ def add_training(store: Store, run: str) -> None:
     store.add_rewards(rewards)
     store.add_metrics(run, 1, {"manager/reward/mean": 0.5, "manager/reward/format_share": 0.2, "manager/entropy": 0.4,
                                "market_analyst/alignment/target": 2.0})  # fmt: skip
-    store.add_adapter(AdapterRecord(run, "manager", "1", 1, "adapters/1/manager.safetensors", "ab" * 32))
 
 
 def test_a_training_is_handed_over_as_the_form_says(here: Path, queue: JobQueue) -> None:
@@ -77,7 +74,7 @@ def test_what_cannot_be_trained_is_refused_in_a_sentence(
     assert not app.exception and sentence in app.error[0].value.replace("\\", "") and not queue.jobs()
 
 
-def test_a_group_is_shown_side_by_side_with_its_alignment(here: Path, queue: JobQueue) -> None:
+def test_a_group_is_shown_side_by_side(here: Path, queue: JobQueue) -> None:
     with Store.open(here / "store") as store:
         add_training(store, "train-1")
         app = open_page(_PAGE)
@@ -91,27 +88,6 @@ def test_a_group_is_shown_side_by_side_with_its_alignment(here: Path, queue: Job
         assert list(side["Rollout"]) == [f"rollout {number}" for number in range(1, 5)]
         assert list(side["DeepTraderManager"]) == ["0.25 (-1.50)", "0.35 (-0.50)", "0.45 (+0.50)", "0.55 (+1.50)"]
         assert side["MarketAnalyst"][3] == "; ".join(["0.55 (+1.50)"] * 3) and list(side["Valid"])[2] == "no"
-        bars = _bars(app, "calls")
-        # One, two and three calls with d = 2: a copy for the first, one of the last's is dropped.
-        assert bars["counts as it is"][:4] == [0, 1, 2, 2]
-        assert bars["random copy"][:4] == [0, 1, 0, 0] and bars["dropped at random"][:4] == [0, 0, 0, 1]
-        look_at(app, "Adapters")
-        assert list(app.dataframe[0].value["version"]) == ["1"]
-        assert "1 of 1 files are not in" in words(app) and list(app.dataframe[0].value["there"]) == ["no"]
-        file = here / "runs" / "train-1" / "adapters" / "1" / "manager.safetensors"
-        file.parent.mkdir(parents=True)
-        file.touch()
-        app.run()
-        assert "any more" not in words(app) and list(app.dataframe[0].value["there"]) == ["yes"]
-
-
-def _bars(app: AppTest, title: str) -> dict[str, list[int]]:
-    """The bars of the picture whose axis has this title, by name."""
-    for chart in app.get("plotly_chart"):
-        spec = json.loads(chart.proto.spec)
-        if spec["layout"]["xaxis"].get("title", {}).get("text") == title:
-            return {trace["name"]: trace["x"] for trace in spec["data"]}
-    raise AssertionError(f"no picture over {title}")
 
 
 def test_one_is_stopped_and_gone_on_with(here: Path, queue: JobQueue) -> None:

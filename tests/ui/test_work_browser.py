@@ -53,7 +53,7 @@ def test_a_decision_is_opened_and_replayed_with_another_answer(browser: Browser,
         expect(page.get_by_text("no JSON")).to_be_visible(timeout=2 * PATIENCE)
         answer.fill('{"up": 0.02, "flat": 0.03, "down": 0.95}')
         page.get_by_role("button", name="Replay").click()
-        expect(page.get_by_text("requests were answered anew")).to_be_visible(timeout=2 * PATIENCE)
+        expect(page.get_by_text("requests were answered again")).to_be_visible(timeout=2 * PATIENCE)
         expect(page.get_by_text(re.compile("now: .*down 95 %", re.DOTALL)).first).to_be_visible(timeout=PATIENCE)
         assert "decision=1" in page.url and not faults
 
@@ -61,12 +61,12 @@ def test_a_decision_is_opened_and_replayed_with_another_answer(browser: Browser,
 def test_a_variant_is_played_from_the_page(browser: Browser, played: Path) -> None:
     with served(played) as url:
         page, faults = watched(browser, 1366, url)
-        page.goto(f"{url}/laboratory")
-        expect(page.get_by_text("What was stated, and what came").first).to_be_visible(timeout=2 * PATIENCE)
+        page.goto(url)
+        page.get_by_text("Play it again, with something changed").click(timeout=2 * PATIENCE)
         for label in ("Without Trader", "Another future"):
             page.get_by_text(label, exact=True).click(timeout=PATIENCE)
-        page.get_by_role("button", name="Run").click()
-        expect(page.get_by_text("Against one another")).to_be_visible(timeout=LONG)
+        page.get_by_role("button", name="Play again").click()
+        page.get_by_role("tab", name="Against one another").click(timeout=LONG)
         expect(page.get_by_text("Final wealth over that of")).to_be_visible(timeout=PATIENCE)
         drawn(page)
         [job] = JobQueue(played / "runs").jobs()
@@ -87,7 +87,7 @@ def test_a_training_of_the_quick_preset_is_started_and_watched(browser: Browser,
         drawn(page)
         # It is followed without a click: the end comes to a page that was drawn after the first step.
         expect(page.get_by_text("Did it help?").first).to_be_visible(timeout=LONG)
-        page.get_by_text("Adapters", exact=True).first.click()
+        page.get_by_text("A group", exact=True).first.click()
         expect(page.locator("[data-testid=stDataFrame]").first).to_be_visible(timeout=PATIENCE)
         assert not faults
     [job] = JobQueue(played / "runs").jobs()

@@ -12,10 +12,8 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from backend.reporting.blocks import Missing, Picture, ReportBlock, Table, Tile
-from backend.reporting.charts import CONFIG, in_dark
-from backend.reporting.drawing.figure import PlainFigure
+from backend.reporting.charts import CONFIG, DARK
 from backend.reporting.labels import ABSENT, NumberKind
-from backend.reporting.run_page import WindowPage
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown
 
@@ -36,32 +34,45 @@ _NUMBER_FORMATS: dict[NumberKind, tuple[float, str]] = {
 }
 
 
-def draw_blocks(blocks: Sequence[ReportBlock], key: str = "") -> None:
-    """The blocks one below the other; `key` is added to the keys of their figures, which must be unique on the page."""
-    for block in blocks:
-        if block.title:
-            st.markdown(f"**{escape_markdown(block.title)}**")
-        if isinstance(block, Missing):
-            st.caption(escape_markdown(f"{ABSENT}: {block.reason}"))
-            continue
-        if block.caption:
-            st.caption(escape_markdown(block.caption))
-        if isinstance(block, Picture):
-            _draw_picture(block, f"{key} {block.title}".strip())
-        elif block.folded:
-            with st.expander(f"Show {len(block.rows)} rows"):
-                _draw_table(block)
-        else:
+def draw_blocks(blocks: Sequence[ReportBlock], key: str = "", *, pairs: bool = False) -> None:
+    """The blocks one below the other, or in `pairs` side by side; `key` is added to the keys of their figures, which
+    must be unique on the page."""
+    places = st.columns(2) if pairs else [st.container()]
+    for number, block in enumerate(blocks):
+        with places[number % len(places)]:
+            _draw_block(block, key)
+
+
+def _draw_block(block: ReportBlock, key: str) -> None:
+    if block.title:
+        st.markdown(f"**{escape_markdown(block.title)}**")
+    if isinstance(block, Missing):
+        st.caption(escape_markdown(f"{ABSENT}: {block.reason}"))
+        return
+    if block.caption:
+        st.caption(escape_markdown(block.caption))
+    if isinstance(block, Picture):
+        draw_figure(block.figure, block.title, f"{key} {block.title}".strip())
+    elif block.folded:
+        with st.expander(f"Show {len(block.rows)} rows"):
             _draw_table(block)
+    else:
+        _draw_table(block)
 
 
 def draw_tiles(tiles: Sequence[Tile]) -> None:
     """Cards side by side; nothing without any."""
-    if not tiles:
-        return
-    for column, tile in zip(st.columns(len(tiles)), tiles, strict=True):
+    for column, tile in zip(st.columns(len(tiles)) if tiles else (), tiles, strict=True):
         column.metric(tile.label, "–" if tile.value == ABSENT else tile.value)  # the note says why
         column.caption(escape_markdown(tile.note))
+
+
+def draw_figure(figure: go.Figure, title: str, key: str, **options: Any) -> None:
+    """A figure on the ground that the reader has chosen. `options` are those of `st.plotly_chart`."""
+    if st.context.theme.type == "dark":
+        figure = go.Figure(figure)  # the figure itself may be kept for other tabs
+        figure.update_layout(template=DARK)
+    st.plotly_chart(figure, theme=None, config=CONFIG, alt=visible(title), key=key, **options)
 
 
 def show_table(frame: pd.DataFrame, **options: Any) -> None:
@@ -94,28 +105,13 @@ def _draw_table(table: Table) -> None:
     show_table(frame, column_config=config)
 
 
-def in_theme(figure: PlainFigure) -> go.Figure:
-    """The figure of plotly for the ground that the reader has chosen."""
-    return (in_dark(figure) if is_dark() else figure).plotly()
-
-
-def is_dark() -> bool:
-    """Whether the reader has chosen a dark ground."""
-    return st.context.theme.type == "dark"
-
-
-def _draw_picture(picture: Picture, label: str) -> None:
-    figure = picture.dark if is_dark() else picture.light
-    st.plotly_chart(figure, theme=None, config=CONFIG, alt=visible(label), key=label)
-
-
-def choose_span(window: WindowPage, interval: int) -> tuple[int, int]:
-    """A part of the window, whose bars are drawn as fine as it allows (ms)."""
-    times = window.result.main_result.times
+def choose_span(times: Sequence[int], key: str) -> tuple[int, int]:
+    """A part of a window whose bars close at `times` (ms), which is drawn as fine as it allows."""
+    interval = times[1] - times[0]
     first, last = (datetime.fromtimestamp(time / 1000, tz=UTC).replace(tzinfo=None) for time in (times[0], times[-1]))
     begin, end = st.slider(
         "From and to (UTC)", first, last, (first, last), timedelta(milliseconds=interval), "YYYY-MM-DD HH:mm",
-        key=f"span {window.name}", help="The window has more bars than a screen has room for: a part of it shows "
+        key=f"span {key}", help="The window has more bars than a screen has room for: a part of it shows "
         "finer bars, and all trades in it. The arrow keys move a handle by one bar.",
     )  # fmt: skip
     low, high = (int(one.replace(tzinfo=UTC).timestamp() * 1000) for one in (begin, end))

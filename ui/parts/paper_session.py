@@ -12,14 +12,14 @@ from backend.decisions.tree import decision_tree
 from backend.jobs.commands import session_resume_command
 from backend.paper.overview import SessionOverview, is_killed
 from backend.paper.switch import process_of, set_kill, set_stop
-from backend.reporting.charts import CONFIG, accounts_chart
+from backend.reporting.charts import accounts_chart
 from backend.reporting.decision_narrative import headline, narrate
 from backend.runs.requests import RUNS
 from cryptosentinel.protocol.untrusted import visible
 from simulator.market.timeframes import format_time
 from ui.access import escape_markdown, job_queue, store_name
 from ui.parts.decision import draw_lines
-from ui.parts.drawing import MOMENT, in_theme, show_table
+from ui.parts.drawing import MOMENT, draw_figure, show_table
 from ui.parts.job import open_job
 
 _SWITCHES = {
@@ -122,10 +122,8 @@ def _standing(found: SessionOverview) -> None:
 def _curve(found: SessionOverview) -> None:
     if len(found.curve) > 1:
         curves = {"session": ([time for time, _ in found.curve], [equity for _, equity in found.curve])}
-        figure = in_theme(accounts_chart(curves, f"return over the newest {len(found.curve)} bars"))
-        st.plotly_chart(
-            figure, theme=None, config=CONFIG, alt="Equity of the session", key=f"equity {found.record.run}"
-        )
+        figure = accounts_chart(curves, f"return over the newest {len(found.curve)} bars")
+        draw_figure(figure, "Equity of the session", f"equity {found.record.run}")
     else:
         st.caption("No bar is over yet.")
 

@@ -8,36 +8,36 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from backend.reporting.backtest_sections import SECTIONS
+from backend.reporting.backtest_sections import SECTIONS, section
 from backend.reporting.blocks import Picture
-from backend.reporting.comparison.run_labels import RunLabels, read_labels, table_state
-from backend.reporting.comparison.run_table import RunRow, bare_row, run_row
-from backend.reporting.market_reload import market_of
-from backend.reporting.run_page import RunPage
+from backend.reporting.market_reload import MarketReload
+from backend.reporting.run_labels import RunLabels, read_labels, table_state
+from backend.reporting.run_table import RunRow, bare_row, run_row
 from backend.store.manifest import last_write
 from backend.store.records import PAPER, RunRecord
 from backend.store.store import Store
-from ui.access import keep_run, open_store, store_name
-from ui.kept import Kept
+from ui.access import RunKey, key_of, open_store, read_run, section_kept, store_name
 
 _ROW_SECONDS = 0.5  # for which a look waits for rows that nobody has read yet
 _TRUSTED_SECONDS = 10.0  # for which a store that looks unchanged is not opened
 _LOOKING = threading.Lock()
 _SEEN: dict[str, Any] = {}  # what the last look of any tab has found
-_ROWS: Kept[RunRow] = Kept(10_000)
+_ROWS: dict[RunKey, RunRow] = {}  # of runs that have ended
 
 
 def rows_of(store: Store, runs: Sequence[RunRecord], seconds: float | None = None) -> tuple[list[RunRow], int]:
-    """A row for each run, and how many of them still lack what came of the run, since reading it took too long: they
-    are read at a further look. The row of a run that has ended is made once."""
+    """A row for each run, and how many of them still lack the result, since reading it took too long: they are read at
+    a further look. The row of a run that has ended is made once."""
     until = time.monotonic() + (_ROW_SECONDS if seconds is None else seconds)
     rows, left = [], 0
     for run in runs:
-        key = (store_name(), run.run, run.status, run.finished_at)
+        key = key_of(run)
         if run.status == "running":
             rows.append(_row(store, run))
         elif key in _ROWS or time.monotonic() < until:
-            rows.append(_ROWS.get(key, partial(_row, store, run)))
+            if key not in _ROWS:
+                _ROWS[key] = _row(store, run)
+            rows.append(_ROWS[key])
         else:
             rows.append(bare_row(run))
             left += 1
@@ -93,7 +93,7 @@ def look_at_runs() -> RunsLook:
 
 def _keep_state(state: list[str]) -> None:
     """What the store, which was just closed, was like. To open it writes too, so the mark is that of the closed one.
-    Who writes just between is seen in time."""
+    A write just between is seen in time."""
     where = store_name()
     _SEEN.update(state=state, mark=(where, last_write(where)), until=time.monotonic() + _TRUSTED_SECONDS)
 
@@ -103,15 +103,12 @@ def prepare() -> None:
     `UserError` where the store cannot be read."""
     with open_store() as store:
         runs = store.runs()
-        if runs and runs[0].status != "running":
-            draw_first(keep_run(runs[0]))
         rows_of(store, runs, seconds=float("inf"))
-
-
-def draw_first(page: RunPage) -> None:
-    """Make what the first look at a backtest needs; its first part needs no market."""
-    for window in page.windows[:1]:
-        assert window.tiles
-        for block in window.section(SECTIONS[0], market_of).blocks:
+    if not runs or runs[0].status == "running":
+        return
+    summary = read_run(runs[0].run, runs[0])
+    for window in summary.windows()[:1]:
+        make = partial(section, SECTIONS[0], window, summary.settings, MarketReload(None))
+        for block in section_kept(key_of(runs[0]), window.name, SECTIONS[0], make).blocks:
             if isinstance(block, Picture):
-                block.dark.to_json()
+                block.figure.to_json()

@@ -9,22 +9,23 @@ import pandas as pd
 import streamlit as st
 
 from backend.decisions.document import StoredDecision
-from backend.decisions.tree import DecisionTree, decision_tree
-from backend.reporting.decision.side_by_side import paired_rows
-from backend.reporting.run_page import WindowPage
+from backend.decisions.tree import DecisionTree
+from backend.reporting.decision_narrative import paired_rows
+from backend.reporting.run_summary import WindowResult
 from backend.runs.replay import Answering, DecisionReplay, parse_answers, replay_decision
+from backend.store.records import RunRecord
 from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown, mistakes_explained, open_store
 from ui.parts.drawing import show_table
 
 
-def ask_replay(window: WindowPage, team: str, decision: StoredDecision) -> None:
+def ask_replay(run: RunRecord, window: WindowResult, team: str, decision: StoredDecision) -> None:
     """A form in which an answer is edited, and what the decision becomes with it."""
-    if window.run.kind != "backtest":
+    if run.kind != "backtest":
         st.caption("Decisions of backtests can be replayed.")
         return
-    tree = decision_tree(decision.document)
+    tree = window.tree(decision)
     st.caption(
         "What would have been decided with another answer? The team plays up to this decision as it did; then the "
         "roles that are shown something else answer again."
@@ -56,7 +57,7 @@ def _show(replay: DecisionReplay) -> None:
     rows = paired_rows(replay.then_tree, replay.now_tree)
     (st.info if replay.same else st.success)(
         f"{'The orders are the same' if replay.same else 'The orders differ'}: "
-        f"{sum(row.differs for row in rows)} of {len(rows)} rows differ. {replay.asked} requests were answered anew."
+        f"{sum(row.differs for row in rows)} of {len(rows)} rows differ. {replay.asked} requests were answered again."
     )
     for row in rows:
         if row.differs:

@@ -1,88 +1,102 @@
-"""A training on the page: its curves as they grow, what the doctor finds, one group of rollouts, adapters."""
+"""A training on the page: its curves as they grow, what the doctor finds, one group of rollouts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
-import pandas as pd
 import streamlit as st
 
+from backend.decisions.tree import decision_tree
 from backend.evaluation.doctor import RULES, Examination, examine
-from backend.reporting.blocks import ReportBlock
 from backend.reporting.charts import Event
+from backend.reporting.decision_narrative import narrate
 from backend.reporting.labels import ABSENT
-from backend.reporting.run_page import RunPage
-from backend.reporting.training.curves import CurveMark
-from backend.reporting.training.group import group_steps, step_groups
-from backend.runs.requests import RUNS
-from backend.store.records import AdapterRecord, PublishedRecord
+from backend.reporting.run_summary import RunSummary, summarise_training
+from backend.reporting.training_sections import (
+    CURVES,
+    CurveMark,
+    answer_picture,
+    answer_tiles,
+    comparison_sections,
+    curves_section,
+    group_steps,
+    step_groups,
+)
 from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown, mistakes_explained, open_store
 from ui.parts.decision import draw_lines
-from ui.parts.drawing import draw_blocks, draw_tiles, show_table
+from ui.parts.drawing import draw_blocks, draw_tiles
 
 _LOOK_SECONDS = 1.0
-_CHECKSUM = 12  # characters of a checksum that tell versions apart
+_EFFECT = "Did it help?"
 
 
-def show_training(page: RunPage) -> None:
+def show_training(summary: RunSummary) -> None:
     """A training that has ended, or one that goes on and is followed."""
-    if page.run.status == "running":
-        _follow_training(page.run.run)
+    if summary.run.status == "running":
+        _follow_training(summary.run.run)
         return
-    st.subheader(escape_markdown(page.summary.opening))
-    draw_tiles(page.tiles)
-    _parts(page, ended=True)
+    st.subheader(escape_markdown(summary.opening))
+    if summary.answer is not None:
+        draw_tiles(answer_tiles(summary.answer))
+    _parts(summary, ended=True)
 
 
 @st.fragment(run_every=_LOOK_SECONDS)
 def _follow_training(run_id: str) -> None:
-    """The curves of a training that goes on; the page is drawn anew when it has ended."""
+    """The curves of a training that goes on; the page is drawn again when it has ended."""
     with mistakes_explained():
         with open_store() as store:
-            page = RunPage.read_training(store, run_id)
-        if page.run.status != "running":
+            summary = summarise_training(store, run_id)
+        if summary.run.status != "running":
             st.rerun(scope="app")
-        if not page.steps:
+        if not summary.metrics:
             st.info("The training has begun; no step of it is done yet.")
             return
-        st.subheader(f"Step {max(page.steps)} is done")
-        _parts(page, ended=False)
+        st.subheader(f"Step {max(one.step for one in summary.metrics)} is done")
+        _parts(summary, ended=False)
 
 
-def _parts(page: RunPage, *, ended: bool) -> None:
+def _parts(summary: RunSummary, *, ended: bool) -> None:
     """A choice of what to look at; only that is drawn, so that a training which is followed stays fluid."""
-    run = page.run.run
-    examination = _examined(page)
-    marks = _marks(examination)
-    parts: dict[str, Callable[[], None]] = {}
-    if ended:
-        parts["Did it help?"] = lambda: draw_blocks(page.comparison().blocks)
+    run = summary.run.run
+    examination = _examined(summary)
+    parts: dict[str, Callable[[], None]] = {_EFFECT: lambda: _effect(summary)} if ended else {}
+    parts |= {title: partial(_curves, title, summary, examination) for title in CURVES}
     parts |= {
-        "How it learned": lambda: _in_pairs(page.learning(marks).blocks),
-        "What was paid for": lambda: _in_pairs(page.rewards(marks).blocks),
-        "What the optimizer saw": lambda: _in_pairs(page.optimizer(marks).blocks),
         "Findings": lambda: _findings(run, examination),
-        "A group": lambda: _group(page),
-        "Adapters": lambda: _adapters(run),
+        "A group": lambda: _group(run),
     }
     if ended:
-        parts["One decision"] = lambda: _example(page)
+        parts["One decision"] = lambda: _example(summary)
     names = list(parts)
     key = f"part of {run} {'ended' if ended else 'running'}"
-    measured = ended and not page.summary.evaluations.get("held_out")
+    unmeasured = ended and not summary.evaluations.get("held_out")
     chosen = st.segmented_control(
-        "What to look at", names, default=names[1] if measured else names[0], key=key, label_visibility="collapsed"
+        "What to look at", names, default=names[1] if unmeasured else names[0], key=key, label_visibility="collapsed"
     )
     parts[chosen or names[0]]()
 
 
-def _examined(page: RunPage) -> Examination | None:
+def _effect(summary: RunSummary) -> None:
+    if summary.answer is not None:
+        draw_blocks([answer_picture(summary.answer)])
+    for section in comparison_sections(summary):
+        if section.caption:
+            st.caption(escape_markdown(section.caption))
+        draw_blocks(section.blocks)
+
+
+def _curves(title: str, summary: RunSummary, examination: Examination | None) -> None:
+    draw_blocks(curves_section(title, summary, _marks(examination)).blocks, pairs=True)
+
+
+def _examined(summary: RunSummary) -> Examination | None:
     """What the doctor says by the metrics alone; None where there is no step of training."""
-    if not any(step > 0 for step in page.steps):
-        return None
-    return examine(page.run.run, page.steps, page.settings)
+    steps = {record.step: dict(record.values) for record in summary.metrics}
+    return examine(summary.run.run, steps, summary.settings) if any(step > 0 for step in steps) else None
 
 
 def _marks(examination: Examination | None) -> list[CurveMark]:
@@ -96,13 +110,6 @@ def _marks(examination: Examination | None) -> list[CurveMark]:
         )
         for one in examination.findings
     ]
-
-
-def _in_pairs(blocks: Sequence[ReportBlock]) -> None:
-    columns = st.columns(2)
-    for number, block in enumerate(blocks):
-        with columns[number % 2]:
-            draw_blocks([block])
 
 
 def _findings(run: str, examination: Examination | None) -> None:
@@ -119,9 +126,8 @@ def _findings(run: str, examination: Examination | None) -> None:
     st.caption(escape_markdown(f"By the metrics. The conversations too: cryptosentinel doctor {run}"))
 
 
-def _group(page: RunPage) -> None:
-    """One query of one step: its rollouts side by side, the rewards, and the alignment."""
-    run = page.run.run
+def _group(run: str) -> None:
+    """One query of one step: its rollouts side by side."""
     with open_store() as store:
         steps = group_steps(store, run)
         if not steps:
@@ -134,47 +140,13 @@ def _group(page: RunPage) -> None:
         "Window of the market", range(len(groups)), format_func=lambda place: groups[place].title,
         key=f"group of {run}", help="Each window is played several times from the same state. These are one group.",
     )  # fmt: skip
-    group = groups[min(number, len(groups) - 1)]
-    training = page.settings.get("training")
-    method = str(training.get("alignment", "duplicate_drop")) if isinstance(training, dict) else "duplicate_drop"
-    metrics = page.steps.get(step, {})
-    ending = "/alignment/target"
-    targets = {name.removesuffix(ending): value for name, value in metrics.items() if name.endswith(ending)}
-    draw_blocks([group.side_by_side()], run)
-    _in_pairs([group.picture(), group.alignment(method, targets)])
-    draw_blocks([group.conversations()], run)
+    draw_blocks([groups[min(number, len(groups) - 1)].side_by_side()], run)
 
 
-def _adapters(run: str) -> None:
-    """The versions of each role's weights."""
-    with open_store() as store:
-        versions: list[AdapterRecord | PublishedRecord] = [*store.adapters(run), *store.published(run)]
-    if not versions:
-        st.caption(f"{ABSENT}: a version is stored at each validation and at the end.")
-        return
-    st.caption("The weights that training changed, one file a role and version; the base model stays as it is.")
-    gone = [one for one in versions if not (RUNS / run / one.path).is_file()]
-    if gone:
-        st.warning(
-            escape_markdown(
-                f"{len(gone)} of {len(versions)} files are not in {RUNS / run} any more. A team needs those of its "
-                f"newest version: put them back from a backup, or train anew with the settings of this run."
-            )
-        )
-    table = {
-        "role": [role_title(one.role) for one in versions],
-        "step": [one.step for one in versions],
-        "version": [one.version for one in versions],
-        "file": [one.path for one in versions],
-        "there": ["no" if one in gone else "yes" for one in versions],
-        "checksum (SHA-256)": [one.checksum[:_CHECKSUM] for one in versions],
-    }
-    show_table(pd.DataFrame(table))
-
-
-def _example(page: RunPage) -> None:
-    lines = page.example()
-    if lines:
-        draw_lines(lines, "example")
-    else:
+def _example(summary: RunSummary) -> None:
+    """The decision that the run chose to be shown."""
+    example = summary.example
+    if example is None:
         st.caption(ABSENT)
+    else:
+        draw_lines(narrate(decision_tree(example)), "example")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import re
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from backend.builders.sources import import_into
 from backend.jobs.commands import command_words, download_command
-from backend.reporting.data.coverage import coverage_of, coverage_picture, coverage_table, data_folders
+from backend.reporting.coverage import coverage_of, coverage_picture, data_folders
 from cryptosentinel.protocol.untrusted import visible
 from simulator.data.catalog import Catalog
 from simulator.data.formats import FileOptions, columns_of
@@ -30,10 +29,10 @@ from ui.access import (
     set_address,
 )
 from ui.parts.drawing import draw_blocks, show_table
-from ui.parts.imports import NAME, new_folder, uploaded
 from ui.parts.job import job_label, newest_of, open_job, show_job
 
 _ROOTS = (Path("data"), Path("bars"))  # below the current folder
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # of a new folder
 _AS_FILES_SAY = "as the files say"
 _OTHER = "another folder …"
 
@@ -101,9 +100,8 @@ def _look() -> None:
         if not chosen:
             return
     folder = Path(chosen)
-    coverage = coverage_of(folder)
     st.caption(escape_markdown(_kinds(folder)))
-    draw_blocks([coverage_picture(coverage), coverage_table(coverage)], "coverage")
+    draw_blocks([coverage_picture(coverage_of(folder))], "coverage")
     st.markdown("**Quality**")
     st.caption("Reads every bar: order, gaps, impossible values, flash wicks (prices far off the usual), stale runs.")
     if st.button("Check all files", icon=":material/fact_check:", key="check"):
@@ -147,10 +145,9 @@ def _issues(folder: str, newest: int) -> list[tuple[str, str, int, str, str]]:
 def _import() -> None:
     st.caption(
         "Parquet files of bars, Binance Vision, CryptoDataDownload, freqtrade and other CSV. They are checked first. "
-        "Files of this machine are only read, and uploaded ones are removed after the import."
+        "The files are only read."
     )
     source = st.text_input("Folder or file on this machine", key="source").strip()
-    uploads = st.file_uploader("Or upload files", accept_multiple_files=True, key="uploads")
     left, middle, right = st.columns(3)
     name = left.text_input("Name of the new folder, below data/", key="new folder").strip()
     kind = middle.selectbox(
@@ -168,16 +165,17 @@ def _import() -> None:
     frame = right.selectbox("Timeframe, where the files do not name it", ["", *TIMEFRAMES])
     if not st.button("Import", type="primary", icon=":material/upload_file:"):
         return
-    target = new_folder(name)
+    target = _new_folder(name)
     instrument = None if kind == _AS_FILES_SAY else check_kind("What the bars are of", kind)
     options = FileOptions(columns_of(columns), symbol, frame or "", name, time_zone=zone)
-    if not uploads and not source:
-        raise UserError("nothing is chosen: name a folder or a file, or upload files")
-    if not uploads and not Path(source).exists():
-        raise UserError(f"there is no {source} on this machine")
+    if not source or not Path(source).exists():
+        raise UserError(f"there is no {source} on this machine" if source else "name a folder or a file to import")
     shown = st.progress(0.0, "Importing")
-    with uploaded(uploads, name) if uploads else nullcontext(Path(source)) as files:
-        report = import_into(files, target, instrument, options, lambda done, total: _show_share(shown, done, total))
+
+    def show_share(done: int, total: int) -> None:
+        shown.progress(done / max(1, total), "Importing")
+
+    report = import_into(Path(source), target, instrument, options, show_share)
     st.session_state["imported"] = [
         {"outcome": one.outcome, "file": str(one.path), "detail": one.detail} for one in report.sources
     ]
@@ -185,8 +183,14 @@ def _import() -> None:
     st.rerun()
 
 
-def _show_share(place: DeltaGenerator, done: int, total: int) -> None:
-    place.progress(done / max(1, total), "Importing")
+def _new_folder(name: str) -> Path:
+    """`data/NAME`, which must not exist. Raises `UserError`."""
+    target = Path("data") / name
+    if not _NAME.fullmatch(name):
+        raise UserError("give the new folder a name of letters, digits, '.', '_' and '-'")
+    if target.exists():
+        raise UserError(f"{target} is there already and is not written over: take another name")
+    return target
 
 
 def _tell_import() -> None:
@@ -209,7 +213,7 @@ def _download() -> None:
     today = datetime.now(tz=UTC).date()
     start: date = middle.date_input("From (UTC)", today - timedelta(days=365), key="download from")
     name = right.text_input("Folder, below data/", f"{exchange}-{market}", key="download folder").strip()
-    if not NAME.fullmatch(name):
+    if not _NAME.fullmatch(name):
         raise UserError("give the folder a name of letters, digits, '.', '_' and '-'")
     command = download_command(exchange, market, symbols, ",".join(frames), start.isoformat(), Path("data") / name)
     st.caption("The same as a command:")

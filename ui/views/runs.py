@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import streamlit as st
 
-from backend.reporting.comparison.run_labels import RunLabels, write_labels
-from backend.reporting.comparison.run_table import RunRow
-from backend.reporting.comparison.seed_groups import SeedGroup, seed_groups
-from backend.reporting.comparison.side_by_side import comparison_blocks
+from backend.reporting.comparison import compared_runs
+from backend.reporting.run_labels import RunLabels, write_labels
+from backend.reporting.run_table import RunRow
 from backend.runs.deletion import RunDeletion, delete_run, plan_deletions
 from backend.runs.requests import RUNS
 from backend.runs.sample_run import add_sample_run, has_sample_run
@@ -34,7 +33,7 @@ _COLUMNS = {
     "gain": st.column_config.NumberColumn(format="%+.2f pp", help="Of a backtest: more than holding. Of an "
                                           "evaluation: more than before training. Percentage points."),
     "95 % interval": st.column_config.TextColumn(help="Of the gain, percentage points: over the held-out windows, or "
-                                                 "over blocks of a backtest's bars. One that holds 0: not proven."),
+                                                 "over blocks of a backtest's bars. Includes 0: not significant."),
     "teams": st.column_config.TextColumn(width="medium"),
     "verdict": st.column_config.TextColumn(width="medium"),
     "note": st.column_config.TextColumn(width="medium"),
@@ -58,7 +57,6 @@ def _page() -> None:
         names = list(records)
         _begin_with(names)
         _choose_in_table(rows, labels)
-        _show_seeds(seed_groups(runs, rows))
         chosen = st.multiselect(
             "Open one, or compare several", names, key="open", max_selections=_MOST_COMPARED, on_change=_keep_choice,
             help="Or tick them in the table. The address of this page names them.",
@@ -69,7 +67,7 @@ def _page() -> None:
             _edit_labels(chosen[0], labels.get(chosen[0], RunLabels()))
             show_run(read_run(chosen[0], records[chosen[0]]))
         else:
-            draw_blocks(comparison_blocks([read_run(name, records[name]).summary for name in chosen]), "compared")
+            draw_blocks(compared_runs([read_run(name, records[name]) for name in chosen]), "compared")
         _offer_to_delete(chosen)
 
 
@@ -85,7 +83,7 @@ def _begin_with(names: Sequence[str]) -> None:
     kept = [name for name in st.session_state.get("runs", []) if name in names]
     chosen = st.session_state.get("open", asked or kept or list(names[:1]))
     if asked and set(asked) != set(chosen) and st.session_state.get("runs") != asked:
-        chosen = asked  # the address was typed anew
+        chosen = asked  # the address was typed again
     st.session_state["open"] = [name for name in chosen if name in names]
     st.session_state["runs"] = list(st.session_state["open"])
 
@@ -146,24 +144,6 @@ def _deletion_words(plan: RunDeletion) -> str:
 
 def _counted(number: int) -> str:
     return "this run" if number == 1 else f"these {number} runs"
-
-
-def _show_seeds(groups: Sequence[SeedGroup]) -> None:
-    """Runs that are alike but for the seed, a row for each such group."""
-    if not groups:
-        return
-    with st.expander(f"Groups of seeds: {len(groups)}", icon=":material/casino:"):
-        st.caption("Runs that differ in their seed alone: the mean return with Student's 95 % interval over the seeds.")
-        table = {
-            "teams": [one.teams or one.kind for one in groups],
-            "data": [one.data for one in groups],
-            "seeds": [len(one.runs) for one in groups],
-            "mean return": [100 * one.mean for one in groups],
-            "95 % interval": [f"{100 * one.low:+.2f} to {100 * one.high:+.2f}" for one in groups],
-            "runs": [", ".join(one.runs) for one in groups],
-        }
-        form = {"mean return": st.column_config.NumberColumn(format="%+.2f %%")}
-        show_table(pd.DataFrame(table), column_config=form)
 
 
 def _choose_in_table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> None:

@@ -27,6 +27,7 @@ from ui.access import (
 from ui.parts.follow import follow_store
 from ui.parts.job import open_job, show_job
 from ui.parts.ready import current_state
+from ui.parts.setting_fields import number_fields, other_settings
 from ui.parts.training import show_training
 
 _KINDS = ("train", "demo", "sft")
@@ -34,12 +35,13 @@ _COMMANDS = ("train", "demo", "sft")
 _FIRST = "quick"  # a minute: one sees every part of it
 # The settings that one changes: key, label, what it means.
 _NUMBERS = (
-    ("training.stage1_steps", "Steps of stage 1", "Stage 1 teaches the protocol and pays sub-agents for their advice."),
-    ("training.stage2_steps", "Steps of stage 2", "In stage 2 all roles share the outcome of the team's trades."),
-    ("training.queries_per_step", "Windows a step", "Market windows that each step plays."),
+    ("training.stage1_steps", "Steps of stage 1", "Stage 1 teaches the protocol and pays sub-agents for their advice.",
+     1.0),
+    ("training.stage2_steps", "Steps of stage 2", "In stage 2 all roles share the outcome of the team's trades.", 1.0),
+    ("training.queries_per_step", "Windows a step", "Market windows that each step plays.", 1.0),
     ("training.rollouts_per_query", "Rollouts a window",
-     "K: how often each window is played from the same state. They are compared with one another."),
-    ("training.seed", "Seed", "Same seed, same result, on the same kind of processor."),
+     "K: how often each window is played from the same state. They are compared with one another.", 1.0),
+    ("training.seed", "Seed", "Same seed, same result, on the same kind of processor.", 1.0),
 )  # fmt: skip
 
 
@@ -96,10 +98,10 @@ def _show_chosen(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]
     if job is not None:
         show_job(queue.job(job.name))
     _go_on(of_run[chosen], job)
-    page = read_run(chosen, of_run[chosen])
-    for warning in page.warnings:
+    summary = read_run(chosen, of_run[chosen])
+    for warning in summary.warnings:
         st.warning(escape_markdown(warning))
-    show_training(page)
+    show_training(summary)
     st.page_link("views/runs.py", label=escape_markdown(f"All of run {chosen}"), icon=":material/open_in_new:",
                  query_params={"run": chosen})  # fmt: skip
 
@@ -131,16 +133,10 @@ def _ask() -> None:
     preset = place.selectbox("Preset", names, index=names.index(_FIRST) if _FIRST in names else 0)
     config = load_config(preset)
     about.caption(escape_markdown(_in_words(config)))
-    changed: list[str] = []
-    for column, (key, label, meaning) in zip(st.columns(len(_NUMBERS)), _NUMBERS, strict=True):
-        former = int(_value_of(config, key))
-        value = column.number_input(
-            label, min_value=0, max_value=2**31 - 1, value=former, step=1, help=meaning, key=f"{preset} {key}"
-        )
-        if int(value) != former:
-            changed.append(f"{key}={int(value)}")
-            if key == "training.stage1_steps" and int(value) > config.training.stage1_max_steps:
-                changed.append(f"training.stage1_max_steps={int(value)}")
+    changed = number_fields(_NUMBERS, config, len(_NUMBERS), preset)
+    steps = max((int(one.partition("=")[2]) for one in changed if one.startswith("training.stage1_steps=")), default=0)
+    if steps > config.training.stage1_max_steps:
+        changed.append(f"training.stage1_max_steps={steps}")
     left, middle, right = st.columns(3)
     data = left.text_input(
         "Data folder", config.market.data, key=f"{preset} data",
@@ -150,13 +146,10 @@ def _ask() -> None:
         "Begin with the team in", config.training.start_from, key=f"{preset} start",
         help="The folder of a team, such as one that sft has made. Empty: the preset's own warm start.",
     ).strip()  # fmt: skip
-    others = right.text_area(
-        "Other settings, one a line", key=f"{preset} others", height=68, placeholder="training.kl=0.01",
-        help="section.key=value, as --set takes them; `cryptosentinel config` lists all.",
-    )  # fmt: skip
+    others = other_settings(preset, "training.kl=0.01", right)
     if start != config.training.start_from:
         changed.append(f"training.start_from={start}")
-    changed += [line.strip() for line in others.splitlines() if line.strip()]
+    changed += others
     request = TrainRequest(config=preset, overrides=tuple(changed), data=data if data != config.market.data else "")
     command = _command(request)
     st.caption("The same as a command:")
@@ -164,12 +157,6 @@ def _ask() -> None:
     if st.button("Start", type="primary", icon=":material/play_arrow:", key="start training"):
         request.check()
         open_job(job_queue().submit(command))
-
-
-def _value_of(config: Config, key: str) -> float:
-    section, name = key.split(".")
-    value: float = getattr(getattr(config, section), name)
-    return value
 
 
 def _in_words(config: Config) -> str:

@@ -12,17 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.decisions import backtest_document
-from backend.decisions.backtest_document import BacktestDocument, InferenceCost, RoleInference, read_backtests
+from backend.decisions.backtest_document import (
+    BacktestDocument,
+    InferenceCost,
+    RoleInference,
+    packed,
+    read_backtests,
+    unpacked,
+)
 from backend.decisions.document import (
     ConversationDocument,
     DecisionDocument,
     GuardClamp,
     Message,
     RiskRuling,
+    StoredCall,
     TokenUsage,
     read_decisions,
 )
-from backend.decisions.packed_numbers import packed
 from backend.decisions.tree import decision_tree
 from backend.reporting.decision_narrative import narrate
 from backend.reporting.run_summary import summarise
@@ -41,8 +48,14 @@ names = st.text(max_size=8)
 orders = st.builds(
     Order, names, numbers, stop=st.none() | numbers, delay=st.integers(0, 9), reduce_only=st.booleans(), id=names
 )
-messages = st.builds(Message, role=st.sampled_from(["system", "user", "assistant", "tool"]), content=texts)
 answers = st.dictionaries(names, st.one_of(numbers, st.integers(), names, st.none(), st.lists(st.booleans())))
+calls = st.builds(StoredCall, tool=texts, arguments=answers, opened=st.integers(0, 3), code=texts, detail=texts)
+messages = st.builds(
+    Message,
+    role=st.sampled_from(["system", "user", "assistant", "tool"]),
+    content=texts,
+    call=st.none() | calls,
+)
 usages = st.builds(
     TokenUsage,
     prompt=st.integers(0), sampled=st.integers(0), turns=st.integers(0), read=st.integers(0),
@@ -135,6 +148,18 @@ def test_the_curves_of_a_long_backtest_are_stored_as_bytes_and_damaged_ones_are_
     ):  # fmt: skip
         with pytest.raises(StoreError, match=reason):
             BacktestDocument.from_json({**stored, name: value}, "test")
+
+
+@given(st.lists(numbers), st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_numbers_come_back_to_the_bit(floats: list[float], integers: list[int]) -> None:
+    assert repr(unpacked(packed(floats, "f8"), "f8").tolist()) == repr(floats)
+    assert unpacked(packed(integers, "i8"), "i8").tolist() == integers
+
+
+@given(st.text().filter(lambda text: not text.startswith("f8:")))
+def test_any_other_text_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match="numbers as a text"):
+        unpacked(text, "f8")
 
 
 def test_a_result_is_what_the_simulator_made() -> None:

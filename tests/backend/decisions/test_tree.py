@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,14 @@ from backend.decisions.document import DecisionDocument, StoredDecision, read_de
 from backend.decisions.recording import decision_document, episode_decisions, remarks, token_usage
 from backend.decisions.tree import DecisionTree, decision_tree, describe_decisions, find_decision, traced_tree
 from backend.reporting.decision_narrative import conversation_lines, headline, narrate
-from backend.reporting.decision_views import decision_page, text_tree
+from backend.reporting.decision_views import text_tree, whole_text
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.manager import ASK_SEVERAL
 from cryptosentinel.conversation.transcript import Branch, Transcript
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.protocol.tool_calls import render_call
+from cryptosentinel.protocol.tool_calls import ToolCall, render_call
 from cryptosentinel.protocol.untrusted import visible
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
@@ -75,29 +74,9 @@ def shown(tree: DecisionTree, width: int = 80) -> str:
     return out.getvalue()
 
 
-def page(tree: DecisionTree) -> str:
-    return decision_page(stored(tree.document), tree)
-
-
 def flat(text: str) -> str:
     """The words of a tree without its lines, for looking up what was wrapped."""
     return " ".join(re.sub(r"[│├└─]", " ", text).split())
-
-
-class Reader(HTMLParser):
-    """The tags of a page and its text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
 
 
 # The tree
@@ -148,6 +127,33 @@ def test_questions_asked_at_once_hang_side_by_side() -> None:
     assert [one.document.ordinal for one in manager.everyone()] == [0, 0, 1, 2]
 
 
+def test_a_question_that_is_asked_again_opens_nothing_and_the_next_one_keeps_its_answer() -> None:
+    """With full prompts the same call gets a note in place of another conversation."""
+    said = {
+        "manager": [ask("market_analyst"), ask("market_analyst"), ask("market_analyst", "C2"), submit()],
+        "market_analyst": [analysis(), analysis(0.1, 0.1, 0.8)],
+    }
+    tree = decision_tree(decision_document(codec(), decide(SayingEngine(said), prompts="full")))
+    assert tree.manager is not None
+    symbols = [[other.document.asked["symbol"] for other in turn.consulted] for turn in tree.manager.turns]
+    assert symbols == [["AAAUSDT"], [], ["BBBUSDT"], []]
+
+
+def test_a_turn_is_stored_as_it_was_read_when_it_was_said() -> None:
+    """The tree reads no text: other words in the place of a stored turn's change nothing in what it calls."""
+    document = full_document()
+    written = json.loads(json.dumps(document.to_json()))
+    for conversation in written["conversations"]:
+        for message in conversation["messages"]:
+            assert (message["call"] is not None) == (message["role"] == "assistant")
+            message["content"] = "other words" if message["role"] == "assistant" else message["content"]
+    before, after = decision_tree(document).manager, decision_tree(DecisionDocument.from_json(written, "test")).manager
+    assert before is not None and after is not None
+    for one, other in zip(before.everyone(), after.everyone(), strict=True):
+        assert [turn.call for turn in one.turns] == [turn.call for turn in other.turns]
+        assert all(isinstance(turn.call, ToolCall) for turn in one.turns)
+
+
 @given(st.lists(st.tuples(st.booleans(), st.floats(-20.0, 0.0)), max_size=30))
 def test_usage_counts_every_token_once_and_reads_it_at_every_turn(tokens: list[tuple[bool, float]]) -> None:
     mask = tuple(own for own, _ in tokens)
@@ -191,7 +197,7 @@ def test_a_fill_at_the_close_of_the_next_decision_still_belongs_to_the_one_befor
         start=10, times=EARLIEST + np.arange(110, 115), fills=tuple(fills), rejections=(refused,),
         equity=whole.equity[:5], exposure=whole.exposure[:5],
     )  # fmt: skip
-    trees = [traced_tree(decision, own, BacktestDocument.of(result)) for decision in own]
+    trees = [traced_tree(decision_tree(one.document), one, own, BacktestDocument.of(result)) for one in own]
     assert [[fill.bar for fill in tree.fills or ()] for tree in trees] == [[11, 12], [], [13, 14], []]
     assert [[(one.bar, one.reason) for one in tree.rejections or ()] for tree in trees] == [
         [(12, "superseded")], [], [], [],
@@ -238,7 +244,7 @@ def test_a_decision_in_which_nothing_was_said_can_be_shown() -> None:
     tree = tree_of()
     assert narrate(tree) and headline(tree)
     assert "Fills: not available" in flat(shown(tree))
-    assert "nothing was said" in shown(tree) and "nothing was said" in page(tree)
+    assert "nothing was said" in shown(tree)
 
 
 def hostile_tree(text: str) -> DecisionTree:
@@ -251,7 +257,9 @@ def hostile_tree(text: str) -> DecisionTree:
         for message in conversation["messages"]:
             if message["role"] == "tool":
                 message["content"] = text
-        conversation["messages"].append({"role": "assistant", "content": text})
+            message.pop("call", None)
+        call = {"code": "no_call", "detail": text}
+        conversation["messages"].append({"role": "assistant", "content": text, "call": call})
     document["clamps"] = [{"rule": text, "symbol": text, "asked": 1.0, "allowed": 0.0, "detail": text}]
     return tree_of(**document)
 
@@ -267,23 +275,11 @@ def test_no_escape_sequence_reaches_the_terminal() -> None:
     assert visible("a\tb\nc") == "a\\u{9}b\nc" and visible("é 日本 🙂") == "é 日本 🙂"
 
 
-def test_no_tag_of_a_model_gets_into_the_page() -> None:
-    calm, hostile = (Reader(page(hostile_tree(text))) for text in ("calm", HOSTILE))
-    assert calm.tags == hostile.tags and "script" not in hostile.tags
-    assert "<script>alert(1)</script>" in "".join(hostile.words), "it is shown as what it is"
-    assert not obeyed(page(hostile_tree(HOSTILE)))
-    text = page(decision_tree(full_document()))
-    assert not re.search(r"(?:src|href|url)\s*[=(]", text) and "default-src 'none'" in text
-
-
 @settings(deadline=None, max_examples=40)
 @given(st.text(max_size=60))
 def test_whatever_is_said_can_be_shown(text: str) -> None:
     tree = hostile_tree(text)
-    out = shown(tree, 60)
-    assert not obeyed(out)
-    read = Reader(page(tree))
-    assert "script" not in read.tags and not obeyed("".join(read.words))
+    assert not obeyed(shown(tree, 60)) and not obeyed(whole_text(stored(tree.document), tree))
 
 
 # The command
@@ -297,9 +293,6 @@ def test_the_commands_show_runs_and_decisions(command: Run, store: Store, tmp_pa
     for arguments in (("show", "b"), ("b",)):
         result = command("runs", *arguments, "--decision", 3, "--team", "scripted")
         assert result.code == 0 and "b: decision 3 of scripted" in result.out, result.err
-    target = tmp_path / "new" / "decision.html"
-    assert command("runs", "show", "b", "--decision", 3, "--html", target).code == 0
-    assert "b: decision 3 of scripted" in target.read_text()
     elsewhere = command("runs", "--store", tmp_path / "runs" / "store", "b", "--decision", 3)
     assert "b: decision 3 of scripted" in elsewhere.out
 
@@ -311,8 +304,6 @@ MISTAKES: dict[str, tuple[tuple[object, ...], str, str]] = {
     "no such team": (("b", "--decision", 1, "--team", "hold"), "no decisions of 'hold'", "0 to 59 of scripted"),
     "no decisions": (("d", "--decision", 1), "run d stores no decisions", "cryptosentinel runs"),
     "a team alone": (("b", "--team", "scripted"), "--decision N", "--decision N"),
-    "a page of a run": (("b", "--html", "x.html"), "--decision N", "--decision N"),
-    "a page that is a folder": (("b", "--decision", 1, "--html", "."), "cannot be written", "another file"),
 }
 
 

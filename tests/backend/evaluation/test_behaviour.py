@@ -16,8 +16,8 @@ from backend.decisions.recording import episode_decisions
 from backend.evaluation.behaviour import JudgedLoss as Loss
 from backend.evaluation.behaviour import LossCoverage, calls_of, judged_losses, loss_coverage, shortfall_of
 from backend.evaluation.reliability import FEWEST
+from backend.reporting.behaviour import behaviour_section
 from backend.reporting.blocks import Missing, Picture, Table
-from backend.reporting.decision.behaviour import behaviour_section
 from backend.reporting.run_summary import summarise
 from backend.store.store import Store
 from cryptosentinel.agents.risk_analyst import ROLE

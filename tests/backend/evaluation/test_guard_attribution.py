@@ -17,10 +17,9 @@ from backend.decisions.document import StoredDecision
 from backend.evaluation.guard_attribution import GUARD, RISK_ANALYST, Intervention, by_rule, interventions
 from backend.reporting.backtest_sections import sections
 from backend.reporting.blocks import Missing, Table
-from backend.reporting.json_facts import withheld_of
 from backend.reporting.market_reload import MarketReload
 from backend.reporting.run_summary import WindowResult
-from backend.reporting.trade_sections import withheld_block
+from backend.reporting.trade_sections import withheld_block, withheld_of
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backend.cli.console import console
+from backend.cli.runs import _results_table
+from backend.decisions.backtest_document import BacktestDocument
 from backend.reporting.blocks import Missing, Picture, Table
-from backend.reporting.charts import INK, accounts_chart, difference_chart, in_dark
-from backend.reporting.comparison.run_table import run_row
-from backend.reporting.comparison.side_by_side import comparison_blocks
-from backend.reporting.run_page import RunPage
+from backend.reporting.comparison import LEAST_TRADES_RANKED, compared_runs, ranking
 from backend.reporting.run_summary import RunSummary, summarise
+from backend.reporting.run_table import blocks_of_result, run_row
 from backend.store.records import BacktestRecord, EvaluationRecord, RunRecord
 from backend.store.store import Store
 from tests.stored_runs import add_backtest_run, add_demo_run, episode
@@ -91,41 +93,73 @@ def test_a_run_with_one_result_has_it_in_its_row_and_its_table(tmp_path: Path, k
     with Store.open(tmp_path / "store") as store:
         store.add_run(RunRecord("r", kind, 1, "hash", 1, {}))
         assert run_row(store, store.run("r")).verdict == ""
-        [missing] = RunPage.read(store, "r").single_result() or ()
+        [missing] = blocks_of_result(kind, {})
         assert isinstance(missing, Missing) and "did not come to its end" in missing.reason
         store.add_evaluation(EvaluationRecord("r", kind, 0, result))
         row = run_row(store, store.run("r"))
         assert {name: getattr(row, name) for name in fields} == fields
-        [table] = RunPage.read(store, "r").single_result() or ()
+        [table] = blocks_of_result(kind, result)
         assert isinstance(table, Table) and len(table.rows) == {"experiment": 2}.get(kind, 1)
         for broken in (dict.fromkeys(result), {"tried": [], "markets": [], "scores": 5}):
             store.add_evaluation(EvaluationRecord("r", kind, 0, broken))
             assert run_row(store, store.run("r")).verdict == "its records cannot be read"
-            [missing] = RunPage.read(store, "r").single_result() or ()
+            [missing] = blocks_of_result(kind, broken)
             assert isinstance(missing, Missing) and "cannot be read" in missing.reason
 
 
-def test_runs_stand_side_by_side_with_the_settings_in_which_they_differ(runs: dict[str, RunSummary]) -> None:
-    results, equity, settings = comparison_blocks([runs["one"], runs["two"]])
+def test_runs_stand_side_by_side_with_intervals_and_the_settings_that_differ(runs: dict[str, RunSummary]) -> None:
+    results, against, wealth, equity, settings = compared_runs([runs["one"], runs["two"]])
     assert isinstance(results, Table) and [row.label for row in results.rows] == [
         "one: Scripted team", "two: Scripted team",
     ]  # fmt: skip
-    assert "differ in time" not in results.caption
-    assert isinstance(equity, Picture) and len(equity.light.data) == 2
+    assert isinstance(against, Table) and [row.label for row in against.rows] == ["two: Scripted team"]
+    assert against.rows[0].values["interval"] == "+0.00 to +0.00 %", "both runs are the same account"
+    assert isinstance(wealth, Picture) and isinstance(equity, Picture) and len(equity.figure.data) == 2
     assert isinstance(settings, Table)
     assert [(row.label, row.values) for row in settings.rows] == [
         ("market.data", {"one": "data/synthetic", "two": "elsewhere"})
     ]
-    titles = [block.title for block in comparison_blocks([runs["one"], runs["d"]])]
-    assert titles[:3] == ["Results", "Equity", "d"]
-    assert [type(block) for block in comparison_blocks([runs["d"], runs["d"]])] == [Missing, Missing]
+    titles = [block.title for block in compared_runs([runs["one"], runs["d"]])]
+    assert titles == ["Results", "d", "Equity", "Settings that differ"]
+    assert [type(block) for block in compared_runs([runs["d"], runs["d"]])] == [Missing, Missing]
 
 
-def test_nothing_is_dark_on_a_dark_ground() -> None:
-    drawn = accounts_chart({"team": ([0, 1], [1.0, 2.0]), "hold": ([0, 1], [1.0, 2.0]), "nothing": ([], [])})
-    figure, dark = drawn.plotly(), in_dark(drawn).plotly()
-    assert figure.data[1].line.color == INK and len(figure.data) == 2
-    assert dark.data[1].line.color != INK and drawn.plotly().data[1].line.color == INK, "the figure itself is as it was"
-    assert dark.layout.paper_bgcolor == "rgba(0,0,0,0)"
-    marked = difference_chart({"arm": {"mean": 0.1, "ci95": [0.0, 0.2], "per_window": [0.1]}})
-    assert INK in marked.to_json() and INK not in in_dark(marked).to_json(), "nor is the line at no change"
+def test_runs_that_cannot_be_paired_say_why(runs: dict[str, RunSummary]) -> None:
+    other = replace(runs["two"], run=replace(runs["two"].run, data_hash="another"))
+    [missing] = [block for block in compared_runs([runs["one"], other]) if block.title == "Differences"]
+    assert isinstance(missing, Missing) and "cannot be compared" in missing.reason
+
+
+def test_a_team_that_hardly_traded_has_no_rank_and_comes_last(runs: dict[str, RunSummary]) -> None:
+    """In a falling market, who never trades has lost least."""
+    own = runs["one"].windows()[0].main_result
+
+    def result(total_return: float, trades: int) -> BacktestDocument:
+        return own.model_copy(update={"metrics": {**own.metrics, "total_return": total_return, "trades": trades}})
+
+    ranks = ranking({
+        "mute": result(0.0, 0), "lucky": result(0.5, LEAST_TRADES_RANKED - 1), "loses": result(-0.2, 40),
+        "loses less": result(-0.1, LEAST_TRADES_RANKED),
+    })  # fmt: skip
+    assert list(ranks.items()) == [("loses less", 1), ("loses", 2), ("lucky", None), ("mute", None)]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_the_terminal_has_a_line_a_run_at_any_width(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was broken at 80 columns: each name of a run took four lines."""
+    monkeypatch.setattr(console, "_width", width)
+    ids = [f"backtest-20260101-12000{number}-123" for number in range(2)]
+    with Store.open("mem://") as store:
+        for run in ids:
+            add_backtest_run(store, run)
+        store.add_run(RunRecord("train-20260101-130000-123", "train", 1, "hash", 1, {}))
+        console.print(_results_table(store, "store"))
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= width for line in lines)
+    made = f"{100 * episode().result.metrics['total_return']:+.1f} %"
+    for run in ids:
+        [line] = [line for line in lines if run in line]
+        assert made in line and ("Scripted team" in line or width == 60) and ("2020-03-01" in line) == (width == 160)
+    assert len(lines) <= 8

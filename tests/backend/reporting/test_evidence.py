@@ -11,9 +11,9 @@ from backend.evaluation import evidence
 from backend.evaluation.evidence import evidence_of
 from backend.reporting.backtest_sections import numbers_section, tiles
 from backend.reporting.blocks import Missing, Table
-from backend.reporting.json_facts import backtest_facts
 from backend.reporting.labels import EVIDENCE_COLUMNS, interval_text
 from backend.reporting.market_reload import MarketReload
+from backend.reporting.report import backtest_facts
 from backend.reporting.run_summary import RunSummary, WindowResult
 from backend.statistics.bootstrap import Interval, window_intervals
 from simulator.backtest import metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend.reporting.training.group import RolloutGroup
+from backend.reporting.training_sections import RolloutGroup
 from backend.store.records import RolloutRecord
 from tests.small_world import RUN
 

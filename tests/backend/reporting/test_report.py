@@ -13,6 +13,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import plotly.graph_objects as go
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,11 +22,13 @@ from plotly.offline import get_plotlyjs
 
 from backend.decisions.document import EXAMPLE_DECISION
 from backend.reporting import charts
-from backend.reporting.html.page import packed_plotly
+from backend.reporting.blocks import Picture
+from backend.reporting.html_page import _plotly as packed_plotly
 from backend.reporting.labels import ABSENT, MEANINGS
 from backend.reporting.market_reload import MarketReload
 from backend.reporting.report import render, write_report
 from backend.reporting.run_summary import RunSummary, run_facts, summarise
+from backend.reporting.training_sections import windows_section
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
 from simulator.errors import UserError
@@ -116,7 +120,6 @@ def test_the_demo_writes_all_facts(store: Store, tmp_path: Path) -> None:
     assert found["no_edge"]["ci95"] == pytest.approx([-0.0003, 0.0001])
     assert found["held_out_value"] == decision_values()
     assert found["behaviour"] == {"exposure": 0.6, "trades": 4.25, "long_share": 0.55, "hold_rate": 0.4}
-    assert found["calls_per_rollout"]["market_analyst"] == {"1": 20, "2": 20}
 
 
 def test_the_demo_page_shows_it_all(demo: RunSummary) -> None:
@@ -137,7 +140,7 @@ def test_the_demo_page_shows_it_all(demo: RunSummary) -> None:
     places = [page.text.index(step) for step in steps]
     assert places == sorted(places)
     labels = {attributes.get("aria-label") for _, attributes in page.tags}
-    assert {"Reward", "Format", "Expert score", "Validation", "Calls per decision"} <= labels
+    assert {"Reward", "Format", "Expert score", "Validation", "Calls in a decision"} <= labels
     assert ABSENT not in page.text
 
 
@@ -155,16 +158,16 @@ def test_the_page_works_offline(store: Store, run: str) -> None:
     ]
     policy = next(a["content"] for tag, a in page.tags if tag == "meta" and "http-equiv" in a)
     assert policy is not None and policy.startswith("default-src 'none'") and "http" not in policy
-    places = {attributes["id"] for tag, attributes in page.tags if tag == "div" and "id" in attributes}
-    wanted = [attributes["data-plot"] for tag, attributes in page.tags if attributes.get("class") == "plot-data"]
-    assert len(wanted) == len(page.figures) == len(places)
-    assert set(wanted) == places
+    plots = [a["class"] for _, a in page.tags if a.get("class") in ("plot", "plot-data")]
+    assert plots == ["plot", "plot-data"] * len(page.figures), "each figure follows its place"
 
 
 def test_the_smaller_bundle_draws_every_kind_of_figure() -> None:
     """And is of the same major version as the one whose JSON plotly writes."""
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "backend").rglob("*.py"))
-    used = set(re.findall(r'\btrace\(\s*"(\w+)"', source))
+    kinds = {name.removeprefix("add_") for name in dir(go.Figure) if name.startswith("add_")}
+    kinds -= {"annotation", "hline", "vline", "hrect", "vrect", "shape", "trace", "traces", "layout_image"}
+    used = kinds & set(re.findall(r"\bfigure\.add_(\w+)\(", source))
     assert {"bar", "candlestick", "scatter"} <= used
     assert used <= {"bar", "candlestick", "histogram", "ohlc", "pie", "scatter", "waterfall"}, "not in this bundle"
     versions = [re.search(r"plotly\.js[^\n]* v(\d+)\.", text) for text in (get_plotlyjs(), unpacked(packed_plotly()))]
@@ -211,9 +214,9 @@ def test_an_interrupted_run_says_what_is_missing(store: Store) -> None:
     summary = summarise(store, "stopped")
     page = Page(shown(summary))
     assert "No verdict: this run is interrupted (stopped by the user)." in page.text
-    assert page.text.count(ABSENT) >= 6
+    assert page.text.casefold().count(ABSENT) >= 4
     found = run_facts(summary)
-    assert found["verdict"] is None and found["held_out"]["difference"] is None and found["calls_per_rollout"] == {}
+    assert found["verdict"] is None and found["held_out"]["difference"] is None
 
 
 def test_a_run_without_a_verdict_opens_with_how_it_ended(demo: RunSummary) -> None:
@@ -224,7 +227,7 @@ def test_a_run_without_a_verdict_opens_with_how_it_ended(demo: RunSummary) -> No
     assert [(event.step, event.label) for event in training.events] == [(11, "stage 2")]
 
 
-SHOWN = ("held_out", EXAMPLE_DECISION, "summary", "metrics", "calls", "config")
+SHOWN = ("held_out", EXAMPLE_DECISION, "summary", "metrics", "config")
 
 
 @pytest.mark.parametrize("examples", [8, pytest.param(100, marks=pytest.mark.slow)])
@@ -239,11 +242,10 @@ def test_any_part_may_be_missing(demo: RunSummary, examples: int) -> None:
             demo,
             evaluations=evaluations,
             metrics=demo.metrics if "metrics" in kept else [],
-            calls=demo.calls if "calls" in kept else {},
             run=demo.run if "config" in kept else replace(demo.run, config={}),
         )
         text = Page(shown(summary)).text
-        assert (ABSENT in text) == ((bare and "held_out" in kept) or not kept >= set(SHOWN))
+        assert (ABSENT in text.casefold()) == ((bare and "held_out" in kept) or not kept >= set(SHOWN))
         json.dumps(run_facts(summary), allow_nan=False)
 
     holds()
@@ -258,7 +260,7 @@ def test_the_backtest_page(store: Store) -> None:
     assert f"{len(result.trades)} from flat to flat" in page.text
     active = sum(bool(decision.orders) for _, decision in episode().decisions)
     assert f"{active} of {len(episode().decisions)} decisions sent orders" in page.text
-    assert len(page.figures) == 7  # equity, drawdown, Sharpe, days, exposure, costs, excursions; no candles
+    assert len(page.figures) == 6  # equity, drawdown, Sharpe, days, exposure, excursions; no candles
     assert "lacks" not in page.text
     [holed] = [record for record in summary.backtests if record.name == "scripted"]
     others = [record for record in summary.backtests if record.name != "scripted"]
@@ -284,28 +286,35 @@ def test_windows_of_an_evaluation_are_told_apart(demo: RunSummary, store: Store)
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4000))
 def test_a_thinned_line_keeps_its_shape(values: list[float]) -> None:
-    x, y = charts.thin(range(len(values)), values)
+    x, y = charts.thin(np.arange(len(values)), np.array(values))
     assert (x[0], x[-1]) == (0, len(values) - 1)
     assert (min(y), max(y)) == (min(values), max(values))
-    assert x == sorted(set(x)) and y == [values[index] for index in x]
+    assert list(x) == sorted(set(x)) and list(y) == [values[index] for index in x]
     assert len(x) <= 1_502
     if len(values) <= 1_500:
-        assert y == values
+        assert list(y) == values
 
 
 def test_curves_show_returns_drawdowns_and_holes() -> None:
     curve = {"trained": [100.0, 110.0, 99.0]}
-    [line] = charts.equity_chart(curve, [0, 1, 2], "", "trained").plotly().data
+    [line] = charts.equity_chart(curve, [0, 1, 2], "trained").data
     assert list(line.y) == pytest.approx([0.0, 10.0, -1.0])
-    [line] = charts.drawdown_chart(curve, [0, 1, 2], "", "trained").plotly().data
+    [line] = charts.drawdown_chart(curve, [0, 1, 2], "trained").data
     assert list(line.y) == pytest.approx([0.0, 0.0, -10.0])
     rewards = charts.step_chart({"trader": ([1, 2, 3], [0.5, math.nan, 0.7])}, [charts.Event(2, "stage", "stage 2")])
-    drawn = rewards.plotly()
-    assert list(drawn.data[0].y) == [0.5, None, 0.7]
-    assert drawn.data[0].name == "Trader"
-    assert [line.x0 for line in drawn.layout.shapes] == [2]
-    calls = charts.calls_chart({"trader": {0: 3, 1: 1}}).plotly().data[0]
-    assert (list(calls.x), list(calls.y)) == ([0, 1], [75.0, 25.0])
+    np.testing.assert_array_equal(rewards.data[0].y, [0.5, math.nan, 0.7])
+    assert rewards.data[0].name == "Trader"
+    assert [line.x0 for line in rewards.layout.shapes] == [2]
+
+
+def test_windows_are_marks_and_make_no_curve(demo: RunSummary) -> None:
+    """They are separate accounts: nobody may read them as one stretch."""
+    picture = windows_section(demo.evaluations["held_out"]).blocks[-1]
+    assert isinstance(picture, Picture) and "no curve" in picture.caption
+    assert {trace.mode for trace in picture.figure.data} == {"markers"}
+    [trained] = [trace for trace in picture.figure.data if trace.name == "Trained team"]
+    np.testing.assert_allclose(trained.y, 100 * np.array(comparison(0.02)["rows"]["trained"]["per_window"]), atol=1e-3)
+    assert list(trained.x) == list(range(1, 13))
 
 
 def test_only_one_row_is_called_the_teacher() -> None:

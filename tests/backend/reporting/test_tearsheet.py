@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.reporting.blocks import Missing, Picture, Table
+from backend.reporting.backtest_sections import equity_section, numbers_section
+from backend.reporting.blocks import Missing, Picture, ReportBlock, Table
+from backend.reporting.result_stats import daily_returns, deepest_drawdowns
 from backend.reporting.run_summary import WindowResult
-from backend.reporting.tearsheet.distribution import daily_returns, distribution_block, moments_of
-from backend.reporting.tearsheet.drawdowns import deepest_drawdowns, drawdowns_block
 from simulator.market.timeframes import DAY_MS
 
 HOUR_MS = 3_600_000
@@ -54,27 +54,27 @@ def test_a_close_at_midnight_ends_the_day_before() -> None:
     assert list(daily_returns([0, DAY_MS, 2 * DAY_MS], [1.0, 1.1, 1.21])) == [0, DAY_MS]
 
 
-def test_the_shape_of_a_distribution() -> None:
-    returns = np.random.default_rng(3).normal(0.0, 0.01, 4_000)
-    skewness, kurtosis = moments_of(returns)
-    assert skewness == pytest.approx(pd.Series(returns).skew(), abs=0.01)
-    assert kurtosis == pytest.approx(pd.Series(returns).kurt(), abs=0.01)
-    assert moments_of(np.zeros(20)) == (None, None)
+def drawdowns(window: WindowResult) -> ReportBlock:
+    return next(one for one in numbers_section(window).blocks if one.title == "Deepest drawdowns")
+
+
+def distribution(window: WindowResult) -> ReportBlock:
+    return next(one for one in equity_section(window).blocks if one.title == "Distribution of daily returns")
 
 
 def test_the_blocks_of_a_backtest(window: WindowResult) -> None:
-    table, picture = drawdowns_block(window), distribution_block(window)
+    table, picture = drawdowns(window), distribution(window)
     assert isinstance(table, Table) and 1 <= len(table.rows) <= 5
     assert table.rows[0].values["depth"] == pytest.approx(window.main_result.metrics["max_drawdown"])
-    assert isinstance(picture, Picture) and len(picture.light.data) == 2
+    assert isinstance(picture, Picture) and len(picture.figure.data) == 2
     days = daily_returns(window.main_result.times, window.main_result.equity)
-    assert sum(picture.light.data[0].y) == len(days) == sum(picture.light.data[1].y)
+    assert sum(picture.figure.data[0].y) == len(days) == sum(picture.figure.data[1].y)
     assert "best" in picture.caption and "skewness" in picture.caption
 
 
 def test_an_account_that_never_moved_has_neither(window: WindowResult) -> None:
     flat = window.main_result.model_copy(update={"equity": [1e4] * len(window.main_result.times)})
-    still = WindowResult(**{**vars(window), "results": {**window.results, window.main: flat}})
-    assert isinstance(drawdowns_block(still), Missing)
-    picture = distribution_block(still)
+    still = replace(window, results={**window.results, window.main: flat})
+    assert isinstance(drawdowns(still), Missing)
+    picture = distribution(still)
     assert isinstance(picture, Picture) and "skewness" not in picture.caption

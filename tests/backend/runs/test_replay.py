@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backend.decisions.document import StoredDecision
-from backend.reporting.decision.side_by_side import paired_rows
+from backend.reporting.decision_narrative import paired_rows
 from backend.runs.backtest import backtest_teams
 from backend.runs.replay import DecisionReplay, GivenAnswer, parse_answers, replay_decision
 from backend.runs.requests import BacktestRequest

@@ -11,7 +11,7 @@ from backend.builders.variants import ABLATIONS, VARIANTS, Variant
 from backend.decisions.backtest_document import read_backtests
 from backend.decisions.document import read_decisions
 from backend.reporting.blocks import Picture, Table
-from backend.reporting.comparison.teams import teams_section
+from backend.reporting.comparison import teams_section
 from backend.reporting.labels import title_of
 from backend.reporting.run_summary import summarise
 from backend.runs.backtest import plan_backtest
@@ -59,7 +59,7 @@ def test_variants_are_played_beside_their_team_and_compared(played: Path) -> Non
         assert [rank or 0 for rank in ranks] == [*range(1, ranks.index(None) + 1), *[0] * ranks.count(None)]
         # The rules see neither names nor the future: their orders are the same, so the difference is nothing.
         same = [rows[title_of(f"{BASE}, {variant}")] for variant in ("unmasked", "another future")]
-        assert [row.values["difference"] for row in same] == pytest.approx([0.0, 0.0])
+        assert [row.values["wealth"] for row in same] == pytest.approx([0.0, 0.0])
         assert window.results[f"{BASE}, another future"].fills == window.results[BASE].fills
         asked = {name: {c.role for d in read_decisions(store, run) if d.backtest == name
                         for c in d.document.conversations} for name in window.subjects}  # fmt: skip

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 
-from backend.reporting.blocks import Picture, Table, TableRow
+from backend.reporting.blocks import Picture
 from backend.reporting.charts import BLUE, GREEN, ORANGE, VERMILION, blank_figure, moments
-from backend.reporting.drawing.figure import PlainFigure, trace
-from backend.reporting.labels import Column
 from simulator.arrays import IntArray
 from simulator.data.catalog import Catalog
 from simulator.errors import DataError
@@ -20,20 +19,18 @@ from simulator.tables import read_table, times
 
 _QUIET_DAYS = 3  # without a headline, or a rate, that are shown as a gap
 _MOST_GAPS = 3_000  # spans of a kind that are drawn, the longest ones
-_COLOURS = {"bars": BLUE, "funding": GREEN, "news": ORANGE}
+_COLORS = {"bars": BLUE, "funding": GREEN, "news": ORANGE}
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """One file: `records` between `first` and `last` (ms); `gaps` are start and end (ms) of what is absent between."""
+    """One file, from `first` to `last` (ms); `gaps` are start and end (ms) of what is absent between."""
 
     label: str
     kind: str  # bars, funding or news
-    records: int
     first: int
     last: int
     gaps: tuple[tuple[int, int], ...]
-    absent: int | None  # bars that lie in the gaps; None where records have no grid
 
 
 def coverage_of(folder: Path) -> list[Coverage]:
@@ -44,10 +41,9 @@ def coverage_of(folder: Path) -> list[Coverage]:
         if series.first is not None and series.last is not None:
             interval = TIMEFRAMES[series.timeframe]
             time = np.sort(times(read_table(series.path, ("timestamp",)), "timestamp", series.path))
-            coverage.append(
-                Coverage(f"{series.symbol} {series.timeframe}", "bars", series.bars, series.first,
-                         series.last + interval, _gaps(time, interval, interval), series.absent)
-            )  # fmt: skip
+            gaps = _gaps(time, interval, interval)
+            label = f"{series.symbol} {series.timeframe}"
+            coverage.append(Coverage(label, "bars", series.first, series.last + interval, gaps))
     for path in sorted(folder.glob("*-funding.parquet")):
         label = f"{path.name.removesuffix('-funding.parquet')} funding"
         coverage += _events(path, "timestamp", label, "funding")
@@ -57,19 +53,15 @@ def coverage_of(folder: Path) -> list[Coverage]:
 
 
 def coverage_picture(series: Sequence[Coverage]) -> Picture:
-    """A line for each file over time, what is absent in another colour."""
-    figure = blank_figure("", "", "")
+    """A line for each file over time, what is absent in another color."""
     labels = [one.label for one in series]
-    for kind, colour in _COLOURS.items():
-        of_kind = [one for one in series if one.kind == kind]
-        if of_kind:
-            _add_bars(figure, kind, colour, [(one.label, one.first, one.last) for one in of_kind])
-    absent = [(one.label, *gap) for one in series for gap in one.gaps]
-    if absent:
-        _add_bars(figure, "absent", VERMILION, absent)
-    figure.update_layout(barmode="overlay", bargap=0.35, height=150 + 26 * len(labels), hovermode="closest")
+    height = 150 + 26 * len(labels)
+    figure = blank_figure("", "", "", height, barmode="overlay", bargap=0.35, hovermode="closest")
+    for kind, color in _COLORS.items():
+        _add_bars(figure, kind, color, [(one.label, one.first, one.last) for one in series if one.kind == kind])
+    _add_bars(figure, "absent", VERMILION, [(one.label, *gap) for one in series for gap in one.gaps])
     figure.update_xaxes(type="date")
-    figure.update_yaxes(categoryorder="array", categoryarray=labels[::-1], automargin=True)
+    figure.update_yaxes(categoryorder="array", categoryarray=labels[::-1])
     caption = (
         "Bars that the exchange never made, and days without a headline or a funding rate, are absent; nothing is "
         "filled in. A gap is drawn at least as wide as can be seen."
@@ -77,30 +69,12 @@ def coverage_picture(series: Sequence[Coverage]) -> Picture:
     return Picture("Coverage", caption, figure)
 
 
-def coverage_table(series: Sequence[Coverage]) -> Table:
-    """The same in numbers."""
-    columns = (
-        Column("kind", "What", "text", ""),
-        Column("records", "Records", "count", "bars, funding rates or headlines"),
-        Column("first", "First (UTC)", "moment", ""),
-        Column("last", "Last (UTC)", "moment", "bars: the close of the last one"),
-        Column("gaps", "Gaps", "count", "runs of absent bars, or quiet times"),
-        Column("absent", "Absent bars", "count", ""),
-    )
-    rows = tuple(
-        TableRow(one.label, {"kind": one.kind, "records": one.records, "first": one.first, "last": one.last,
-                             "gaps": len(one.gaps), "absent": one.absent})
-        for one in series
-    )  # fmt: skip
-    return Table("In numbers", "", columns, rows, first="File", folded=True)
-
-
 def _events(path: Path, column: str, label: str, kind: str) -> list[Coverage]:
     time = np.sort(times(read_table(path, (column,)), column, path))
     if not len(time):
         return []
     gaps = _gaps(time, _QUIET_DAYS * DAY_MS, 0)
-    return [Coverage(label, kind, len(time), int(time[0]), int(time[-1]), gaps, None)]
+    return [Coverage(label, kind, int(time[0]), int(time[-1]), gaps)]
 
 
 def _gaps(time: IntArray, longest: int, length: int) -> tuple[tuple[int, int], ...]:
@@ -109,30 +83,20 @@ def _gaps(time: IntArray, longest: int, length: int) -> tuple[tuple[int, int], .
     return tuple((int(time[place]) + length, int(time[place + 1])) for place in behind)
 
 
-def _add_bars(figure: PlainFigure, name: str, colour: str, spans: Sequence[tuple[str, int, int]]) -> None:
-    """Spans of time (ms) as lying bars."""
+def _add_bars(figure: go.Figure, name: str, color: str, spans: Sequence[tuple[str, int, int]]) -> None:
+    """Spans of time (ms) as lying bars; nothing without any."""
+    if not spans:
+        return
     drawn = sorted(spans, key=lambda span: span[1] - span[2])[:_MOST_GAPS]
-    least = _least_width(spans) if name == "absent" else 0
-    figure.add_trace(
-        trace(
-            "bar",
-            y=[label for label, _, _ in drawn],
-            base=moments([first for _, first, _ in drawn]),
-            x=[max(last - first, least) for _, first, last in drawn],
-            orientation="h",
-            name=name,
-            marker={"color": colour, "line": {"color": colour, "width": 1 if name == "absent" else 0}},
-            customdata=[f"{a} to {b}" for a, b in zip(moments([one[1] for one in drawn]),
-                                                      moments([one[2] for one in drawn]), strict=True)],
-            hovertemplate="%{y}: %{customdata}",
-        )
-    )  # fmt: skip
-
-
-def _least_width(spans: Sequence[tuple[str, int, int]]) -> int:
-    """The width (ms) below which a gap could not be seen."""
     whole = max(last for _, _, last in spans) - min(first for _, first, _ in spans)
-    return max(1, whole // 600)
+    least, edge = (max(1, whole // 600), 1) if name == "absent" else (0, 0)
+    begin, end = moments([one[1] for one in drawn]), moments([one[2] for one in drawn])
+    figure.add_bar(
+        y=[label for label, _, _ in drawn], base=begin, x=[max(last - first, least) for _, first, last in drawn],
+        orientation="h", name=name, marker={"color": color, "line": {"color": color, "width": edge}},
+        customdata=[f"{a} to {b}".replace("T", " ") for a, b in zip(begin, end, strict=True)],
+        hovertemplate="%{y}: %{customdata}",
+    )  # fmt: skip
 
 
 def data_folders(roots: Sequence[Path]) -> list[Path]:

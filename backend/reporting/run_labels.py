@@ -1,4 +1,4 @@
-"""Tags and a note that a reader gives a run: on the page of runs, and with `runs tag` and `runs note`.
+"""Tags and a note that a reader gives a run on the page of runs.
 
 Labels are a document of the run in the store (an `EvaluationRecord` named `labels`), so that export, backup and
 deletion take them along.
@@ -6,7 +6,7 @@ deletion take them along.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,33 +45,6 @@ def write_labels(store: Store, run: str, labels: RunLabels) -> None:
 def read_labels(store: Store) -> dict[str, RunLabels]:
     """The labels of all runs that have some."""
     return {one.run: _labels_of(one.result) for one in map(EvaluationRecord.from_row, _label_rows(store))}
-
-
-def change_tags(store: Store, run: str, tags: Sequence[str], *, remove: bool = False) -> RunLabels:
-    """Add tags to those of a run, or take them away; without tags nothing changes. Returns the labels as they are then.
-    Raises `StoreError` where there is no such run, and `UserError` for a tag that is taken away and is not there."""
-    store.run(run)
-    former = read_labels(store).get(run, RunLabels())
-    named = RunLabels.of(",".join(tags), "").tags
-    absent = [tag for tag in named if tag not in former.tags] if remove else []
-    if absent:
-        raise UserError(f"run {run} has no tag {', '.join(absent)}; it has {', '.join(former.tags) or 'none'}")
-    kept = [tag for tag in former.tags if not (remove and tag in named)]
-    return _written(store, run, former, RunLabels.of(",".join([*kept, *(() if remove else named)]), former.note))
-
-
-def change_note(store: Store, run: str, note: str | None) -> RunLabels:
-    """Put a note in place of that of a run; None changes nothing. Returns the labels as they are then. Raises
-    `StoreError` where there is no such run, and `UserError` for a note that is too long."""
-    store.run(run)
-    former = read_labels(store).get(run, RunLabels())
-    return _written(store, run, former, former if note is None else RunLabels.of(",".join(former.tags), note))
-
-
-def _written(store: Store, run: str, former: RunLabels, labels: RunLabels) -> RunLabels:
-    if labels != former:
-        write_labels(store, run, labels)
-    return labels
 
 
 def table_state(store: Store) -> list[str]:

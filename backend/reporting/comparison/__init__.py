@@ -1,1 +1,0 @@
-"""Several runs: as rows of a table, and side by side."""

@@ -1,1 +1,0 @@
-"""What a folder of market data holds, drawn over time."""
