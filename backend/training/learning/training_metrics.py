@@ -24,7 +24,7 @@ ROLLOUT_PARTS = (
 def team_metrics(rollouts: Sequence[RolloutRecord]) -> dict[str, float]:
     """The team's behaviour over all rollouts of a step, from their records alone. Empty where there is none.
 
-    `{role}/calls/{n}` is the number of rollouts that called a sub-agent n times (`calls_per_rollout` sums it up).
+    `{role}/calls/{n}` is the number of rollouts that called a sub-agent n times.
     `team/timing` is the correlation of the net exposure that was decided with the coins' move over the horizon on the
     recorded path, absent where one of them does not vary: whether the team reads its states, or copies the drift.
     """
