@@ -16,7 +16,7 @@ from backend.runs.requests import RUNS, BacktestRequest
 from backend.runs.stored_setup import stored_setup
 from backend.store.records import RunRecord
 from simulator.errors import UserError
-from ui.access import job_queue, open_store, store_name
+from ui.access import escape_markdown, job_queue, open_store, store_name
 from ui.parts.job import note_job
 
 _MEANINGS = {
@@ -47,8 +47,12 @@ def offer_again(run: RunRecord) -> None:
             "On the same bars, at the same costs. The first team is compared with all others: with and without a part "
             "of it, on altered data, or with other teams and models (model=NAME, module:Class)."
         )
-        with open_store() as store:
-            setup = stored_setup(store, run.run)
+        try:
+            with open_store() as store:
+                setup = stored_setup(store, run.run)
+        except UserError as error:  # such as a record that does not have all that it takes
+            st.caption(escape_markdown(f"This run cannot be played again: {error}"))
+            return
         with st.form(f"again {run.run}"):
             teams = st.multiselect(
                 "Teams and strategies", list(dict.fromkeys([*setup.teams, *known_teams()])),
