@@ -195,7 +195,8 @@ class RemoteRollouts:
             for worker, busy in finished(calls, every=False):
                 throughput.add(busy)
                 free.append(worker)
-        metrics = {"stage": float(stage.number), **team_metrics(self._store.rollouts(self._run, step))}
+        records = self._store.rollouts(self._run, step)
+        metrics = {"stage": float(stage.number), **team_metrics(records, parts.policies.roles)}
         return RolloutBatch(StepData(stage, [], []), metrics, throughput.metrics())
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -21,8 +21,9 @@ ROLLOUT_PARTS = (
 )  # fmt: skip
 
 
-def team_metrics(rollouts: Sequence[RolloutRecord]) -> dict[str, float]:
-    """The team's behaviour over all rollouts of a step, from their records alone. Empty where there is none.
+def team_metrics(rollouts: Sequence[RolloutRecord], roles: Collection[str]) -> dict[str, float]:
+    """The behaviour of a team of these `roles` over all rollouts of a step, from their records alone. Empty where there
+    is none.
 
     `{role}/calls/{n}` is the number of rollouts that called a sub-agent n times.
     `team/timing` is the correlation of the net exposure that was decided with the coins' move over the horizon on the
@@ -44,7 +45,7 @@ def team_metrics(rollouts: Sequence[RolloutRecord]) -> dict[str, float]:
     }
     if parts["exposure"].std() > 0.0 and parts["move"].std() > 0.0:
         metrics["team/timing"] = float(np.corrcoef(parts["exposure"], parts["move"])[0, 1])
-    made = Counter((role, calls) for one in rollouts for role, calls in one.calls.items())
+    made = Counter((role, calls) for one in rollouts for role, calls in one.calls.items() if role in roles)
     return metrics | {f"{role}/calls/{calls}": float(number) for (role, calls), number in sorted(made.items())}
 
 
