@@ -78,7 +78,7 @@ class EndpointEngine:
         self._url = check_url(url)
         self._model = model
         self._key_variable = key_variable
-        self._key = read_key(key_variable)
+        self._key = read_key(key_variable, self._url)
         self._attempts = f"in {retries + 1} attempts" if retries else "in one attempt"
         self._timeout = timeout
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}

@@ -111,10 +111,11 @@ def key_variable_of(provider: Provider | None) -> str:
     return there or (usual[0] if provider is not None and usual else "")
 
 
-def read_key(variable: str) -> str:
-    """The key that the environment holds, "" where `variable` is "".
+def read_key(variable: str, url: str) -> str:
+    """The key that the environment holds for the endpoint at `url`, "" where `variable` is "".
 
-    Raises `UserError`, which does not show the key: it is not set, or cannot be sent.
+    Raises `UserError`, which does not show the key: it is not set, cannot be sent, or is a provider's and `url` is
+    another provider's or would carry it unencrypted over a network.
     """
     if not variable:
         return ""
@@ -126,4 +127,12 @@ def read_key(variable: str) -> str:
         )
     if not (key.isascii() and key.isprintable()):
         raise UserError(f"the environment variable {variable} contains characters that no key has: set it again")
+    owner, there = next((one for one in _ALL if variable in one.key_variables), None), provider_at(url)
+    unencrypted = urlsplit(url).scheme == "http" and not is_loopback(url)
+    if owner is not None and (unencrypted or there not in (None, owner)):
+        problem = "would carry it unencrypted" if there in (None, owner) else "is another provider's"
+        raise UserError(
+            f"{variable} holds a key of {owner.title}, and {url} {problem}: nothing was sent; "
+            f"use https, or engine.kind=openai_api with that server's own key in {OWN_KEY}"
+        )
     return key

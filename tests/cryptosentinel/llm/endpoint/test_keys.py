@@ -23,7 +23,7 @@ def test_a_provider_sets_engine_address_and_key(name: str, monkeypatch: pytest.M
     assert bool(provider.key_variables) == provider.paid == provider.url.startswith("https://")
     if provider.paid:
         with pytest.raises(UserError, match=f"{expected}, which should hold the endpoint's key, is not set"):
-            read_key(expected)
+            read_key(expected, provider.url)
 
 
 def test_the_second_usual_variable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +41,28 @@ def test_another_address_gets_no_key_by_itself(monkeypatch: pytest.MonkeyPatch) 
     assert key_variable_of(config.endpoint) == OWN_KEY
     config = load_config("demo", ["engine.kind=openai_api", "engine.url=https://api.openai.com/v1"]).engine
     assert config.endpoint is PROVIDERS["openai"]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://elsewhere/v1", "would carry it unencrypted"),
+        ("http://api.openai.com/v1", "would carry it unencrypted"),
+        ("https://api.anthropic.com/v1", "is another provider's"),
+        ("https://gateway.example/v1", ""),
+        ("http://localhost:8000/v1", ""),
+    ],
+)
+def test_a_providers_key_goes_to_no_other_provider_and_nowhere_unencrypted(
+    url: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-AAAAAAAAAAAAAAAA")
+    if not words:
+        assert read_key("OPENAI_API_KEY", url) == "sk-AAAAAAAAAAAAAAAA"
+        return
+    with pytest.raises(UserError, match=words) as refused:
+        read_key("OPENAI_API_KEY", url)
+    assert "sk-A" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
