@@ -269,10 +269,11 @@ def _add_events(figure: go.Figure, events: Sequence[Event], middle: float) -> No
 
 
 def interval_chart(
-    rows: Mapping[str, IntervalBar], x_title: str, unit: str, digits: int = 2, dot: str = "one window"
-) -> go.Figure:
+    rows: Mapping[str, IntervalBar], x_title: str, unit: str, digits: int = 2, dot: str = "one window",
+    bars: bool = False,
+) -> go.Figure:  # fmt: skip
     """The mean of each row with its interval, over its dots; the line at 0 is "no difference". `dot` says what a dot
-    is of; `unit` follows each number."""
+    is of; `unit` follows each number. With `bars`, a bar from 0 to the mean lies behind."""
     figure = blank_figure(x_title, "", "", 120 + 56 * len(rows), hovermode="closest", showlegend=False)
     for number, (name, row) in enumerate(rows.items()):
         label = label_of(name)
@@ -282,18 +283,22 @@ def interval_chart(
                 x=list(row.dots), y=[number - 0.24] * len(row.dots), mode="markers", name=dot,
                 marker={"color": row.color, "size": 7, "opacity": 0.55}, hovertemplate=hover,
             )  # fmt: skip
+        if bars:
+            figure.add_bar(x=[row.mean], y=[number], orientation="h", width=0.5, opacity=0.4, name=label,
+                           marker={"color": row.color}, hovertemplate=hover)  # fmt: skip
         figure.add_scatter(x=[row.low, row.high], y=[number] * 2, mode="lines", name=label,
                            line={"color": row.color, "width": 6}, hovertemplate=hover)  # fmt: skip
         mark = {"color": "#ffffff", "size": 11, "symbol": "diamond", "line": {"color": row.color, "width": 3}}
         figure.add_scatter(x=[row.mean], y=[number], mode="markers", name=label, marker=mark, hovertemplate=hover)
-        figure.add_annotation(x=max(row.mean, row.high), y=number, text=f"<b>{row.mean:+.{digits}f}{unit}</b>",
-                              xanchor="left", showarrow=False, xshift=8)  # fmt: skip
+        # Below its mean: beside the interval it would leave a narrow screen.
+        figure.add_annotation(x=row.mean, y=number, text=f"<b>{row.mean:+.{digits}f}{unit}</b>", showarrow=False,
+                              yshift=-20)  # fmt: skip
     ends = [end for row in rows.values() for end in (row.low, row.high, *row.dots)]
     low, high = min(0.0, *ends), max(0.0, *ends)
     room = (high - low) or 1.0
     labels = [label_of(name) for name in rows]
     figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=labels, range=[len(labels) - 0.4, -0.6])
-    figure.update_xaxes(range=[low - 0.05 * room, high + 0.18 * room], ticksuffix=unit)
+    figure.update_xaxes(range=[low - 0.08 * room, high + 0.08 * room], ticksuffix=unit)
     figure.add_vline(x=0.0, line={"dash": "dot"})
     return figure
 

@@ -89,7 +89,7 @@ def answer_picture(answer: Mapping[str, Any]) -> Picture:
         for name, (label, color) in _BARS.items()
     }
     caption = "What a decision earns on average, net of all costs, in basis points. Lines are 95 % intervals."
-    figure = charts.interval_chart(rows, "basis points a decision", "", digits=1)
+    figure = charts.interval_chart(rows, "basis points a decision", "", digits=1, bars=True)
     return Picture("What a decision earns", caption, figure)
 
 
