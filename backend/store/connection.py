@@ -230,7 +230,7 @@ class Connection:
         """Hold the folder or reach its holder. Raises `FolderHeld` for a holder that does not serve it yet, and
         `_Unreachable` for one that has gone meanwhile."""
         try:
-            return self._held(hold(folder, self._exclusive))
+            return self._held(hold(folder, self._prepare, self._exclusive))
         except FolderHeld as held:
             if self._exclusive:
                 raise StoreError(f"store {folder} is in use by {held.holder}: end that one first") from held
@@ -245,6 +245,10 @@ class Connection:
         except _UNREACHABLE as error:
             raise _Unreachable(str(error) or type(error).__name__) from error
         return _Local(client.ask, client.close)
+
+    def _prepare(self, engine: DatabaseEngine) -> None:
+        """Make the schema of a new database. Raises `StoreError`."""
+        self._result(_Local(engine.execute, engine.close).query_raw(PREPARE, new_store()))
 
     def _held(self, holding: FolderHolding) -> StoreChannel:
         def leave() -> None:

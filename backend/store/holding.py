@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from backend.store.engine import DatabaseEngine
@@ -85,9 +86,11 @@ class FolderHolding:
                          error)  # fmt: skip
 
 
-def hold(folder: Path, exclusive: bool = False) -> FolderHolding:
+def hold(folder: Path, prepare: Callable[[DatabaseEngine], object], exclusive: bool = False) -> FolderHolding:
     """Hold the folder and serve it, or join the holding of this process.
 
+    `prepare` brings a database that was just opened into the state in which others may use it. It comes before the
+    files for others are written: on a disk that these fill, the engine never returns from a database's first record.
     An `exclusive` holding serves nobody and never joins. Raises `FolderHeld` if another process holds the folder,
     RuntimeError with the engine's words if that cannot open it, `StoreError` for all else.
     """
@@ -104,12 +107,14 @@ def hold(folder: Path, exclusive: bool = False) -> FolderHolding:
         except BaseException:
             lock.release()
             raise
-        if not exclusive:
-            try:
+        try:
+            prepare(holding.engine)
+            if not exclusive:
                 holding.server = _serve(folder, holding)
-            except BaseException:
-                holding.leave()
-                raise
+        except BaseException:
+            holding.leave()
+            raise
+        if not exclusive:
             _holdings[folder] = holding
         return holding
 
