@@ -64,13 +64,13 @@ _OPTIONAL = ("window", "who")  # columns that a narrow terminal has no room for,
 def _results_table(opened: Store, title: str) -> Table:
     """What each run is, who was tested when, and its result, a line a run; of one that has not finished its status.
     Where the terminal is too narrow for a column of `_OPTIONAL`, it is left out."""
-    from backend.reporting.run_table import run_row
-
     rows: list[dict[str, str]] = []
     for one in opened.runs():
         if one.status != "finished":
             rows.append({"": one.run, "what": f"{one.kind} {one.status}"})
             continue
+        from backend.reporting.run_table import run_row  # numpy, which a list without results does not need
+
         row = run_row(opened, one, intervals=False)
         against = row.difference if one.kind in ("backtest", "search") else None
         cells = ["" if value is None else f"{100 * value:+.1f} %" for value in (row.total_return, against)]

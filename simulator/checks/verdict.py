@@ -126,6 +126,7 @@ class LookaheadVerdict:
 
 
 SKIPPED = LookaheadVerdict("skipped")
+_REPEATED = 64
 _NO_ORDERS = "no decision sent an order, which proves little"
 
 
@@ -223,7 +224,7 @@ def verdict_of_drive(
     if found is not None:
         again = _RecordedRun(market, window, **terms)
         drive(again)
-        bars = [bar for bar in real.sent.keys() | again.sent.keys() if bar <= found.cut]
+        bars = real.sent.keys() | again.sent.keys()
         repeats = all(first_difference(real.sent.get(bar, ()), again.sent.get(bar, ())) is None for bar in bars)
     ordered = sum(bool(orders) for orders in altered.sent.values())
     closes = [int(market.open_time[bar]) + market.interval for bar in (window.start, altered.index - 1)]
@@ -409,11 +410,13 @@ class LookaheadCheck:
         return None
 
     def _repeats(self, found: VerdictFinding, window: Window, decided: Decisions, indicators: Indicators) -> bool:
-        """Whether two more instances, one after the other, do as the first up to the finding on the very same data.
+        """Whether two more instances, one after the other, do as the first on the very same data: up to the finding,
+        and in at least the first `_REPEATED` decisions, as one that draws its orders may draw a few of them alike.
 
         Two, since a state that changes from run to run may come back in every second one.
         """
-        until = Window(window.start, min(max(found.cut, window.start) + 1, window.stop), window.decide_every)
+        last = max(found.cut, window.start + _REPEATED * window.decide_every)
+        until = Window(window.start, min(last + 1, window.stop), window.decide_every)
         for _ in range(2):
             again, stopped, made = self._real(until)
             if found.kind == "indicator":

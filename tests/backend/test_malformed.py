@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import random
 import shutil
@@ -55,12 +54,11 @@ _MARK = "@@here@@"
 @dataclass(frozen=True)
 class Kind:
     """A kind of artefact: `make` writes a whole one into a folder and returns the file that is mutated, `read` reads
-    it from there. `lines`: it holds a document a line. `digest`: its last line is a checksum of the others."""
+    it from there. `lines`: it holds a document a line."""
 
     make: Callable[[Path], Path]
     read: Callable[[Path], object]
     lines: bool = False
-    digest: bool = False
     binary: bool = False
     packed: bool = False
 
@@ -80,24 +78,13 @@ def _export(folder: Path) -> Path:
     lines = _exported().splitlines(keepends=True)
     seen: Counter[str] = Counter()
     kept = [lines[0]]
-    for line in lines[1:-1]:
+    for line in lines[1:]:
         table = json.loads(line)[0]
         seen[table] += 1
         kept += [line] if seen[table] == 1 else []
     path = folder / "run.jsonl.gz"
-    path.write_bytes(gzip.compress(_with_digest(b"".join(kept))))
+    path.write_bytes(gzip.compress(b"".join(kept)))
     return path
-
-
-def _with_digest(content: bytes) -> bytes:
-    counts: Counter[str] = Counter()
-    for line in content.splitlines()[1:]:
-        try:
-            counts[str(json.loads(line)[0])] += 1
-        except (ValueError, RecursionError, TypeError, KeyError, IndexError):
-            counts["?"] += 1
-    end = {"records": dict(counts), "sha256": hashlib.sha256(content).hexdigest()}
-    return content + json.dumps(end).encode() + b"\n"
 
 
 def _read_export(folder: Path) -> None:
@@ -206,7 +193,7 @@ def _data_set(folder: Path) -> Path:
 
 
 KINDS: dict[str, Kind] = {
-    "export": Kind(_export, _read_export, lines=True, digest=True, packed=True),
+    "export": Kind(_export, _read_export, lines=True, packed=True),
     "export, as it is": Kind(_export, _read_export, binary=True),
     "team": Kind(_team, _read_team),
     "recording": Kind(_recording, lambda folder: replayed_team(folder / "tape.jsonl"), lines=True),
@@ -229,10 +216,9 @@ def mutated(content: bytes, kind: Kind, rng: random.Random) -> bytes:
     if not kind.lines:
         return _replaced(content, rng)
     lines = content.splitlines(keepends=True)
-    last = len(lines) - 1 if kind.digest else len(lines)  # the checksum is made anew
-    chosen = rng.randrange(last)
+    chosen = rng.randrange(len(lines))
     lines[chosen] = _replaced(lines[chosen], rng).rstrip(b"\n") + b"\n"
-    return _with_digest(b"".join(lines[:last])) if kind.digest else b"".join(lines)
+    return b"".join(lines)
 
 
 def _damaged(content: bytes, rng: random.Random) -> bytes:
@@ -374,13 +360,13 @@ def test_a_line_without_an_end_is_refused_before_it_is_in_memory(
 
 def test_a_record_without_a_field_or_of_another_type_is_named(tmp_path: Path) -> None:
     lines = _exported().splitlines(keepends=True)
-    for index, line in enumerate(lines[1:-1], 1):
+    for index, line in enumerate(lines[1:], 1):
         table, row = json.loads(line)
         if table != "run":
             continue
         for field, value in (("kind", None), ("seed", "1"), ("started_at", 1.5), ("status", "odd"), ("config", 7)):
             changed = {name: one for name, one in {**row, field: value}.items() if one is not None}
-            content = b"".join([*lines[:index], json.dumps([table, changed]).encode() + b"\n", *lines[index + 1 : -1]])
-            (tmp_path / "run.jsonl.gz").write_bytes(gzip.compress(_with_digest(content), 1))
+            content = b"".join([*lines[:index], json.dumps([table, changed]).encode() + b"\n", *lines[index + 1 :]])
+            (tmp_path / "run.jsonl.gz").write_bytes(gzip.compress(content, 1))
             with Store.open("mem://") as store, pytest.raises(UserError, match=f"table run.*{field}"):
                 import_run(store, tmp_path / "run.jsonl.gz")

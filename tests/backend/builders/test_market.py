@@ -276,7 +276,7 @@ def test_the_kind_of_bars_is_known_asked_for_or_charged_and_said(folder: Path) -
     assert "as perpetuals: funding" in words
     assert "AAAUSDT lacks funding for 61 of 61 bars: both sides pay 0.01 % every eight hours there" in words
     write_rules(folder / "rules.json", {"AAAUSDT": SymbolRules(kind="spot")})
-    with pytest.raises(DataError, match=r"AAAUSDT is perpetual, rules.json says spot"):
+    with pytest.raises(DataError, match=r"has AAAUSDT as perpetual, rules.json has spot"):
         loaded(config)
     (folder / INSTRUMENTS_FILE).unlink()
     assert loaded(config).kinds == {"AAAUSDT": "spot"}
