@@ -47,7 +47,7 @@ _LISTED = {
     ),
 }
 COMMANDS = tuple(
-    Command(name, f"backend.cli.{place}", text, panel)
+    Command(name, f"{__package__}.{place}", text, panel)  # in a wheel the package has another name
     for panel, listed in _LISTED.items()
     for name, place, text in listed
 )
