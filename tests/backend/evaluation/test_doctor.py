@@ -187,7 +187,7 @@ def test_a_role_that_is_mostly_invalid_is_named_after_any_number_of_steps(role: 
 
 
 def test_every_rule_is_in_the_documentation() -> None:
-    text = (Path(__file__).resolve().parents[3] / "docs" / "diagnostics.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[3] / "docs" / "concepts" / "diagnostics.md").read_text(encoding="utf-8")
     for rule in RULES:
         assert f"| **{rule.name}**{', fatal' * (rule.severity == 'fatal')}" in text, rule.name
 

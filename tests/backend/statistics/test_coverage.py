@@ -88,7 +88,7 @@ def test_coverage_of_a_mean(count: int) -> None:
     rng = np.random.default_rng(count)
     assert 0.935 <= mean_coverage(lambda: rng.standard_t(3, count), 0.0, 3_000) <= 0.985
     assert 0.935 <= mean_coverage(lambda: rng.standard_normal(count), 0.0, 3_000) <= 0.965
-    # A skew this strong is beyond any interval of so few values; it is said in docs/evaluation.md.
+    # A skew this strong is beyond any interval of so few values; it is said in docs/concepts/evaluation.md.
     skewed = mean_coverage(lambda: rng.lognormal(0.0, 1.0, count), math.exp(0.5), 3_000)
     assert 0.80 <= skewed <= 0.95
 

@@ -55,6 +55,6 @@ def test_a_training_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_docs_serve_a_model_from_where_pull_puts_it() -> None:
-    served = re.findall(r"vllm serve (\S+)", (DOCS / "training.md").read_text(encoding="utf-8"))
+    served = re.findall(r"vllm serve (\S+)", (DOCS / "concepts" / "training.md").read_text(encoding="utf-8"))
     assert str(hub_folder(NAME)) in served
     assert not [name for name in served if name.startswith("models/") and "--" not in name]
