@@ -12,7 +12,6 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from backend.evaluation.attribution import attribution
 from cryptosentinel.protocol.untrusted import visible
 
 if TYPE_CHECKING:  # the settings take their time, and `--help` needs none
@@ -118,6 +117,8 @@ _VALUED = {"warm_started": "before training", "holding": "doing nothing"}
 
 def difference_line(evaluation: Mapping[str, Any]) -> str:
     """The paired difference in words."""
+    from backend.evaluation.evidence import attribution
+
     difference = evaluation["difference"]
     low, high = difference["ci95"]
     return (

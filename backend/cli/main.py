@@ -38,7 +38,6 @@ _LISTED = {
         ("evaluate", "evaluate:evaluate", "Measure a trained team on held-out data."),
         ("doctor", "evaluate:doctor", "Say what is wrong with a training run, and what to try."),
         ("experiment", "experiment:experiment_app", "Compare arms over seeds and windows, from one file."),
-        ("search", "search:search", "Search the parameters of a strategy, and test the best ones once."),
         ("paper", "paper:paper_app", "Paper trading: live or recorded data, no real money."),
     ),
     "Settings and stores": (

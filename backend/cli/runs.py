@@ -72,7 +72,7 @@ def _results_table(opened: Store, title: str) -> Table:
         from backend.reporting.run_table import run_row  # numpy, which a list without results does not need
 
         row = run_row(opened, one, intervals=False)
-        against = row.difference if one.kind in ("backtest", "search") else None
+        against = row.difference if one.kind == "backtest" else None
         cells = ["" if value is None else f"{100 * value:+.1f} %" for value in (row.total_return, against)]
         if row.bp is not None:  # a decision; a few windows would say less
             cells = [f"{value:+.1f} bp" for value in row.bp]

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from backend.decisions.backtest_document import BacktestDocument
-from backend.statistics.attribution import HoldRegression, break_even_cost, hold_regression
 from backend.statistics.bootstrap import WindowIntervals, window_intervals
-from backend.statistics.sharpe_tests import minimum_track_record
+from backend.statistics.curve_tests import HoldRegression, break_even_cost, hold_regression, minimum_track_record
 from simulator.arrays import FloatArray
 from simulator.backtest import metrics
 from simulator.errors import DataError
@@ -109,3 +108,21 @@ def _intervals(returns: bytes, per_year: float, held: bytes | None) -> WindowInt
 
 def _returns(result: BacktestDocument) -> FloatArray:
     return metrics.returns_of(np.asarray(result.equity, np.float64))
+
+
+def attribution(gain: float, saved: float, unit: str = "") -> str:
+    """The two parts of a difference of returns: `lower trading costs +0.66, trading itself -0.66`, in percent.
+
+    Args:
+        gain: difference of the returns, net of costs. saved: what the first paid less in costs, the same unit; negative
+            where it paid more. The rest, ``gain - saved``, is the difference before costs.
+    """
+
+    def shown(value: float) -> str:
+        text = f"{100 * value:+.2f}"
+        return (text.replace("-", "+") if not float(text) else text) + unit  # what rounds to 0 has no sign of its own
+
+    rest = f"trading itself {shown(gain - saved)}"
+    if shown(saved) == shown(0.0):
+        return f"{rest}, trading costs the same"
+    return f"{'lower' if saved > 0.0 else 'higher'} trading costs {shown(saved)}, {rest}"

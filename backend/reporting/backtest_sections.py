@@ -47,7 +47,7 @@ from simulator.backtest.regimes import UNKNOWN
 from simulator.errors import DataError
 
 SECTIONS = ("Equity", "Numbers", "Costs", "Trades", "Regimes")
-NEED_MARKET = ("Costs", "Regimes")
+NEED_MARKET = ("Regimes",)
 _FEWEST_DAYS, _MOST_BINS = 10, 60
 _UNFAIR = "oracle"  # it knows what nobody can, so it is not a yardstick
 _REGIME_TITLES = {"trend": "Trend", "volatility": "Volatility", "truth": "Hidden regime"}
@@ -130,12 +130,12 @@ def _costs_tile(window: WindowResult) -> Tile:
     return Tile("Costs paid", number_text(money["total_share"], "small_share"), note)
 
 
-def sections(window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> list[ReportSection]:
-    """All that is shown of `window` but the candles. `settings` is the config of the run."""
-    return [section(name, window, settings, reload) for name in SECTIONS]
+def sections(window: WindowResult, reload: MarketReload) -> list[ReportSection]:
+    """All that is shown of `window` but the candles."""
+    return [section(name, window, reload) for name in SECTIONS]
 
 
-def section(name: str, window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> ReportSection:
+def section(name: str, window: WindowResult, reload: MarketReload) -> ReportSection:
     """The one of `SECTIONS` that is called `name`; only those of `NEED_MARKET` look at `reload`."""
     match name:
         case "Equity":
@@ -143,7 +143,7 @@ def section(name: str, window: WindowResult, settings: Mapping[str, Any], reload
         case "Numbers":
             return numbers_section(window)
         case "Costs":
-            return costs_section(window, settings, reload)
+            return costs_section(window)
         case "Trades":
             return trades_section(window)
         case "Regimes":

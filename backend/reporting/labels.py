@@ -179,14 +179,6 @@ INFERENCE_COLUMNS = (
     Column("share", "Of the start", "small_share", "money as a share of the equity at the start"),
     Column("left", "Return after it", "change", "total return less the money for inference"),
 )
-WITHHELD_COLUMNS = (
-    Column("count", "Times", "count", "orders reduced, dropped or, by a loss limit, added"),
-    Column("saved", "Saved", "money", "losses avoided less gains missed; negative: it cost that much"),
-    Column("losses_avoided", "Losses avoided", "money", "of those that would have lost"),
-    Column("gains_missed", "Gains missed", "money", "of those that would have gained"),
-    Column("share", "Of the start", "change", "what was saved as a share of the equity at the start"),
-    Column("valued", "Valued", "count", "how many of them the bars and the record allow to value"),
-)
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 

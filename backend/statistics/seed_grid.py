@@ -1,4 +1,4 @@
-"""Interval and p-value of a mean over seeds × windows.
+"""Interval and p-value of a mean over seeds × windows, and p-values of several comparisons.
 
 The windows of one seed have something in common (a training, often a market), so seeds × windows are no independent
 values: to pool them makes an interval that is far too narrow. There are two designs:
@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from backend.statistics.mean_interval import student_quantile, student_share
 from simulator.arrays import FloatArray
@@ -78,6 +79,17 @@ def grid_interval(values: FloatArray, *, nested: bool, level: float = 0.95) -> G
     half = student_quantile(whole, level) * error
     chance = 1.0 - student_share(whole, abs(mean) / error)
     return GridInterval(mean, mean - half, mean + half, min(1.0, max(0.0, chance)), whole, seeds, windows, *spreads)
+
+
+def holm(p_values: npt.ArrayLike) -> FloatArray:
+    """(n,): p-values adjusted for being n: the chance of any false finding stays below the level (Holm 1979)."""
+    values = np.asarray(p_values, np.float64)
+    if values.ndim != 1 or not ((values >= 0.0) & (values <= 1.0)).all():
+        raise ValueError(f"p-values are a list of numbers from 0 to 1, not {values.tolist()}")
+    order = np.argsort(values, kind="stable")
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0)
+    return adjusted
 
 
 def _crossed(values: FloatArray, rows: FloatArray, columns: FloatArray, mean: float) -> tuple[float, float]:

@@ -66,9 +66,6 @@ def test_a_run_is_played_again_with_variants_and_other_teams(queue: JobQueue, pl
     [table] = [one.value for one in app.dataframe if "Over the first" in one.value]
     assert list(table["Who"]) == ["Scripted team", "Scripted team, verdicts do not bind"]
     assert "Final wealth over that of" in words(app)
-    open_part(app, "Behavior")
-    [fits] = [one.value for one in app.dataframe if "Skill" in one.value]
-    assert list(fits["Who"]) == list(table["Who"]) and "Stated probability and frequency" in words(app)
 
 
 def test_nothing_to_compare_is_refused(queue: JobQueue, played: tuple[Path, str]) -> None:

@@ -62,7 +62,7 @@ def test_the_page_shows_what_the_report_shows(here: Path) -> None:
     for name in SECTIONS:
         open_part(app, name)
         said = words(app)
-        blocks = section(name, window, summary.settings, MarketReload(small_market())).blocks
+        blocks = section(name, window, MarketReload(small_market())).blocks
         for block in blocks:
             assert block.title in said
             if isinstance(block, Picture | Table):

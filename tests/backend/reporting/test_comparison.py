@@ -69,16 +69,11 @@ def test_a_run_whose_records_are_damaged_is_a_row_too(tmp_path: Path, damage: di
 
 
 ARMS = {"markets": [{"arms": [{"arm": "team", "problem": ""}, {"arm": "teacher", "problem": "two windows"}]}]}
-TRIED = {"tried": [{"name": "ema:fast=9", "sharpe": 1.5, "total_return": 0.2, "adjusted": 0.04}], "trials": 40}
 SCORE = {"before": 0.5, "after": 0.625, "reference": None, "valid_before": 0.8, "valid_after": 1.0}
 SINGLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "experiment": (
         {**ARMS, "sentence": "The team is ahead."},
         {"teams": "team, teacher", "verdict": "The team is ahead.", "total_return": None},
-    ),
-    "search": (
-        {**TRIED, "final_return": 0.03, "final_sharpe": 0.4, "hold_return": 0.05, "deflated": 0.1},
-        {"teams": "ema:fast=9", "total_return": 0.03, "sharpe": 0.4, "difference": pytest.approx(-0.02)},
     ),
     "sft": (
         {"scores": {"trader": {**SCORE, "difference": {"mean": 0.125, "ci95": [0.1, 0.15]}}}},
@@ -100,7 +95,7 @@ def test_a_run_with_one_result_has_it_in_its_row_and_its_table(tmp_path: Path, k
         assert {name: getattr(row, name) for name in fields} == fields
         [table] = blocks_of_result(kind, result)
         assert isinstance(table, Table) and len(table.rows) == {"experiment": 2}.get(kind, 1)
-        for broken in (dict.fromkeys(result), {"tried": [], "markets": [], "scores": 5}):
+        for broken in (dict.fromkeys(result), {"markets": [], "scores": 5}):
             store.add_evaluation(EvaluationRecord("r", kind, 0, broken))
             assert run_row(store, store.run("r")).verdict == "its records cannot be read"
             [missing] = blocks_of_result(kind, broken)

@@ -62,7 +62,7 @@ def test_table_tiles_and_document_carry_them(window: WindowResult) -> None:
     assert interval_text(found.against, "change") in notes["Against holding"]
     assert interval_text(found.max_drawdown, "share") in notes["Largest drawdown"]
     assert interval_text(found.sharpe, "ratio") in notes["Sharpe ratio"]
-    facts = backtest_facts(window, {}, MarketReload(None, "gone"))["evidence"][window.main]
+    facts = backtest_facts(window, MarketReload(None, "gone"))["evidence"][window.main]
     assert facts["intervals"]["sharpe"] == found.sharpe and facts["trials"] == 1
 
 

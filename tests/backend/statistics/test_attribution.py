@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from backend.statistics.attribution import break_even_cost, hold_regression
+from backend.statistics.curve_tests import break_even_cost, hold_regression
 from simulator.errors import DataError
 
 

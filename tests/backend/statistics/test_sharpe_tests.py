@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from backend.statistics.sharpe_tests import minimum_track_record, sharpe_difference_test
+from backend.statistics.curve_tests import minimum_track_record, sharpe_difference_test
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
 

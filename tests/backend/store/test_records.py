@@ -163,7 +163,7 @@ def test_lengths_are_checked_at_once() -> None:
 # -- ids and ownership of runs -----------------------------------------------------------------------------------------
 
 
-@given(kind=st.sampled_from(("train", "backtest", "evaluate", "paper", "sft", "demo", "search", "experiment")))
+@given(kind=st.sampled_from(("train", "backtest", "evaluate", "paper", "sft", "demo", "experiment")))
 def test_an_id_has_its_kind_and_a_time_that_people_can_read(kind: str) -> None:
     run = new_run_id(kind)
     made, day, time, chance = run.split("-")
