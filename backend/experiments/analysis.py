@@ -20,8 +20,8 @@ from simulator.arrays import FloatArray
 from simulator.errors import DataError, UserError
 
 Documents = Mapping[str, Mapping[str, Any]]  # of finished cells, by name
-_SHOWN = ("total_return", "sharpe", "max_drawdown", "exposure", "turnover", "costs", "hold_rate", "calls", "rulings")
-_SHOWN_HELD_OUT = ("net_return", "questions", "traded", "traded_now", "traded_later")  # and the value itself
+_SHOWN = ("total_return", "sharpe", "max_drawdown", "turnover", "costs", "calls")
+_SHOWN_HELD_OUT = ("net_return", "questions", "traded")  # and the value itself
 
 
 @dataclass(frozen=True)
@@ -209,10 +209,7 @@ def _allowed(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
 
 def _arm(experiment: ExperimentFile, name: str, rows: Sequence[Mapping[str, Any]], values: FloatArray) -> ArmResult:
     windows = [window for row in rows for window in row["windows"]]
-    means = {
-        key: float(np.mean([window[key] for window in windows])) if all(key in one for one in windows) else None
-        for key in _SHOWN
-    }
+    means = {key: _known_mean([window.get(key) for window in windows]) for key in _SHOWN}
     measured = [row["held_out"] for row in rows if row.get("held_out")]
     means |= {key: _known_mean([one[key] for one in measured]) for key in _SHOWN_HELD_OUT}
     means[STATES_MEASURE] = _known_mean([one["outcome"] for one in measured])

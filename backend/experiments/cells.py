@@ -22,8 +22,7 @@ from backend.config.schema import Config
 from backend.evaluation.compare import play_windows
 from backend.evaluation.in_sample import overlaps
 from backend.evaluation.trials import digest_of_trial
-from backend.experiments.held_out import value_of_arm
-from backend.experiments.measures import STATES_MEASURE
+from backend.experiments.measures import STATES_MEASURE, value_of_arm
 from backend.experiments.plan import TEACHER, TRAINED_HERE, UNTRAINED, ArmPlan, ExperimentFile, MarketControl
 from backend.models.manifest import MANIFEST, team_folder
 from backend.runs.backtest import subject_of
@@ -39,7 +38,7 @@ from simulator.market.timeframes import format_time, parse_time
 from simulator.strategies import MatchedRandom
 
 Report = Callable[[str, int, int], None]
-_FIGURES = ("total_return", "sharpe", "max_drawdown", "exposure", "long_share", "turnover", "trades")
+_FIGURES = ("total_return", "sharpe", "max_drawdown", "turnover")
 _SIZES = 101  # quantiles of the sizes that a team held, from which the matched random trader draws
 
 
@@ -142,8 +141,6 @@ def run_cell(
     return {
         "cell": cell.name,
         "data_hash": market.content_hash,
-        "source": market.source,
-        "symbols": list(market.symbols),
         "windows": [_figures(result, place, episodes) for place, result in enumerate(results)],
         "style": _style(results),
         "digest": digest_of_trial(subject, config, windows[0].decide_every, cell.seed),
@@ -298,12 +295,9 @@ def _style(results: Sequence[BacktestResult]) -> dict[str, Any]:
 
 def _figures(result: BacktestResult, place: int, episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
     """What is kept of one window."""
-    row: dict[str, Any] = {"start": int(result.times[0]), "stop": int(result.times[-1]), "decisions": result.decisions}
+    row: dict[str, Any] = {"start": int(result.times[0]), "stop": int(result.times[-1])}
     row |= {name: float(result.metrics[name]) for name in _FIGURES}
     row["costs"] = float(sum(result.costs.values()) / result.equity[0])
     if episodes:
-        decisions = [decision for _, decision in episodes[place].decisions]
-        row["hold_rate"] = float(np.mean([not decision.orders for decision in decisions]))
-        row["calls"] = float(np.mean([len(decision.transcripts) - 1 for decision in decisions]))
-        row["rulings"] = float(np.mean([len(decision.rulings) for decision in decisions]))
+        row["calls"] = float(np.mean([len(decision.transcripts) - 1 for _, decision in episodes[place].decisions]))
     return row

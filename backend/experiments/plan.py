@@ -18,8 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from backend.config.base import suggestion
 from backend.config.load import load_config, parse_toml
 from backend.config.schema import Config
-from backend.experiments.held_out import problem_with
-from backend.experiments.measures import STATES_MEASURE
+from backend.experiments.measures import STATES_MEASURE, problem_with_states
 from backend.runs.backtest import names_strategy
 from backend.runs.requests import check_subject
 from cryptosentinel.agents.registry import STANDARD
@@ -160,9 +159,6 @@ class ExperimentPlan(Section):
     config: str = "demo"
     set: tuple[str, ...] = ()
     seeds: str = "1-5"
-    same_market: bool = Field(
-        False, description="all seeds trade one generated market; else each seed generates its own"
-    )
     markets: Names = Field(("as_is",), description="the market itself and controls of it: the whole is run on each")
     test: TestPlan = Field(default_factory=TestPlan)
     windows: WindowsPlan = Field(default_factory=WindowsPlan)
@@ -229,7 +225,7 @@ class ExperimentFile:
     @property
     def nested(self) -> bool:
         """Whether each seed has windows of its own, on a market that it generates."""
-        return not self.config.market.data and not self.plan.same_market
+        return not self.config.market.data
 
     def settings(self, arm: ArmPlan, seed: int, market: str) -> Config:
         """The configuration of an arm for one seed. Raises `ConfigError`."""
@@ -322,7 +318,7 @@ def _check(path: Path, experiment: ExperimentFile) -> None:
             )
     if plan.test.measure == STATES_MEASURE:
         strategies = {arm.name: arm.subject for arm in plan.arms if names_strategy(arm.subject)}
-        problem = problem_with(config, plan.same_market, strategies)
+        problem = problem_with_states(config, strategies)
         if problem:
             raise UserError(f"{path}: measure = '{STATES_MEASURE}' {problem}")
     for arm in plan.arms:
