@@ -85,21 +85,18 @@ def experiment_list(runs: RunsOption = RUNS) -> None:
 
 
 def _show(result: ExperimentResult) -> None:
-    """Print the comparisons of an experiment, market by market, and its sentence."""
+    """Print the comparisons of an experiment and its sentence."""
     from backend.experiments.measures import measure_called
     from backend.experiments.page import arm_cells
 
     measure = measure_called(result.measure)
     amount = f"{result.states} states" if result.states else f"{result.windows} windows"
     console.print(result.question, style="bold", soft_wrap=True)
-    for market in result.markets:
-        title = f"{market.market}: {result.measure.replace('_', ' ')} {measure.each}"
-        table = narrow_table(f"{title}, {len(result.seeds)} seeds x {amount}")
-        for heading in (f"mean{measure.axis}", f"difference{measure.axis}", "interval", "p", "corrected"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for arm, cells in arm_cells(result, market).items():
-            table.add_row(arm, *(cells.get(key, "-") for key in ("mean", "beyond", "interval", "p", "corrected")))
-        console.print(table)
-        if market.problem:
-            console.print(f"no difference can be judged: {market.problem}", soft_wrap=True)
+    title = f"{result.measure.replace('_', ' ')} {measure.each}"
+    table = narrow_table(f"{title}, {len(result.seeds)} seeds x {amount}")
+    for heading in (f"mean{measure.axis}", f"difference{measure.axis}", "interval", "p", "corrected"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for arm, cells in arm_cells(result).items():
+        table.add_row(arm, *(cells.get(key, "-") for key in ("mean", "beyond", "interval", "p", "corrected")))
+    console.print(table)
     console.print(result.sentence, soft_wrap=True)

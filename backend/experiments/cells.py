@@ -1,4 +1,4 @@
-"""One cell of an experiment: an arm with one seed on one market, trained where it is, and played through the windows of
+"""One cell of an experiment: an arm with one seed, trained where it is, and played through the windows of
 the test part."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from backend.evaluation.compare import play_windows
 from backend.evaluation.in_sample import overlaps
 from backend.evaluation.trials import digest_of_trial
 from backend.experiments.measures import STATES_MEASURE, value_of_arm
-from backend.experiments.plan import TEACHER, TRAINED_HERE, UNTRAINED, ArmPlan, ExperimentFile, MarketControl
+from backend.experiments.plan import TEACHER, TRAINED_HERE, UNTRAINED, ArmPlan, ExperimentFile
 from backend.models.manifest import MANIFEST, team_folder
 from backend.runs.backtest import subject_of
 from backend.store.run_record import recorded_run
@@ -46,35 +46,29 @@ _SIZES = 101  # quantiles of the sizes that a team held, from which the matched 
 class Cell:
     """Which cell it is. Its name is that of its file."""
 
-    market: MarketControl
     arm: str
     seed: int
 
     @property
     def name(self) -> str:
-        return f"{self.market}-{self.arm}-{self.seed}"
+        return f"{self.arm}-{self.seed}"
 
 
 def experiment_cells(experiment: ExperimentFile) -> list[Cell]:
     """All cells of an experiment, those first that others need."""
     plan = experiment.plan
     arms = sorted(plan.arms, key=lambda arm: bool(arm.like))
-    return [
-        Cell(market, arm.name, seed)  # type: ignore[arg-type]  # a name of `MarketControl`, which was checked
-        for arm in arms
-        for market in plan.markets
-        for seed in experiment.seeds
-    ]
+    return [Cell(arm.name, seed) for arm in arms for seed in experiment.seeds]
 
 
 def base_name(experiment: ExperimentFile, cell: Cell) -> str | None:
     """The name of the warm start that the cell's arm begins with, None where it needs none. Arms that begin alike share
     it: by all that decides it."""
     arm = experiment.plan.arm(cell.arm)
-    config = experiment.settings(arm, cell.seed, cell.market)
+    config = experiment.settings(arm, cell.seed)
     if arm.subject not in (TRAINED_HERE, UNTRAINED) or config.training.base_model or config.training.start_from:
         return None
-    return _warm_start_name(config, cell.market, experiment.plan.windows.model_dump())
+    return _warm_start_name(config, experiment.plan.windows.model_dump())
 
 
 def _warm_start_name(config: Config, *more: object) -> str:
@@ -88,7 +82,7 @@ def _warm_start_name(config: Config, *more: object) -> str:
 
 def cell_market(experiment: ExperimentFile, cell: Cell) -> Market:
     """The market of a cell, whole. Raises `DataError`."""
-    config = experiment.settings(experiment.plan.arm(cell.arm), cell.seed, cell.market)
+    config = experiment.settings(experiment.plan.arm(cell.arm), cell.seed)
     return load_market(config.market, config.costs)
 
 
@@ -137,7 +131,7 @@ def run_cell(
         results = [_play(subject.make(), market, window, account) for window in windows]
     held_out: dict[str, Any] | None = None
     if experiment.plan.test.measure == STATES_MEASURE:
-        held_out = value_of_arm(subject, experiment.shared_settings(cell.seed, cell.market), market, report)
+        held_out = value_of_arm(subject, experiment.shared_settings(cell.seed), market, report)
     return {
         "cell": cell.name,
         "data_hash": market.content_hash,
@@ -161,7 +155,7 @@ def check_arms(experiment: ExperimentFile) -> None:
             from backend.training.rl_job import check_trainable  # it imports torch
 
             try:
-                check_trainable(experiment.settings(arm, cell.seed, cell.market))
+                check_trainable(experiment.settings(arm, cell.seed))
             except UserError as error:
                 raise UserError(f"arm '{arm.name}' cannot be trained: {error}") from error
         elif (team_folder(arm.subject) / MANIFEST).is_file():
@@ -180,7 +174,7 @@ def _check_unseen(arm: ArmPlan, config: Config, market: Market, windows: Sequenc
 def _settled(experiment: ExperimentFile, cell: Cell) -> tuple[Config, Market]:
     """The configuration of a cell, whose shares are those of the plan's days where it has any, and its market. Raises
     `UserError` for days that the market does not have."""
-    config = experiment.settings(experiment.plan.arm(cell.arm), cell.seed, cell.market)
+    config = experiment.settings(experiment.plan.arm(cell.arm), cell.seed)
     market, windows = cell_market(experiment, cell), experiment.plan.windows
     if not windows.test_from:
         return config, market

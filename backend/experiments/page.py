@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backend.experiments.analysis import ArmResult, ExperimentResult, MarketResult
+from backend.experiments.analysis import ArmResult, ExperimentResult
 from backend.experiments.folder import PAGE
 from backend.experiments.measures import STATES_MEASURE, measure_called
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow
@@ -17,7 +17,6 @@ from backend.reporting.labels import Column
 from cryptosentinel.protocol.untrusted import visible
 from simulator.files import write_whole
 
-_MARKETS = {"as_is": "The market", "no_edge": "Control: the market without an edge"}
 _FIGURES = (
     Column("net_return", "earns, bp", "text", "mean return of a decision in basis points, net of costs"),
     Column("questions", "questions", "ratio", "in a decision in a held-out state"),
@@ -37,19 +36,16 @@ _SHARE = (
 
 def write_page(result: ExperimentResult, folder: Path) -> None:
     """Write the page into `folder`. Raises OSError."""
-    sections = [ReportSection(market_title(one), tuple(market_blocks(result, one))) for one in result.markets]
-    how = ReportSection("How it was measured", (), how_measured(result))
+    sections = [
+        ReportSection("Result", tuple(result_blocks(result))),
+        ReportSection("How it was measured", (), how_measured(result)),
+    ]
     source = (
         f"run {result.run}, {result.seconds:,.0f} seconds of work by {', '.join(result.programs)}; {result.trials} "
-        f"ways of trading were tried on the first market's windows, by {result.looks} runs"
+        f"ways of trading were tried on the first seed's windows, by {result.looks} runs"
     )
     question = f"experiment {result.name} · {result.question}"
-    write_whole(folder / PAGE, render_sections(question, result.sentence, source, [*sections, how]))
-
-
-def market_title(market: MarketResult) -> str:
-    """The heading of what was found on one market."""
-    return _MARKETS.get(market.market, visible(market.market))
+    write_whole(folder / PAGE, render_sections(question, result.sentence, source, sections))
 
 
 def how_measured(result: ExperimentResult) -> str:
@@ -73,15 +69,15 @@ def how_measured(result: ExperimentResult) -> str:
     return (
         f"{seeds}, {where}; {amount}. The test was chosen before the run: the difference of {measure.words} "
         f"{measure.each} from {visible(result.against)}, paired by {paired}, two-sided at 5 %, with Holm's correction "
-        f"over all comparisons on a market. Intervals are {method}."
+        f"over all comparisons. Intervals are {method}."
     )
 
 
-def arm_cells(result: ExperimentResult, market: MarketResult) -> dict[str, dict[str, str]]:
+def arm_cells(result: ExperimentResult) -> dict[str, dict[str, str]]:
     """By arm the cells of its row, as text: its mean, and what it has beyond the arm that all are compared with."""
-    shown, compared = measure_called(result.measure), {one.arm: one for one in market.comparisons}
+    shown, compared = measure_called(result.measure), {one.arm: one for one in result.comparisons}
     rows: dict[str, dict[str, str]] = {}
-    for arm in market.arms:
+    for arm in result.arms:
         mean, found = arm.means[result.measure], compared.get(arm.arm)
         row = {"mean": "-" if mean is None else f"{shown.scale * mean:.{shown.digits}f}"}
         if found is not None:
@@ -94,13 +90,13 @@ def arm_cells(result: ExperimentResult, market: MarketResult) -> dict[str, dict[
     return rows
 
 
-def market_blocks(result: ExperimentResult, market: MarketResult) -> list[ReportBlock]:
+def result_blocks(result: ExperimentResult) -> list[ReportBlock]:
     """The differences from the arm that all are compared with, as a picture, and tables of the arms and seeds."""
     shown, against = measure_called(result.measure), visible(result.against)
     measure = f"{result.measure.replace('_', ' ')}{shown.axis}"
-    blocks: list[ReportBlock] = [Missing("Differences", market.problem)] if market.problem else []
+    blocks: list[ReportBlock] = [Missing("Differences", result.problem)] if result.problem else []
     rows = {}
-    for one in market.comparisons:
+    for one in result.comparisons:
         mean, low, high = (shown.scale * end for end in (one.interval.mean, one.interval.low, one.interval.high))
         seeds = [shown.scale * float(np.mean(seed)) for seed in one.values]
         rows[visible(one.arm)] = IntervalBar(mean, low, high, seeds, BLUE if one.different else GREY)
@@ -116,18 +112,18 @@ def market_blocks(result: ExperimentResult, market: MarketResult) -> list[Report
         Column("corrected", "p corrected", "text", "the same, for all comparisons at once"),
         Column("differs", "differs", "text", ""),
     ]
-    shares = any(arm.share is not None for arm in market.arms)
+    shares = any(arm.share is not None for arm in result.arms)
     columns += [Column("share", "of the achievable", "text", "of what the evidence allows")] if shares else []
-    columns += [one for one in _FIGURES if any(arm.means.get(one.key) is not None for arm in market.arms)]
-    columns += [Column("tokens", "tokens trained", "count", "")] if any(arm.tokens for arm in market.arms) else []
-    cells = zip(market.arms, arm_cells(result, market).items(), strict=True)
+    columns += [one for one in _FIGURES if any(arm.means.get(one.key) is not None for arm in result.arms)]
+    columns += [Column("tokens", "tokens trained", "count", "")] if any(arm.tokens for arm in result.arms) else []
+    cells = zip(result.arms, arm_cells(result).items(), strict=True)
     table = tuple(TableRow(name, _figures(arm) | row, arm.problem) for arm, (name, row) in cells)
     blocks.append(Table("Arms", _SHARE if shares else "", tuple(columns), table, "arm"))
     if result.measure == STATES_MEASURE:
         seeds_table = tuple(
             TableRow(visible(arm.arm), {str(seed): f"{value:.{shown.digits}f}"
                                         for seed, [value] in zip(result.seeds, arm.values, strict=True)})
-            for arm in market.arms
+            for arm in result.arms
         )  # fmt: skip
         headings = tuple(Column(str(seed), str(seed), "text", "") for seed in result.seeds)
         blocks.append(Table(f"{measure.capitalize()} by seed", "", headings, seeds_table, "arm", folded=True))

@@ -22,14 +22,12 @@ from backend.experiments.measures import STATES_MEASURE, problem_with_states
 from backend.runs.backtest import names_strategy
 from backend.runs.requests import check_subject
 from cryptosentinel.agents.registry import STANDARD
-from cryptosentinel.team_settings import Names, Section
+from cryptosentinel.team_settings import Section
 from simulator.documents import read_bytes
 from simulator.errors import UserError
 from simulator.folders import data_folder
 from simulator.market.timeframes import parse_time
 from simulator.strategies import AlwaysShort, Hold, MatchedRandom
-
-MarketControl = Literal["as_is", "no_edge"]
 
 _MOST_BYTES = 2**20
 _NAME = re.compile(r"[a-z0-9][a-z0-9_+.-]{0,63}")
@@ -159,21 +157,9 @@ class ExperimentPlan(Section):
     config: str = "demo"
     set: tuple[str, ...] = ()
     seeds: str = "1-5"
-    markets: Names = Field(("as_is",), description="the market itself and controls of it: the whole is run on each")
     test: TestPlan = Field(default_factory=TestPlan)
     windows: WindowsPlan = Field(default_factory=WindowsPlan)
     arms: tuple[ArmPlan, ...] = Field(min_length=1)
-
-    @field_validator("markets")
-    @classmethod
-    def _known_markets(cls, markets: tuple[str, ...]) -> tuple[str, ...]:
-        known = MarketControl.__args__  # type: ignore[attr-defined]  # of Literal
-        for name in markets:
-            if name not in known:
-                raise ValueError(f"no market '{name}'{suggestion(name, known)}; there are {', '.join(known)}")
-        if not markets or len(set(markets)) < len(markets):
-            raise ValueError("name each market once")
-        return markets
 
     @field_validator("seeds")
     @classmethod
@@ -227,9 +213,9 @@ class ExperimentFile:
         """Whether each seed has windows of its own, on a market that it generates."""
         return not self.config.market.data
 
-    def settings(self, arm: ArmPlan, seed: int, market: str) -> Config:
+    def settings(self, arm: ArmPlan, seed: int) -> Config:
         """The configuration of an arm for one seed. Raises `ConfigError`."""
-        changed = [*self._of_seed(seed, market), *arm.made.set]
+        changed = [*self._of_seed(seed), *arm.made.set]
         if arm.made.left_out and self.config.training.freeze:  # a role that is not there cannot be frozen
             frozen = [role for role in self.config.training.freeze if role not in arm.made.left_out]
             changed += [f"training.freeze={','.join(frozen)}"]
@@ -237,14 +223,13 @@ class ExperimentFile:
         changed += [f"training.tokens={arm.tokens}"] if arm.tokens else []
         return load_config(self.config, changed, name=f"arm '{arm.name}' of the experiment")
 
-    def shared_settings(self, seed: int, market: str) -> Config:
+    def shared_settings(self, seed: int) -> Config:
         """What all arms have in common for one seed, by which they are measured."""
-        return load_config(self.config, self._of_seed(seed, market), name="the experiment")
+        return load_config(self.config, self._of_seed(seed), name="the experiment")
 
-    def _of_seed(self, seed: int, market: str) -> list[str]:
+    def _of_seed(self, seed: int) -> list[str]:
         changed = [f"training.seed={seed}"]
         changed += [f"market.seed={seed}"] if self.nested else []
-        changed += ["market.edge=false"] if market == "no_edge" else []
         windows = self.plan.windows
         changed += [f"evaluation.windows={windows.count}"] if windows.count else []
         changed += [f"evaluation.decisions_per_window={windows.decisions}"] if windows.decisions else []
@@ -311,11 +296,6 @@ def _check(path: Path, experiment: ExperimentFile) -> None:
     plan, config = experiment.plan, experiment.config
     if config.market.data:
         data_folder(config.market.data)
-        if "no_edge" in plan.markets:
-            raise UserError(
-                f"{path}: markets lists no_edge, which is of generated markets: recorded bars have no such control; "
-                "leave markets out"
-            )
     if plan.test.measure == STATES_MEASURE:
         strategies = {arm.name: arm.subject for arm in plan.arms if names_strategy(arm.subject)}
         problem = problem_with_states(config, strategies)
@@ -324,8 +304,7 @@ def _check(path: Path, experiment: ExperimentFile) -> None:
     for arm in plan.arms:
         if arm.subject not in (TRAINED_HERE, UNTRAINED, TEACHER, MatchedRandom.name):
             check_subject(arm.subject)
-        for market in plan.markets:
-            experiment.settings(arm, experiment.seeds[0], market)
+        experiment.settings(arm, experiment.seeds[0])
 
 
 def _problem(path: Path, problem: object) -> str:

@@ -164,7 +164,7 @@ def _of_evaluation(store: Store, run: str) -> dict[str, Any]:
 def row_of_result(kind: str, result: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the table's row. Raises `KeyError`, `TypeError`, `ValueError` or `IndexError` for a damaged one."""
     if kind == "experiment":
-        arms = [str(arm["arm"]) for arm in result["markets"][0]["arms"]]
+        arms = [str(arm["arm"]) for arm in result["arms"]]
         return {"teams": listed(arms), "verdict": str(result["sentence"])}
     words = [
         f"{role_title(role)} {_score(score['before'])} to {_score(score['after'])}"
@@ -183,7 +183,7 @@ def blocks_of_result(kind: str, result: Mapping[str, Any]) -> tuple[ReportBlock,
 
 def _table(kind: str, result: Mapping[str, Any]) -> Table:
     if kind == "experiment":
-        arms = result["markets"][0]["arms"]
+        arms = result["arms"]
         sentence = Column("problem", "What is missing", "text", "why there is no interval")
         rows = tuple(TableRow(str(arm["arm"]), {"problem": str(arm["problem"]) or "nothing"}) for arm in arms)
         return Table("Arms", str(result["sentence"]), (sentence,), rows, "Arm")

@@ -18,7 +18,7 @@ from backend.experiments.folder import (
     read_state_of,
     stored_result,
 )
-from backend.experiments.page import how_measured, market_blocks, market_title
+from backend.experiments.page import how_measured, result_blocks
 from backend.runs.requests import RUNS
 from ui.access import address_follows, asked_for, escape_markdown, mistakes_explained, open_store
 from ui.parts.drawing import MOMENT, draw_blocks, show_table
@@ -77,12 +77,10 @@ def _experiments() -> None:
 
 
 def _result(result: ExperimentResult, folder: Path) -> None:
-    """A finished experiment: its sentence, and of each market the differences with intervals and the arms."""
+    """A finished experiment: its sentence, the differences with intervals, and the arms."""
     st.markdown(f"**{escape_markdown(result.question)}**")
     st.info(escape_markdown(result.sentence))
-    for market in result.markets:
-        st.subheader(escape_markdown(market_title(market)))
-        draw_blocks(market_blocks(result, market), market.market)
+    draw_blocks(result_blocks(result))
     st.caption(escape_markdown(f"{how_measured(result)} As one file: {RUNS / EXPERIMENTS / folder.name / PAGE}"))
 
 

@@ -15,7 +15,6 @@ question = "Does an EMA cross earn more than holding?"
 config = "quick"
 set = ["market.bars=600", "market.coins=1"]
 seeds = "1-3"
-markets = ["as_is", "no_edge"]
 
 [test]
 against = "hold"

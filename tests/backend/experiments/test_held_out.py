@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from backend.builders.market import load_market
+from backend.config.load import load_config
 from backend.evaluation.held_out_value import SCENARIOS, held_out_states
 from backend.experiments.cells import check_arms, experiment_cells
 from backend.experiments.measures import measure_called, value_of_arm
@@ -66,31 +67,31 @@ def test_decisions_are_compared_on_common_states_and_by_one_yardstick(
 ) -> None:
     outcome = run_here(plan_file(text=TEAMS))
     result = outcome.result
-    arms = {one.arm: one for one in result.markets[0].arms}
+    arms = {one.arm: one for one in result.arms}
     # An arm's own settings of its training change nothing about how it is measured.
     assert arms["rules"].values == arms["another_yardstick"].values
     assert arms["rules"].values != arms["teacher"].values  # the teacher is that of `nano.teacher`, which acts by lot
     # What a cell says is what leaving all positions as they are is worth there.
     experiment = read_experiment(plan_file(text=TEAMS))
-    config = experiment.shared_settings(2, "as_is")
+    config = experiment.shared_settings(2)
     held = value_of_arm(subject_of("flat", config), config, load_market(config.market, config.costs), lambda *_: None)
     assert arms["holding"].values[1] == [held["outcome"]]
     assert held["traded"] == held["questions"] == 0.0
     # The seed is what is paired: one value each, Student's interval of their differences.
-    [rules] = [one for one in result.markets[0].comparisons if one.arm == "rules"]
+    [rules] = [one for one in result.comparisons if one.arm == "rules"]
     gains = np.array(arms["rules"].values)[:, 0] - np.array(arms["holding"].values)[:, 0]
     assert rules.interval.mean == pytest.approx(gains.mean()) and rules.interval.degrees == 1
     # Of what the evidence allows each other arm has a share, seed by seed.
     allowed = [
         np.mean([value.all - value.hold for value in evidence_values(held_out_states(config, market), settings)])
         for seed in (1, 2)
-        for config in [experiment.shared_settings(seed, "as_is")]
+        for config in [experiment.shared_settings(seed)]
         for market in [load_market(config.market, config.costs)]
         for settings in [replace(rollout_settings(config, 1), scenario_paths=SCENARIOS)]
     ]
     assert arms["holding"].share is None and arms["rules"].share is not None
     assert arms["rules"].share.mean == pytest.approx(np.mean(gains / allowed))
-    twin = experiment.shared_settings(2, "no_edge")
+    twin = load_config(config, ["market.edge=false"])
     unknown = value_of_arm(subject_of("flat", twin), twin, load_market(twin.market, twin.costs), lambda *_: None)
     assert unknown["allowed"] is None
     page = html.unescape(outcome.page.read_text())
@@ -138,7 +139,7 @@ def test_a_control_without_a_role_can_be_trained_where_the_settings_freeze_that_
             change = ('control = "teacher"', f'control = "{name}"')
             path = plan_file(change, ("market.bars=1500", settings_of_all), text=TEAMS)
             experiment = read_experiment(path)
-            settings = experiment.settings(experiment.plan.arm("teacher"), 1, "as_is")
+            settings = experiment.settings(experiment.plan.arm("teacher"), 1)
             assert set(settings.training.freeze) == frozen - set(control.left_out)
             check_trainable(settings)
 
@@ -161,4 +162,4 @@ def test_every_shipped_experiment_can_be_read_and_its_arms_trained(path: Path) -
     experiment = read_experiment(path)
     for arm in experiment.plan.arms:
         if arm.subject == TRAINED_HERE:
-            check_trainable(experiment.settings(arm, experiment.seeds[0], experiment.plan.markets[0]))
+            check_trainable(experiment.settings(arm, experiment.seeds[0]))

@@ -68,7 +68,7 @@ def test_a_run_whose_records_are_damaged_is_a_row_too(tmp_path: Path, damage: di
             assert row.total_return is None and row.run == name
 
 
-ARMS = {"markets": [{"arms": [{"arm": "team", "problem": ""}, {"arm": "teacher", "problem": "two windows"}]}]}
+ARMS = {"arms": [{"arm": "team", "problem": ""}, {"arm": "teacher", "problem": "two windows"}]}
 SCORE = {"before": 0.5, "after": 0.625, "reference": None, "valid_before": 0.8, "valid_after": 1.0}
 SINGLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "experiment": (
@@ -95,7 +95,7 @@ def test_a_run_with_one_result_has_it_in_its_row_and_its_table(tmp_path: Path, k
         assert {name: getattr(row, name) for name in fields} == fields
         [table] = blocks_of_result(kind, result)
         assert isinstance(table, Table) and len(table.rows) == {"experiment": 2}.get(kind, 1)
-        for broken in (dict.fromkeys(result), {"markets": [], "scores": 5}):
+        for broken in (dict.fromkeys(result), {"arms": [5], "scores": 5}):
             store.add_evaluation(EvaluationRecord("r", kind, 0, broken))
             assert run_row(store, store.run("r")).verdict == "its records cannot be read"
             [missing] = blocks_of_result(kind, broken)
