@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from backend.cli.console import console, size_in_words
-from backend.cli.options import RunsOption, StoreOption
+from backend.cli.options import StoreOption
 from backend.cli.parts.progress import bars
-from backend.runs.requests import RUNS, STORE
+from backend.runs.requests import STORE
 from simulator.errors import RunFailed, UserError
 
 if TYPE_CHECKING:  # the database takes its time
@@ -26,15 +26,14 @@ store_app = typer.Typer(
 
 
 @store_app.command("check")
-def store_check(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
+def store_check(store: StoreOption = STORE) -> None:
     """Read every record of a store and report what is damaged. Exit code 1 if anything is; nothing is changed."""
     from backend.runs.store_check import check_store
 
     with _opened(store) as opened, bars() as shown:
-        check = check_store(opened, runs, shown.progress)
+        check = check_store(opened, shown.progress)
     counted = ", ".join(f"{count:,} {table}" for table, count in sorted(check.records.items()))
     console.print(f"read {sum(check.records.values()):,} records: {counted or 'none'}", soft_wrap=True)
-    _print_some("note: ", check.notes)
     for run, problems in check.problems.items():
         _print_some(f"run {run}: ", problems)
     if check.problems:
@@ -43,7 +42,7 @@ def store_check(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
             "other runs are whole. Go back to a backup (docs/guides/operations.md), or keep this store and remove a "
             f"run with `cryptosentinel runs delete RUN`: {', '.join(list(check.problems)[:_SHOWN])}"
         )
-    console.print("no problem: every record can be read, and what it refers to is there")
+    console.print("no problem: every record can be read")
 
 
 @store_app.command("backup")
