@@ -51,7 +51,7 @@ def record_trial(
 def add_trial(store: Store, run: str, name: str, data_hash: str, start: int, stop: int, digest: str) -> TrialCount:
     """Add a way of trading, tested in [start, stop) (ms) of a market, to the ledger under `name` within the run, and
     return the count for its window, itself included."""
-    store.add_trial(TrialRecord(run, name, data_hash, start, stop, digest, int(time.time() * 1000)))
+    store.put(TrialRecord(run, name, data_hash, start, stop, digest, int(time.time() * 1000)))
     return count_trials(store.trials(data_hash), data_hash, start, stop)
 
 

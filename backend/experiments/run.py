@@ -88,7 +88,7 @@ def run_experiment(
         documents = {cell.name: _finished(folder, cell) for cell in experiment_cells(experiment)}
         result = analyse(experiment, folder.run, documents, count.trials, count.looks)
         document = json.loads(json.dumps(result.to_dict()))
-        opened.add_evaluation(EvaluationRecord(folder.run, "experiment", 0, document))
+        opened.put(EvaluationRecord(folder.run, "experiment", 0, document))
         try:
             write_whole(folder.path / RESULTS, json.dumps(document, indent=1) + "\n")
             write_page(result, folder.path)

@@ -84,7 +84,7 @@ def run_demo(
             write_example(opened, run, result.windows.decisions)
             said = "" if result.answer is None else answer_text(result.answer)
             sentence = verdict(result.windows.result, answer=said)
-            opened.add_evaluation(
+            opened.put(
                 summary_record(
                     run,
                     sentence,

@@ -83,8 +83,8 @@ def evaluate_team(
                 sentence = f"{'. '.join(marked.values())}. {sentence}"
             gate = _gate(request, config, market, result, digest, trained) if request.gate else None
             if gate is not None:
-                opened.add_evaluation(EvaluationRecord(run, GATE_RECORD, 0, gate.to_json()))
-            opened.add_evaluation(summary_record(run, sentence, time.monotonic() - began))
+                opened.put(EvaluationRecord(run, GATE_RECORD, 0, gate.to_json()))
+            opened.put(summary_record(run, sentence, time.monotonic() - began))
         report = write_report(opened, run, folder)
     held_out, value, answer = result.windows.result, result.value, result.answer
     return EvaluationOutcome(run, folder, report, config, sentence, held_out, gate=gate, value=value, answer=answer)

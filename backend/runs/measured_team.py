@@ -164,7 +164,7 @@ def measure_team(
         answer = answer_of(value, control, seconds())
         for name, document in ((HELD_OUT_VALUE, value), (CONTROL_VALUE, control), (ANSWER, answer)):
             if document is not None:
-                store.add_evaluation(EvaluationRecord(run, name, 0, document))
+                store.put(EvaluationRecord(run, name, 0, document))
         return TeamResult(windows, value, control, answer)
     finally:
         _LOADED.clear()

@@ -37,7 +37,7 @@ def test_trials_are_counted_and_an_experiment_shown(here: Path) -> None:
     with Store.open(here / "store") as store:
         add_backtest_run(store, "backtest-1")
         for number in range(3):
-            store.add_trial(TrialRecord("backtest-1", f"team {number}", "hash", 0, 86_400_000, f"d{number}", 5))
+            store.put(TrialRecord("backtest-1", f"team {number}", "hash", 0, 86_400_000, f"d{number}", 5))
     folder, result = published_experiment(here, "e8_four_hours")
     app = open_page(_PAGE)
     assert not app.exception and not app.error

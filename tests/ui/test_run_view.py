@@ -39,7 +39,7 @@ def stored(here: Path, **changes: Any) -> RunSummary:
     with Store.open(here / "store") as store:
         add_backtest_run(store, "b")
         if changes:
-            store.add_backtest(BacktestRecord("b", "scripted", {**episode().result.to_dict(), **changes}))
+            store.put(BacktestRecord("b", "scripted", {**episode().result.to_dict(), **changes}))
         return summarise(store, "b")
 
 

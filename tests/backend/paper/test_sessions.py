@@ -193,7 +193,7 @@ def test_a_journal_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
             if entry.kind == "bar" and entry.document["happened"]["ledger"]
         )
         changed.document["happened"]["ledger"][0]["quantity"] *= 2.0
-        store.add_journal(changed)
+        store.put(changed)
         with pytest.raises(StoreError, match="something else"):
             scene.go_on(store, tmp_path)
 

@@ -124,7 +124,7 @@ def test_a_team_without_a_run_needs_its_base(store: Store, tmp_path: Path) -> No
 
 def test_records_without_a_run_can_be_deleted(store: Store, tmp_path: Path) -> None:
     """As an import leaves them that was cut short."""
-    store.add_decisions([DecisionRecord("half", "team", number, 1, {}) for number in range(3)])
+    store.put(*[DecisionRecord("half", "team", number, 1, {}) for number in range(3)])
     [plan] = plan_deletions(store, tmp_path, ["half"])
     assert (plan.record, plan.total) == (None, 3)
     delete_run(store, plan)

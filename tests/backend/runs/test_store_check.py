@@ -83,7 +83,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         assert refused.code == 2 and "there is no store in runs/store" in refused.err
     with Store.open(tmp_path / "runs" / "store") as store:
         sound(store, "a")
-        store.add_decisions([DecisionRecord("half", "team", 0, 1, {})])
+        store.put(DecisionRecord("half", "team", 0, 1, {}))
     damaged = run("store", "check")
     assert damaged.code == 1 and "run half: there are records of it and no run" in damaged.out
     assert "`cryptosentinel runs delete RUN`: half" in damaged.err

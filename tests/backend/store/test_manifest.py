@@ -23,7 +23,7 @@ def contents(run: str, large: bool = True) -> dict[str, str]:
 def fill(store: Store, runs: int) -> None:
     for number in range(runs):
         run = f"run-{number}"
-        store.add_decisions([DecisionRecord(run, "b", 0, 5, contents(run, number % 2 == 0))])
+        store.put(DecisionRecord(run, "b", 0, 5, contents(run, number % 2 == 0)))
         store.add_run(RunRecord(run, "backtest", 1, "h", number, {}, "finished"))
 
 
