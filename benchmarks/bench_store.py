@@ -24,8 +24,9 @@ import torch
 from backend.builders.market import load_market
 from backend.config.load import load_config
 from backend.config.schema import Config
-from backend.store import MetricRecord, QueryRecord, RewardRecord, RolloutRecord, RunRecord, Store, TrajectoryRecord
 from backend.store.maintenance import size_of
+from backend.store.records import MetricRecord, QueryRecord, RewardRecord, RolloutRecord, RunRecord, TrajectoryRecord
+from backend.store.store import Store
 from backend.training.components import TrainingParts
 from backend.training.in_process import local_learners, local_trainer
 from backend.training.rl_job import training_parts
@@ -46,7 +47,7 @@ MOST_SECONDS, MOST_MEGABYTES = 1.0, 200.0
 OPEN = """
 import json, re, sys, time
 from pathlib import Path
-from backend.store import Store
+from backend.store.store import Store
 times = [time.perf_counter()]
 with Store.open(sys.argv[1]) as store:
     times.append(time.perf_counter())

@@ -10,9 +10,9 @@ import pytest
 from backend.paper.demo import paper_demo
 from backend.paper.journal import Journal, entries_in_portions, entries_of
 from backend.runs.requests import Observer
-from backend.store import Store
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
+from backend.store.store import Store
 from simulator.errors import UserError
 from simulator.market.timeframes import HOUR_MS
 

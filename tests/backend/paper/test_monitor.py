@@ -16,7 +16,7 @@ from backend.paper import monitor as monitors
 from backend.paper.journal import entries_of
 from backend.paper.monitor import METRICS, WEBHOOK, Monitor, paper_problem, tell_parity, webhook
 from backend.paper.switch import set_kill
-from backend.store import Store
+from backend.store.store import Store
 from simulator.errors import UserError
 from tests.backend.paper import paper_scenes as scene
 

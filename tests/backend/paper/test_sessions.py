@@ -20,7 +20,8 @@ from backend.paper.journal import EntryKind, Journal, entries_of
 from backend.paper.parity import Parity, check_parity
 from backend.paper.sessions import PaperRequest, paper_parity, run_paper
 from backend.paper.switch import KILL_FILE, set_kill
-from backend.store import Store, StoreError
+from backend.store.errors import StoreError
+from backend.store.store import Store
 from simulator.errors import UserError
 from tests.backend.paper import paper_scenes as scene
 from tests.command_line import program

@@ -18,7 +18,9 @@ from backend.paper.journal import Journal, entries_of
 from backend.paper.monitor import METRICS, Monitor
 from backend.paper.parity import check_parity
 from backend.paper.switch import Switch, process_of, set_kill
-from backend.store import Store, StoreError
+from backend.store.errors import StoreError
+from backend.store.records import JournalRecord, Record
+from backend.store.store import Store
 from simulator.live.bar_assembly import BarAssembler
 from simulator.live.events import Candle, FeedEvent, Funding
 from simulator.live.feed import Clock, SimulatedClock

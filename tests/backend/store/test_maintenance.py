@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 from surrealdb import RecordID
 
-from backend.store import RunRecord, Store, StoreError
+from backend.store.errors import StoreError
 from backend.store.maintenance import backup_store, compact_store, size_of
-from backend.store.records import ALL_KINDS
+from backend.store.records import ALL_KINDS, RunRecord
+from backend.store.store import Store
 from tests.backend.store.servers import environment, server_thread
 from tests.backend.store.synthetic import add_step, add_training
 
 WRITE = """
 import sys
-from backend.store import Store
+from backend.store.store import Store
 with Store.open(sys.argv[1]) as store:
     print("open", flush=True)
     for step in range(100_000):

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from backend.store import DecisionRecord, RunRecord, Store, StoreError
+from backend.store.errors import StoreError
 from backend.store.manifest import CLOSED_FILE, SCHEMA_FILE, last_write
+from backend.store.records import DecisionRecord, RunRecord
+from backend.store.store import Store
 
 RUNS, LARGE = 12, 6_000  # bytes of a document, which the engine puts into a file of large values
 

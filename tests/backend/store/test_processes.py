@@ -11,16 +11,10 @@ from typing import Any
 import pytest
 from surrealdb import BlockingWsSurrealConnection, RecordID
 
-from backend.store import (
-    JournalRecord,
-    MetricRecord,
-    RunRecord,
-    Store,
-    StoreError,
-    TrajectoryRecord,
-    connection,
-    lease,
-)
+from backend.store import connection, lease
+from backend.store.errors import StoreError
+from backend.store.records import JournalRecord, MetricRecord, RunRecord, TrajectoryRecord
+from backend.store.store import Store
 from tests.backend.store.servers import ServerThread, free_port, server_thread
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {})

@@ -12,19 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.store import (
+from backend.store import run_record
+from backend.store.errors import StoreError
+from backend.store.records import (
     BacktestRecord,
     MetricRecord,
+    Record,
     RewardRecord,
     RolloutRecord,
     RunRecord,
-    Store,
-    StoreError,
     TrajectoryRecord,
-    run_record,
+    valid_run_id,
 )
-from backend.store.records import Record, valid_run_id
 from backend.store.run_record import new_run_id
+from backend.store.store import Store
 from tests.backend.store.servers import server_thread
 
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.store import (
+from backend.store.errors import StoreError
+from backend.store.records import (
     AdapterRecord,
     BacktestRecord,
     DecisionRecord,
@@ -22,10 +23,9 @@ from backend.store import (
     RolloutRecord,
     RunRecord,
     ShardRecord,
-    Store,
-    StoreError,
     TrajectoryRecord,
 )
+from backend.store.store import Store
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {"training": {"seed": 1, "note": None}})
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from backend.store import (
+from backend.store import transfer
+from backend.store.errors import StoreError
+from backend.store.records import (
     AdapterRecord,
     BacktestRecord,
     DecisionRecord,
@@ -22,11 +24,9 @@ from backend.store import (
     RolloutRecord,
     RunRecord,
     ShardRecord,
-    Store,
-    StoreError,
     TrajectoryRecord,
-    transfer,
 )
+from backend.store.store import Store
 from backend.store.transfer import export_run, import_run
 from tests.backend.store.servers import server_thread
 
