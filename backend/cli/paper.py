@@ -150,8 +150,6 @@ def report_session(
 ) -> None:
     """Show what a session did, and whether a backtest of its recorded inputs does the same. A difference has exit code
     1."""
-    from backend.paper.journal import entries_in_portions
-    from backend.paper.monitor import tell_parity
     from backend.paper.overview import keep_report
     from backend.paper.sessions import paper_parity, paper_status
     from backend.store.run_record import store_at
@@ -162,7 +160,6 @@ def report_session(
     with store_at(store) as opened:
         same = paper_parity(session, opened)
         keep_report(opened, session, same)
-        tell_parity(session, outcome.folder, same.differences, entries_in_portions(opened, session))
     _print_parity(same)
 
 
