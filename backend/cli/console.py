@@ -1,10 +1,12 @@
-"""What the command line shows: tables, notes, and errors without tracebacks."""
+"""What the command line shows: tables, notes, errors without tracebacks; and the options that say where runs lie."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -16,6 +18,16 @@ from cryptosentinel.protocol.untrusted import visible
 
 if TYPE_CHECKING:  # the settings take their time, and `--help` needs none
     from backend.runs.requests import RunStart
+
+
+_SHOWN: Any = {"rich_help_panel": "Advanced", "show_default": False}
+StoreOption = Annotated[
+    str,
+    typer.Option("--store", help="Folder of the store (runs/store), or ws:// of a server.", metavar="TEXT", **_SHOWN),
+]
+RunsOption = Annotated[
+    Path, typer.Option("--runs", help="Folder that holds a folder for each run (runs).", metavar="TEXT", **_SHOWN)
+]
 
 
 class PlainConsole(Console):

@@ -19,7 +19,7 @@ from backend.cli.console import (
     value_table,
 )
 from backend.cli.options import RecordOptions, StoreOption, grouped
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from backend.runs.requests import STORE, EvaluateRequest, RunRequest, RunStart
 
 if TYPE_CHECKING:  # they import the database and torch

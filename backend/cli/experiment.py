@@ -9,7 +9,7 @@ import typer
 
 from backend.cli.console import console, narrow_table
 from backend.cli.options import RecordOptions, RunsOption, grouped
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from backend.runs.requests import RUNS
 from simulator.errors import UserError
 

@@ -16,7 +16,7 @@ from backend.cli.options import (
     StoreOption,
     grouped,
 )
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from backend.runs.requests import RUNS, STORE, RunStart, WindowRequest
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time

@@ -10,7 +10,7 @@ import typer
 
 from backend.cli.console import console, size_in_words
 from backend.cli.options import StoreOption
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from backend.runs.requests import STORE
 from simulator.errors import RunFailed, UserError
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from backend.cli.console import console, narrow_table
-from backend.cli.parts.places import RunsOption
+from backend.cli.console import RunsOption, console, narrow_table
 from backend.jobs.commands import command_words
 from backend.jobs.files import Job
 from backend.jobs.queue import JobQueue
