@@ -135,8 +135,6 @@ PARTS: dict[str, tuple[Step, ...]] = {
     "training": (
         Step("cryptosentinel evaluate runs/train-…", LAST_TRAINING, says="report: runs/"),
         Step("cryptosentinel evaluate runs/train-20250131-120000", LAST_TRAINING, says="report: runs/"),
-        Step("cryptosentinel evaluate runs/train-20250131-120000 --gate", LAST_TRAINING, code=1),
-        Step("cryptosentinel evaluate runs/TEAM --gate", ANOTHER_TEAM, code=1),
         Step("cryptosentinel evaluate runs/demo --data DIR --symbols BTCUSDT,ETHUSDT --timeframe 4h --set evaluation.windows=12",
              RECORDED, more="-s evaluation.decisions_per_window=2"),
         Step("cryptosentinel doctor RUN", {"RUN": "{train}"}),

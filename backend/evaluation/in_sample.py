@@ -59,10 +59,3 @@ def marks_of(record: Mapping[str, object]) -> list[str]:
     """The sentences with which a run's record is marked; none for a run out of sample."""
     marked = record.get(IN_SAMPLE)
     return [str(one) for one in marked.values()] if isinstance(marked, dict) else []
-
-
-def is_marked(record: Mapping[str, object], subject: str) -> bool:
-    """Whether the team or variant called `subject` in a run's record was trained on its window."""
-    marked, sources = record.get(IN_SAMPLE), record.get("sources")
-    source = sources.get(subject) if isinstance(sources, dict) else None
-    return isinstance(marked, dict) and isinstance(source, dict) and source.get("team") in marked

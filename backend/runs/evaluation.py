@@ -16,22 +16,19 @@ from backend.evaluation.evaluate import (
     summary_record,
     verdict,
 )
-from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict, held_out_rules, judged
 from backend.evaluation.in_sample import IN_SAMPLE, overlaps
 from backend.models.manifest import MANIFEST, read_manifest, team_folder
-from backend.models.team_digest import team_digest
 from backend.processes import started
 from backend.reporting.report import write_report
 from backend.runs.backtest import notes_on_headlines
-from backend.runs.measured_team import MeasuredTeam, TeamResult, measure_team
+from backend.runs.measured_team import MeasuredTeam, measure_team
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, EvaluateRequest, Observer, RunStart
-from backend.store.records import EvaluationRecord, RunRecord
+from backend.store.records import RunRecord
 from backend.store.run_record import new_run_id, recorded_run, store_at, stored_config
 from backend.store.store import Store
 from backend.training.rl_job import processes_for
 from simulator.backtest.run import Window
-from simulator.market.market import Market
 
 _TRAININGS = ("train", "sft", "demo")  # kinds of runs that make a team
 
@@ -51,7 +48,6 @@ def evaluate_team(
     config, notes = _settings(request, trained)
     market = load_market(config.market, config.costs)
     name = str(request.folder)
-    digest = team_digest(team_folder(request.folder), config.training.base_model) if request.gate else ""
     team = configured_team(name, config).renamed(TRAINED)
     windows = held_out_windows(config, market)
     whole = Window(min(one.start for one in windows), max(one.stop for one in windows), 1)
@@ -81,34 +77,10 @@ def evaluate_team(
             sentence = verdict(result.windows.result, other_costs(trained_at or config.costs, config.costs), said)
             if marked:
                 sentence = f"{'. '.join(marked.values())}. {sentence}"
-            gate = _gate(request, config, market, result, digest, trained) if request.gate else None
-            if gate is not None:
-                opened.put(EvaluationRecord(run, GATE_RECORD, 0, gate.to_json()))
             opened.put(summary_record(run, sentence, time.monotonic() - began))
         report = write_report(opened, run, folder)
     held_out, value, answer = result.windows.result, result.value, result.answer
-    return EvaluationOutcome(run, folder, report, config, sentence, held_out, gate=gate, value=value, answer=answer)
-
-
-def _gate(
-    request: EvaluateRequest,
-    config: Config,
-    market: Market,
-    result: TeamResult,
-    digest: str,
-    trained: RunRecord | None,
-) -> GateVerdict:
-    """The verdict on the team whose files had the digest `digest` when it was measured."""
-    folder = team_folder(request.folder)
-    rules = judged(config.evaluation_seed, result.windows.result, result.control, result.windows.decisions)
-    windows = held_out_windows(config, market)
-    rules += held_out_rules(read_manifest(folder), config, market, windows, trained_here=trained is not None)
-    if result.control is None and market.truth is not None and config.market.edge:
-        advice = "the control was not measured: evaluate with --set evaluation.states=400 or more"
-        rules.append(GateRule("no-edge control", False, advice))
-    if team_digest(folder, config.training.base_model) != digest:
-        rules.append(GateRule("files", False, f"the files in {folder} changed while the team was measured"))
-    return GateVerdict(str(folder), digest, market.content_hash, tuple(rules))
+    return EvaluationOutcome(run, folder, report, config, sentence, held_out, value=value, answer=answer)
 
 
 def training_of(store: Store, folder: Path) -> RunRecord | None:

@@ -348,9 +348,8 @@ class TrainRequest(MarketRequest):
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(MarketRequest):
     """The trained team in `folder` on held-out windows. An empty `config` is the configuration of its training, where
-    the store has that. With `gate`, the verdict on whether it may take the place of a team that trades is made and
-    recorded. With `in_sample`, windows that overlap its training are measured too, and the result is marked for
-    ever."""
+    the store has that. With `in_sample`, windows that overlap its training are measured too, and the result is marked
+    for ever."""
 
     folder: Annotated[
         str | Path, Option("", "Folder of a finished training, such as runs/demo.", ("folder",), argument=True)
@@ -360,9 +359,6 @@ class EvaluateRequest(MarketRequest):
         Option(ADVANCED, "A preset or a TOML file; default: the configuration of its training.", ("--config", "-c")),
     ] = ""
     baselines: Baselines = None
-    gate: Annotated[
-        bool, Option(CHECKS, "Judge it by the rules of the gate and record that; if it fails, exit code 1.")
-    ] = False
     in_sample: Annotated[bool, Option(CHECKS, "Measure on windows that it was trained on, marked so for ever.")] = False
 
     def check(self) -> None:
