@@ -262,7 +262,7 @@ def _evidence_block(window: WindowResult) -> Table | Missing:
 
 def _evidence_row(sure: Evidence) -> dict[str, Any]:
     """The values of `EVIDENCE_COLUMNS`."""
-    found, line = sure.intervals, sure.regression
+    found = sure.intervals
     return {
         "return_interval": interval_text(found.total_return if found else None, "change"),
         "sharpe_interval": interval_text(found.sharpe if found else None, "ratio"),
@@ -270,9 +270,6 @@ def _evidence_row(sure: Evidence) -> dict[str, Any]:
         "against_interval": interval_text(found.against if found else None, "change"),
         "probabilistic_sharpe": sure.probabilistic,
         "deflated_sharpe": sure.deflated,
-        "days_needed": sure.days_needed,
-        "alpha_interval": interval_text(line.alpha_year if line else None, "change"),
-        "beta": line.beta.value if line else None,
         "break_even_cost": sure.break_even,
     }
 

@@ -105,9 +105,6 @@ EVIDENCE_COLUMNS = (
     Column("against_interval", "Over holding", "text", "final wealth over that of holding, 95 % interval"),
     Column("probabilistic_sharpe", "Sharpe above 0", "share", "probability, for one trial"),
     Column("deflated_sharpe", "After all trials", "share", "probability that it is no luck of the trials so far"),
-    Column("days_needed", "Days needed", "count", "until such a Sharpe ratio is above 0 with 95 %"),
-    Column("alpha_interval", "Alpha a year", "text", "beyond beta times holding, 95 % interval"),
-    Column("beta", "Beta", "ratio", "the part of holding's returns that was taken"),
     Column("break_even_cost", "Break-even cost", "small_share", "of the traded value, at which nothing is left"),
 )
 COST_TITLES = {
