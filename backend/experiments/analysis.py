@@ -15,7 +15,7 @@ import numpy as np
 from backend.experiments.cells import Cell, experiment_cells
 from backend.experiments.measures import STATES_MEASURE, measure_called
 from backend.experiments.plan import TEST_LEVEL, ExperimentFile
-from backend.statistics.seed_grid import GridInterval, grid_interval, holm
+from backend.statistics.mean_interval import GridInterval, grid_interval, holm
 from simulator.arrays import FloatArray
 from simulator.errors import DataError, UserError
 

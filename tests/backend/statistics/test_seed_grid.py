@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from backend.statistics.seed_grid import grid_interval, holm
+from backend.statistics.mean_interval import grid_interval, holm
 from simulator.errors import DataError
 
 
