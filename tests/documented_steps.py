@@ -184,7 +184,6 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel store check"),
         Step("cryptosentinel store backup FOLDER", {"FOLDER": "backup"}),
         Step("cryptosentinel store backup /backups/2026-11-27", {"/backups/": "backup-of-"}),
-        Step("cryptosentinel store compact"),
     ),
     "jobs": (
         Step("cryptosentinel jobs run -- train --config quick"),

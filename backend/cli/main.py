@@ -113,7 +113,7 @@ _LISTED = {
     ),
     "Settings and stores": (
         ("config", "train:show_config", "Show every setting of a configuration with its meaning."),
-        ("store", "store:store_app", "Check a store, back it up, compact it."),
+        ("store", "store:store_app", "Check a store, back it up."),
     ),
 }
 COMMANDS = tuple(

@@ -304,11 +304,7 @@ def runs_delete(
                     shown.progress("records", done, total)
 
                 delete_run(opened, plan, deleted)
-    console.print(
-        f"deleted {len(plans)} runs. The space of their records is used again, and given back by `cryptosentinel "
-        "store compact`",
-        soft_wrap=True,
-    )
+    console.print(f"deleted {len(plans)} runs; the space of their records is used again", soft_wrap=True)
 
 
 def _where(context: typer.Context, store: str) -> str:

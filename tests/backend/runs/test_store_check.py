@@ -78,7 +78,7 @@ def test_damage_is_found(damage: str, store: Store) -> None:
 
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run = program(tmp_path, monkeypatch, capsys)
-    for command in (("check",), ("backup", "b"), ("compact",)):
+    for command in (("check",), ("backup", "b")):
         refused = run("store", *command)
         assert refused.code == 2 and "there is no store in runs/store" in refused.err
     with Store.open(tmp_path / "runs" / "store") as store:
@@ -94,7 +94,5 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert made.code == 0 and "backup has " in made.out
     assert run("store", "backup", "backup").code == 2
     assert run("store", "check", "--store", "backup").code == 0
-    assert "before" in run("store", "compact").out
-    assert run("store", "compact", "--store", "ws://127.0.0.1:1").code == 2
     with Store.open(tmp_path / "runs" / "store") as store:
         assert len(store.trajectories("a", 0)) == 6 and isinstance(store.trajectories("a", 0)[0], TrajectoryRecord)
