@@ -66,7 +66,7 @@ def base_name(experiment: ExperimentFile, cell: Cell) -> str | None:
     it: by all that decides it."""
     arm = experiment.plan.arm(cell.arm)
     config = experiment.settings(arm, cell.seed)
-    if arm.subject not in (TRAINED_HERE, UNTRAINED) or config.training.base_model or config.training.start_from:
+    if arm.team not in (TRAINED_HERE, UNTRAINED) or config.training.base_model or config.training.start_from:
         return None
     return _warm_start_name(config, experiment.plan.windows.model_dump())
 
@@ -110,14 +110,14 @@ def run_cell(
     _check_unseen(arm, config, market, windows)
     training: dict[str, Any] | None = None
     subject: LoadedTeam | NamedStrategy
-    if arm.subject in (TRAINED_HERE, UNTRAINED):
+    if arm.team in (TRAINED_HERE, UNTRAINED):
         subject, training = _team_made_here(arm, config, market, folder, base, cell, report)
     elif like is not None:
         subject = _matched(like["style"], cell)
-    elif arm.subject == TEACHER:
+    elif arm.team == TEACHER:
         subject = scripted_team(config.team, config.nano.teacher).renamed(TEACHER)
     else:
-        subject = subject_of(arm.subject, config)
+        subject = subject_of(arm.team, config)
     if isinstance(subject, LoadedTeam):
         if arm.greedy:
             subject = subject.at_temperature(0.0)
@@ -151,14 +151,14 @@ def check_arms(experiment: ExperimentFile) -> None:
         arm = experiment.plan.arm(cell.arm)
         if cell.seed != experiment.seeds[0]:
             continue
-        if arm.subject == TRAINED_HERE:
+        if arm.team == TRAINED_HERE:
             from backend.training.rl_job import check_trainable  # it imports torch
 
             try:
                 check_trainable(experiment.settings(arm, cell.seed))
             except UserError as error:
                 raise UserError(f"arm '{arm.name}' cannot be trained: {error}") from error
-        elif (team_folder(arm.subject) / MANIFEST).is_file():
+        elif (team_folder(arm.team) / MANIFEST).is_file():
             config, market = _settled(experiment, cell)
             _check_unseen(arm, config, market, _windows(config, market))
 
@@ -167,7 +167,7 @@ def _check_unseen(arm: ArmPlan, config: Config, market: Market, windows: Sequenc
     """Raise `UserError` where the arm is a team that was trained on the windows; see `overlaps`."""
     bars = (min(one.start for one in windows), max(one.stop for one in windows))
     first, last = (int(market.open_time[bar]) + market.interval for bar in bars)
-    for sentence in overlaps([arm.subject], config, market, first, last, allowed=True).values():
+    for sentence in overlaps([arm.team], config, market, first, last, allowed=True).values():
         raise UserError(f"arm '{arm.name}': {sentence}: take later windows, or another team")
 
 
@@ -214,7 +214,7 @@ def _team_made_here(
     arm: ArmPlan, config: Config, market: Market, folder: Path, base: Path | None, cell: Cell, report: Report
 ) -> tuple[LoadedTeam, dict[str, Any]]:
     """The team of an arm that the experiment trains, or its warm start; and what the training took."""
-    if arm.subject != UNTRAINED:
+    if arm.team != UNTRAINED:
         return _train_here(config, market, folder, base, cell.arm, report)
     if base is not None:
         config = _over(config, base)

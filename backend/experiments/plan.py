@@ -21,13 +21,12 @@ from backend.config.schema import Config
 from backend.experiments.measures import STATES_MEASURE, problem_with_states
 from backend.runs.backtest import names_strategy
 from backend.runs.requests import check_subject
-from cryptosentinel.agents.registry import STANDARD
 from cryptosentinel.team_settings import Section
 from simulator.documents import read_bytes
 from simulator.errors import UserError
 from simulator.folders import data_folder
 from simulator.market.timeframes import parse_time
-from simulator.strategies import AlwaysShort, Hold, MatchedRandom
+from simulator.strategies import MatchedRandom
 
 _MOST_BYTES = 2**20
 _NAME = re.compile(r"[a-z0-9][a-z0-9_+.-]{0,63}")
@@ -41,33 +40,6 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH")  # in the name o
 TRAINED_HERE, UNTRAINED = "train", "untrained"  # teams that an experiment makes
 TEACHER = "teacher"  # the scripted team of `nano.teacher`
 TEST_LEVEL = 0.95  # of intervals and of the tests, which Holm's correction covers together
-
-
-@dataclass(frozen=True)
-class ControlArm:
-    """Who trades, and the settings that make it the control. `left_out` are the roles that its team is without."""
-
-    team: str
-    set: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-
-
-def _without(*left_out: str) -> ControlArm:
-    kept = [f'"{role}"' for role in STANDARD if role not in left_out]
-    return ControlArm(TRAINED_HERE, (f"team.roles=[{', '.join(kept)}]",), left_out=left_out)
-
-
-# Arms that must not win, or that show how much there is to win: the market's own direction, the same extent and rhythm
-# without any skill, nano before its training, its teacher, and teams without roles, trained alike.
-CONTROLS: dict[str, ControlArm] = {
-    "always_long": ControlArm(Hold.name),
-    "always_short": ControlArm(AlwaysShort.name),
-    MatchedRandom.name: ControlArm(MatchedRandom.name),
-    "untrained": ControlArm(UNTRAINED),
-    "teacher": ControlArm(TEACHER),
-    "single_agent": _without(*STANDARD),
-    **{f"without_{role}": _without(role) for role in STANDARD},
-}
 
 
 class TestPlan(Section):
@@ -100,15 +72,16 @@ class WindowsPlan(Section):
 
 
 class ArmPlan(Section):
-    """One of those that are compared: a team or strategy, or a ready-made control, with settings of its own."""
+    """One of those that are compared, with settings of its own. `team` is a team or strategy as a backtest takes it, or
+    `train` (trained here), `untrained` (nano after its warm start), `teacher` (the rules that it learned from) or
+    `matched_random`."""
 
     name: str
-    team: str = ""
-    control: str = ""
+    team: str = Field(min_length=1)
     set: tuple[str, ...] = ()
     tokens: int = Field(0, ge=0, description="tokens that the training's rollouts may take; 0: its steps decide")
     greedy: bool = False
-    like: str = Field("", description="of control = 'matched_random': the arm whose extent and rhythm it copies")
+    like: str = Field("", description="of team = 'matched_random': the arm whose extent and rhythm it copies")
 
     @field_validator("name")
     @classmethod
@@ -119,15 +92,8 @@ class ArmPlan(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.control and self.control not in CONTROLS:
-            raise ValueError(
-                f"no control '{self.control}'{suggestion(self.control, list(CONTROLS))}; there are "
-                f"{', '.join(CONTROLS)}"
-            )
-        if bool(self.team) == bool(self.control):
-            raise ValueError(f"arm '{self.name}': give either a team or a control")
-        if bool(self.like) != (self.control == MatchedRandom.name):
-            raise ValueError(f"arm '{self.name}': `like` names an arm, and belongs to control = 'matched_random'")
+        if bool(self.like) != (self.team == MatchedRandom.name):
+            raise ValueError(f"arm '{self.name}': `like` names an arm, and belongs to team = 'matched_random'")
         for text in self.set:
             section = text.partition(".")[0].strip()
             if section not in OF_AN_ARM:
@@ -135,19 +101,9 @@ class ArmPlan(Section):
                     f"arm '{self.name}': '{text}' would give it a market, costs or windows of its own, so that "
                     f"it could not be compared; an arm may set {', '.join(OF_AN_ARM)}"
                 )
-        if self.tokens and self.subject != TRAINED_HERE:
+        if self.tokens and self.team != TRAINED_HERE:
             raise ValueError(f"arm '{self.name}': tokens are of an arm that is trained here (team = '{TRAINED_HERE}')")
         return self
-
-    @property
-    def made(self) -> ControlArm:
-        """The team and settings of the control, or the arm's own."""
-        return CONTROLS[self.control] if self.control else ControlArm(self.team)
-
-    @property
-    def subject(self) -> str:
-        """Who trades: `train`, `untrained`, or the name of a team or strategy."""
-        return self.made.team
 
 
 class ExperimentPlan(Section):
@@ -215,11 +171,7 @@ class ExperimentFile:
 
     def settings(self, arm: ArmPlan, seed: int) -> Config:
         """The configuration of an arm for one seed. Raises `ConfigError`."""
-        changed = [*self._of_seed(seed), *arm.made.set]
-        if arm.made.left_out and self.config.training.freeze:  # a role that is not there cannot be frozen
-            frozen = [role for role in self.config.training.freeze if role not in arm.made.left_out]
-            changed += [f"training.freeze={','.join(frozen)}"]
-        changed += arm.set
+        changed = [*self._of_seed(seed), *arm.set]
         changed += [f"training.tokens={arm.tokens}"] if arm.tokens else []
         return load_config(self.config, changed, name=f"arm '{arm.name}' of the experiment")
 
@@ -297,13 +249,13 @@ def _check(path: Path, experiment: ExperimentFile) -> None:
     if config.market.data:
         data_folder(config.market.data)
     if plan.test.measure == STATES_MEASURE:
-        strategies = {arm.name: arm.subject for arm in plan.arms if names_strategy(arm.subject)}
+        strategies = {arm.name: arm.team for arm in plan.arms if names_strategy(arm.team)}
         problem = problem_with_states(config, strategies)
         if problem:
             raise UserError(f"{path}: measure = '{STATES_MEASURE}' {problem}")
     for arm in plan.arms:
-        if arm.subject not in (TRAINED_HERE, UNTRAINED, TEACHER, MatchedRandom.name):
-            check_subject(arm.subject)
+        if arm.team not in (TRAINED_HERE, UNTRAINED, TEACHER, MatchedRandom.name):
+            check_subject(arm.team)
         experiment.settings(arm, experiment.seeds[0])
 
 

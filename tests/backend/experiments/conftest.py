@@ -25,15 +25,15 @@ decisions = 4
 
 [[arms]]
 name = "hold"
-control = "always_long"
+team = "hold"
 
 [[arms]]
 name = "short"
-control = "always_short"
+team = "always_short"
 
 [[arms]]
 name = "random"
-control = "matched_random"
+team = "matched_random"
 like = "short"
 """
 

@@ -87,19 +87,19 @@ def test_a_file_that_changed_half_way_is_refused_with_the_difference(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (('control = "always_short"', 'control = "always_shrt"'), "did you mean 'always_short'"),
+        (('team = "always_short"', 'team = "always_shrt"'), "did you mean 'always_short'"),
         (('like = "short"', 'like = "shorts"'), "is no arm"),
         (('against = "hold"', 'against = "held"'), "is no arm"),
         (('name = "short"', 'name = "hold"'), "two arms are called 'hold'"),
         (
-            ('control = "always_short"', 'control = "always_short"\nset = ["costs.taker_fee=0"]'),
+            ('team = "always_short"', 'team = "always_short"\nset = ["costs.taker_fee=0"]'),
             "could not be compared",
         ),
-        (('control = "always_short"', 'control = "always_short"\ntokens = 5'), "tokens are of an arm that is trained"),
+        (('team = "always_short"', 'team = "always_short"\ntokens = 5'), "tokens are of an arm that is trained"),
         (('seeds = "1-3"', 'seeds = "3-1"'), "are no seeds"),
         (('config = "quick"', 'config = "quik"'), "no preset"),
         (("[windows]", "[window]"), "unknown key 'window'"),
-        (('control = "always_short"', 'team = "ema_cros"'), "did you mean 'ema_cross'"),
+        (('team = "always_short"', 'team = "ema_cros"'), "did you mean 'ema_cross'"),
         (('set = ["market.bars=600"', 'set = ["market.data=$NOT_SET_HERE", "market.bars=600"'), "NOT_SET_HERE"),
     ],
 )

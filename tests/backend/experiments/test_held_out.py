@@ -17,7 +17,7 @@ from backend.config.load import load_config
 from backend.evaluation.held_out_value import SCENARIOS, held_out_states
 from backend.experiments.cells import check_arms, experiment_cells
 from backend.experiments.measures import measure_called, value_of_arm
-from backend.experiments.plan import CONTROLS, TRAINED_HERE, read_experiment
+from backend.experiments.plan import TRAINED_HERE, read_experiment
 from backend.experiments.run import ExperimentOutcome
 from backend.runs.backtest import subject_of
 from backend.training.rl_job import check_trainable
@@ -49,7 +49,7 @@ team = "flat"
 
 [[arms]]
 name = "teacher"
-control = "teacher"
+team = "teacher"
 
 [[arms]]
 name = "rules"
@@ -116,7 +116,7 @@ def test_decisions_are_compared_on_common_states_and_by_one_yardstick(
             ('"demo"\nset = ["market.bars=1500"', '"quick"\nset = ["market.data=."'),
             "recorded bars have one continuation",
         ),
-        (('team = "flat"', 'control = "always_long"'), "is of teams, and arm 'holding' is the strategy hold"),
+        (('team = "flat"', 'team = "hold"'), "is of teams, and arm 'holding' is the strategy hold"),
         (('team = "flat"', 'team = "ema_cross:fast=5"'), "is of teams, and arm 'holding' is the strategy ema_cross"),
         (
             ('"market.bars=1500"', '"team.portfolio=true", "nano.teacher=expert"'),
@@ -131,23 +131,10 @@ def test_where_it_makes_no_sense_it_is_refused(plan_file: Write, change: tuple[s
     assert "\n" not in str(refused.value)
 
 
-def test_a_control_without_a_role_can_be_trained_where_the_settings_freeze_that_role(plan_file: Write) -> None:
-    frozen = {"market_analyst", "risk_analyst", "trader"}
-    settings_of_all = f'market.bars=1500", "training.freeze={",".join(sorted(frozen))}'
-    for name, control in CONTROLS.items():
-        if control.left_out:
-            change = ('control = "teacher"', f'control = "{name}"')
-            path = plan_file(change, ("market.bars=1500", settings_of_all), text=TEAMS)
-            experiment = read_experiment(path)
-            settings = experiment.settings(experiment.plan.arm("teacher"), 1)
-            assert set(settings.training.freeze) == frozen - set(control.left_out)
-            check_trainable(settings)
-
-
 def test_an_arm_that_cannot_be_trained_is_refused_before_anything_is_made(plan_file: Write) -> None:
-    arm = 'control = "without_trader"\nset = ["training.freeze=trader"]'
+    arm = 'team = "train"\nset = ["team.roles=[]", "training.freeze=trader"]'
     with pytest.raises(UserError, match=r"arm 'teacher' cannot be trained: .*freeze lists trader, which team.roles"):
-        check_arms(read_experiment(plan_file(('control = "teacher"', arm), text=TEAMS)))
+        check_arms(read_experiment(plan_file(('team = "teacher"', arm), text=TEAMS)))
 
 
 def test_an_unknown_measure_is_refused() -> None:
@@ -161,5 +148,5 @@ def test_every_shipped_experiment_can_be_read_and_its_arms_trained(path: Path) -
         pytest.skip("it needs recorded bars: set CRYPTOSENTINEL_SHARED to the folder that holds market-data")
     experiment = read_experiment(path)
     for arm in experiment.plan.arms:
-        if arm.subject == TRAINED_HERE:
+        if arm.team == TRAINED_HERE:
             check_trainable(experiment.settings(arm, experiment.seeds[0]))
