@@ -415,6 +415,31 @@ class CheckRequest(WindowRequest):
         check_subject(self.team)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PaperRequest(WindowRequest):
+    """A paper session of a team or strategy, named as for a backtest. Without `exchange` and a setting `paper.feed` the
+    data is recorded. `session` is the id of the session, made where it is empty."""
+
+    team: Annotated[
+        str,
+        Option(
+            WHO,
+            "Who trades, as for backtest: 'scripted', 'model' (see engine.model), a training's folder, a strategy like "
+            "ema_cross, or your own as buy.py:Buy.",
+        ),
+    ] = SCRIPTED
+    exchange: Annotated[
+        str,
+        Option(
+            DATA,
+            "Exchange whose live data is traded on, by its name in ccxt: binance, kraken.",
+            setting="paper.feed",
+        ),
+    ] = ""
+    url: Annotated[str, Option(DATA, "Server to ask instead of the exchange's own.", setting="paper.url")] = ""
+    session: str = ""
+
+
 @dataclass(frozen=True)
 class RunStart:
     """A run that was checked and is about to begin. `notes` are what a reader must know before the numbers;

@@ -18,8 +18,9 @@ from backend.builders.strategies import named_strategy
 from backend.models.manifest import SAMPLE_TEAM
 from backend.paper.journal import EntryKind, Journal, entries_of
 from backend.paper.parity import Parity, check_parity
-from backend.paper.sessions import PaperRequest, paper_parity, run_paper
+from backend.paper.sessions import paper_parity, run_paper
 from backend.paper.switch import KILL_FILE, set_kill
+from backend.runs.requests import PaperRequest
 from backend.store.errors import StoreError
 from backend.store.store import Store
 from simulator.errors import UserError
