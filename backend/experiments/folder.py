@@ -195,7 +195,12 @@ def stored_result(path: Path) -> ExperimentResult:
         raise UserError(f"the experiment in {path} is not finished: continue with the same `experiment run`")
     from backend.experiments.analysis import ExperimentResult  # it imports the whole of the market
 
-    return checked_document(file, ExperimentResult, "run the experiment again, which makes it again")
+    otherwise = "run the experiment again, which makes it again"
+    result = checked_document(file, ExperimentResult, otherwise)
+    for arm in result.arms:
+        if len(arm.values) != len(result.seeds) or not all(arm.values) or result.measure not in arm.means:
+            raise UserError(f"{file} cannot be read (arm '{arm.arm[:100]}' has no value of each seed): {otherwise}")
+    return result
 
 
 def finished_cells(path: Path) -> int:

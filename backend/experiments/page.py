@@ -121,8 +121,8 @@ def result_blocks(result: ExperimentResult) -> list[ReportBlock]:
     blocks.append(Table("Arms", _SHARE if shares else "", tuple(columns), table, "arm"))
     if result.measure == STATES_MEASURE:
         seeds_table = tuple(
-            TableRow(visible(arm.arm), {str(seed): f"{value:.{shown.digits}f}"
-                                        for seed, [value] in zip(result.seeds, arm.values, strict=True)})
+            TableRow(visible(arm.arm), {str(seed): f"{values[0]:.{shown.digits}f}"
+                                        for seed, values in zip(result.seeds, arm.values, strict=True)})
             for arm in result.arms
         )  # fmt: skip
         headings = tuple(Column(str(seed), str(seed), "text", "") for seed in result.seeds)

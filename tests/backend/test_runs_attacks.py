@@ -108,7 +108,7 @@ def test_parts_that_lie_elsewhere_or_belong_to_nothing_are_refused(place: str, f
 
     if not place:
         state.unlink()
-        with pytest.raises(UserError, match="not what they are parts of"):
+        with pytest.raises(UserError, match="not their plan"):
             go_on()
         shutil.move(state.parent, precious)
         state.parent.symlink_to(precious)
