@@ -33,9 +33,8 @@ from backend.paper.journal import (
 from backend.paper.monitor import Monitor
 from backend.paper.parity import Parity, check_parity
 from backend.paper.session import PaperSession
-from backend.paper.strategy import StrategyPlayer, trade
 from backend.paper.switch import Switch, read_order, release, running
-from backend.paper.thinking import Thinker
+from backend.paper.thinking import StrategyPlayer, Thinker, trade
 from backend.runs.backtest import Subject, market_settings, subject_of
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, PaperRequest, RunStart
 from backend.store.errors import StoreError
