@@ -37,7 +37,7 @@ def jobs_run(
     runs: RunsOption = RUNS,
 ) -> None:
     """Hand a command to the queue. It runs in a process of its own, which needs neither this terminal nor the page."""
-    job = JobQueue(runs).submit(command).job
+    job = JobQueue(runs).submit(command)
     console.print(f"job {job.name}: {command_words(job.request.command)}", soft_wrap=True)
     console.print(f"see it with: cryptosentinel jobs show {job.name}", soft_wrap=True)
 

@@ -9,7 +9,6 @@ import streamlit as st
 
 from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config
 from backend.jobs.commands import request_command
-from backend.jobs.queue import Submission
 from backend.reporting.labels import title_of
 from backend.runs.backtest import settings_for
 from backend.runs.choices import BacktestChoices
@@ -55,7 +54,7 @@ def _page() -> None:
         st.caption("Backtests that wait or run, also those of the command line:")
         for job in others:
             if st.button(escape_markdown(job_label(job)), key=f"open {job.name}", icon=":material/visibility:"):
-                open_job(Submission(job, True))
+                open_job(job)
     if shown:
         with st.expander("Another backtest"):
             _ask()
@@ -65,9 +64,6 @@ def _page() -> None:
 
 
 def _show_backtest(name: str) -> None:
-    told = st.session_state.pop("told of job", None)
-    if told:
-        st.info(told)
     with mistakes_explained():
         job = job_queue().job(name)
         show_job(job)
