@@ -20,8 +20,7 @@ from backend.builders.spans import spans_trained_on
 from backend.builders.strategies import NamedStrategy
 from backend.config.schema import Config
 from backend.evaluation.compare import play_windows
-from backend.evaluation.in_sample import overlaps
-from backend.evaluation.trials import digest_of_trial
+from backend.evaluation.trials import digest_of_trial, overlaps
 from backend.experiments.measures import STATES_MEASURE, value_of_arm
 from backend.experiments.plan import TEACHER, TRAINED_HERE, UNTRAINED, ArmPlan, ExperimentFile
 from backend.models.manifest import MANIFEST, team_folder

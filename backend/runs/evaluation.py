@@ -43,7 +43,7 @@ from backend.evaluation.held_out_value import (
     teacher_of,
     value_document,
 )
-from backend.evaluation.in_sample import IN_SAMPLE, overlaps
+from backend.evaluation.trials import IN_SAMPLE, overlaps
 from backend.models.manifest import MANIFEST, read_manifest, team_folder
 from backend.processes import Workers, WorkReport, started
 from backend.reporting.report import write_report

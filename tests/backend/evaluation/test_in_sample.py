@@ -7,7 +7,7 @@ from backend.builders.market import load_market
 from backend.builders.spans import spans_trained_on, trained_span
 from backend.config.load import config_from_dict
 from backend.config.schema import Config
-from backend.evaluation.in_sample import IN_SAMPLE, marks_of, overlaps
+from backend.evaluation.trials import IN_SAMPLE, marks_of, overlaps
 from backend.models.manifest import TeamManifest, write_manifest
 from simulator.data.archive import MARKET_MANIFEST, write_market
 from simulator.errors import UserError
