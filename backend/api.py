@@ -156,8 +156,7 @@ def evaluate(
     **options: Any,
 ) -> EvaluationOutcome:
     """Measure the trained team in `folder` against its initial team on held-out windows. `options` are those of the
-    command `evaluate`: the fields of `EvaluateRequest`; with `gate`, it is judged by the gate's rules, which is
-    recorded."""
+    command `evaluate`: the fields of `EvaluateRequest`."""
     from backend.runs.evaluation import evaluate_team  # it imports torch
 
     request = _request(EvaluateRequest, {"folder": folder, **options})

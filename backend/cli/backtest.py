@@ -11,7 +11,7 @@ from rich.text import Text
 
 from backend.cli.console import console, narrow_table, print_account, print_notes
 from backend.cli.options import RecordOptions, grouped
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from backend.runs.requests import BacktestRequest, RunStart
 from simulator.market.timeframes import format_time
 

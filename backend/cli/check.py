@@ -12,7 +12,7 @@ from rich.table import Table
 
 from backend.cli.console import console, print_notes
 from backend.cli.options import grouped
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from backend.runs.requests import CheckRequest
 from cryptosentinel.team_settings import split_names
 from simulator.errors import UserError

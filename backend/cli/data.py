@@ -12,7 +12,7 @@ from rich.table import Table
 
 from backend.cli.console import console, narrow_table
 from backend.cli.options import SymbolsOption
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from cryptosentinel.team_settings import split_names
 from simulator.errors import DataError
 from simulator.folders import data_folder

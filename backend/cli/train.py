@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from backend.cli.console import console, narrow_table, print_notes
+from backend.cli.console import StoreOption, console, narrow_table, print_notes
 from backend.cli.options import ConfigOption, RecordOptions, SetOption, grouped
-from backend.cli.parts.places import StoreOption
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from backend.config.load import describe, load_config
 from backend.runs.requests import STORE, RunStart, SftRequest, TrainRequest
 from simulator.errors import UserError

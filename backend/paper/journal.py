@@ -51,7 +51,7 @@ class Journal:
     def write(self, kind: EntryKind, time: int, document: dict[str, Any]) -> None:
         """Add an entry; it is on disk when this returns. Raises `StoreError` where it could not be written."""
         with self._one_at_a_time:
-            self._store.add_journal(JournalRecord(self._run, self._next, kind, time, document))
+            self._store.put(JournalRecord(self._run, self._next, kind, time, document))
             self._next += 1
             if self._listener is not None:
                 self._listener(kind, time, document)

@@ -17,7 +17,7 @@ from backend.builders.market import Account
 from backend.builders.strategies import NamedStrategy
 from backend.decisions.recording import decision_document
 from backend.paper.journal import bar_from_json, history_from_json, requests_from_json
-from backend.paper.strategy import StrategyPlayer
+from backend.paper.thinking import StrategyPlayer
 from backend.store.records import JournalRecord
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import Guard

@@ -105,9 +105,6 @@ EVIDENCE_COLUMNS = (
     Column("against_interval", "Over holding", "text", "final wealth over that of holding, 95 % interval"),
     Column("probabilistic_sharpe", "Sharpe above 0", "share", "probability, for one trial"),
     Column("deflated_sharpe", "After all trials", "share", "probability that it is no luck of the trials so far"),
-    Column("days_needed", "Days needed", "count", "until such a Sharpe ratio is above 0 with 95 %"),
-    Column("alpha_interval", "Alpha a year", "text", "beyond beta times holding, 95 % interval"),
-    Column("beta", "Beta", "ratio", "the part of holding's returns that was taken"),
     Column("break_even_cost", "Break-even cost", "small_share", "of the traded value, at which nothing is left"),
 )
 COST_TITLES = {
@@ -178,14 +175,6 @@ INFERENCE_COLUMNS = (
     Column("money", "Money", "money", "by the price table of the configuration"),
     Column("share", "Of the start", "small_share", "money as a share of the equity at the start"),
     Column("left", "Return after it", "change", "total return less the money for inference"),
-)
-WITHHELD_COLUMNS = (
-    Column("count", "Times", "count", "orders reduced, dropped or, by a loss limit, added"),
-    Column("saved", "Saved", "money", "losses avoided less gains missed; negative: it cost that much"),
-    Column("losses_avoided", "Losses avoided", "money", "of those that would have lost"),
-    Column("gains_missed", "Gains missed", "money", "of those that would have gained"),
-    Column("share", "Of the start", "change", "what was saved as a share of the equity at the start"),
-    Column("valued", "Valued", "count", "how many of them the bars and the record allow to value"),
 )
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

@@ -19,7 +19,7 @@ from backend.evaluation.answer import ANSWER, HOLDING
 from backend.evaluation.evidence import Evidence, evidence_of
 from backend.reporting.charts import Event
 from backend.reporting.labels import ABSENT, listed, number_text, title_of
-from backend.statistics.path_band import PathBand, path_band
+from backend.statistics.bootstrap import PathBand, path_band
 from backend.store.records import EvaluationRecord, MetricRecord, RunRecord
 from backend.store.run_record import stored_config
 from backend.store.store import Store

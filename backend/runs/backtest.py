@@ -30,8 +30,7 @@ from backend.decisions.backtest_document import InferenceCost, inference_cost, w
 from backend.decisions.document import write_decisions
 from backend.decisions.recording import episode_decisions, remarks
 from backend.evaluation.compare import baselines
-from backend.evaluation.in_sample import IN_SAMPLE, overlaps
-from backend.evaluation.trials import record_trial
+from backend.evaluation.trials import IN_SAMPLE, overlaps, record_trial
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, team_folder
 from backend.reporting.report import write_report
 from backend.reporting.run_summary import summarise

@@ -11,7 +11,6 @@ import pandas as pd
 
 from backend.config.schema import Config
 from backend.decisions.backtest_document import BacktestDocument, VerdictDocument
-from backend.evaluation.gate import GateVerdict
 from backend.evaluation.paired_runs import ComparedResult
 from backend.reporting import charts
 from backend.reporting.blocks import Picture
@@ -158,7 +157,7 @@ class TrainOutcome:
 @dataclass(frozen=True)
 class EvaluationOutcome:
     """A finished evaluation or demo: the verdict in words, and the documents behind it. The team is in `folder` after a
-    demo. `page` is the path of the report, `gate` the verdict of the gate, where it was asked for; `value` what
+    demo. `page` is the path of the report; `value` what
     decisions are worth on held-out states (`evaluation.states`), and `answer` the result in money
     (`backend.evaluation.answer`), where that was measured.
     """
@@ -169,7 +168,6 @@ class EvaluationOutcome:
     config: Config
     verdict: str
     held_out: dict[str, Any]
-    gate: GateVerdict | None = None
     value: dict[str, Any] | None = None
     answer: dict[str, Any] | None = None
 

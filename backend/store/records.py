@@ -117,7 +117,7 @@ class RunRecord(Record):
     table = "run"
     identity = ("run",)
 
-    kind: str  # train, sft, backtest, evaluate, demo, search, experiment, paper
+    kind: str  # train, sft, backtest, evaluate, demo, experiment, paper
     seed: int
     data_hash: str  # `Market.content_hash`
     started_at: int

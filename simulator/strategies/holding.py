@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from simulator.backtest.run import orders_for_target
 from simulator.errors import UserError
@@ -13,7 +12,7 @@ from simulator.exchange.orders import Order
 from simulator.market import indicators
 from simulator.market.market import MarketView
 from simulator.market.timeframes import YEAR_MS
-from simulator.strategies.signals import ParameterRanges, checked_exposure, recent
+from simulator.strategies.signals import checked_exposure, recent
 
 
 class Flat:
@@ -82,7 +81,6 @@ class VolatilityTarget:
     """
 
     name = "volatility_target"
-    parameters: ClassVar[ParameterRanges] = {"target": (0.05, 1.0), "lookback": (5, 500), "band": (0.05, 0.5)}
 
     def __init__(self, target: float = 0.3, lookback: int = 42, max_exposure: float = 1.0, band: float = 0.2) -> None:
         if not (target > 0.0 and lookback >= 2 and max_exposure > 0.0 and band >= 0.0):
@@ -116,7 +114,6 @@ class InverseVolatility:
     """
 
     name = "inverse_volatility"
-    parameters: ClassVar[ParameterRanges] = {"lookback": (5, 500), "band": (0.02, 0.5)}
 
     def __init__(self, lookback: int = 168, exposure: float = 1.0, band: float = 0.1) -> None:
         if lookback < 2:

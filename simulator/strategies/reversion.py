@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from simulator.backtest.run import orders_for_target
 from simulator.errors import UserError
@@ -12,7 +11,7 @@ from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
 from simulator.market import indicators
 from simulator.market.market import MarketView
-from simulator.strategies.signals import LongFlat, ParameterRanges, checked_exposure, recent
+from simulator.strategies.signals import LongFlat, checked_exposure, recent
 
 
 class RsiReversion(LongFlat):
@@ -22,7 +21,6 @@ class RsiReversion(LongFlat):
     """
 
     name = "rsi_reversion"
-    parameters: ClassVar[ParameterRanges] = {"length": (2, 60), "oversold": (10.0, 45.0), "overbought": (55.0, 90.0)}
 
     def __init__(
         self, length: int = 14, oversold: float = 30.0, overbought: float = 70.0, exposure: float = 1.0
@@ -52,7 +50,6 @@ class BollingerReversion(LongFlat):
     """Buys a close below the lower Bollinger band and sells once a close is above the middle."""
 
     name = "bollinger_reversion"
-    parameters: ClassVar[ParameterRanges] = {"length": (5, 200), "width": (0.5, 4.0)}
 
     def __init__(self, length: int = 20, width: float = 2.0, exposure: float = 1.0) -> None:
         super().__init__(exposure)
@@ -81,7 +78,6 @@ class BuyTheDip:
     """
 
     name = "buy_the_dip"
-    parameters: ClassVar[ParameterRanges] = {"dip": (0.01, 0.3), "gain": (0.01, 0.3), "lookback": (5, 500)}
 
     def __init__(self, dip: float = 0.05, gain: float = 0.05, lookback: int = 72, exposure: float = 1.0) -> None:
         if not 0.0 < dip < 1.0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from simulator.errors import UserError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
 from simulator.market.market import Bars, MarketView
-
-# What a search may try of a strategy's arguments, by name: the lowest and the highest value, both whole or both not.
-ParameterRanges = Mapping[str, tuple[float, float]]
 
 
 class LongFlat(ABC):

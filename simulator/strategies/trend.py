@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from simulator.errors import UserError
 from simulator.market import indicators
 from simulator.market.market import MarketView
-from simulator.strategies.signals import LongFlat, ParameterRanges, recent
+from simulator.strategies.signals import LongFlat, recent
 
 
 class SmaCross(LongFlat):
     """Long while the fast average of the closes is above the slow one, else flat; equal averages change nothing."""
 
     name = "sma_cross"
-    parameters: ClassVar[ParameterRanges] = {"fast": (2, 100), "slow": (5, 500)}
 
     def __init__(self, fast: int = 20, slow: int = 100, exposure: float = 1.0) -> None:
         super().__init__(exposure)
@@ -35,7 +32,6 @@ class EmaCross(LongFlat):
     """Long while the fast exponential average is above the slow one, else flat. Looks at the last 4 x slow bars."""
 
     name = "ema_cross"
-    parameters: ClassVar[ParameterRanges] = {"fast": (2, 100), "slow": (5, 500)}
 
     def __init__(self, fast: int = 12, slow: int = 48, exposure: float = 1.0) -> None:
         super().__init__(exposure)
@@ -57,7 +53,6 @@ class MacdCross(LongFlat):
     """Long while the MACD is above its signal line, else flat. Looks at the last 4 x (slow + smoothing) bars."""
 
     name = "macd_cross"
-    parameters: ClassVar[ParameterRanges] = {"fast": (2, 60), "slow": (5, 200), "smoothing": (2, 60)}
 
     def __init__(self, fast: int = 12, slow: int = 26, smoothing: int = 9, exposure: float = 1.0) -> None:
         super().__init__(exposure)
@@ -84,7 +79,6 @@ class DonchianBreakout(LongFlat):
     bars before."""
 
     name = "donchian_breakout"
-    parameters: ClassVar[ParameterRanges] = {"entry": (2, 300), "leave": (2, 300)}
 
     def __init__(self, entry: int = 48, leave: int = 24, exposure: float = 1.0) -> None:
         super().__init__(exposure)

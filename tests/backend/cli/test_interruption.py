@@ -91,8 +91,6 @@ class Stage:
             return Scene(self.with_a_run, arguments, lambda folder: tree(folder / "out"))
         if name == "backup":
             return Scene(self.with_a_run, ("store", "backup", "copy"), lambda folder: stored_results(folder, "copy"))
-        if name == "compact":
-            return Scene(self.with_a_run, ("store", "compact"), stored_results)
         if name == "pull":
             hub = self._servers.enter_context(local_hub.serving(local_hub.LocalHub({"some/nano": self.nano})))
             return Scene(
@@ -258,7 +256,7 @@ def end_twice(stage: Stage, name: str, at: int, *, apart: bool) -> None:
 
 
 QUICK = ("backtest", "sample", "download", "export")
-LONG = ("backup", "compact", "pull", "sft", "evaluate", "train")
+LONG = ("backup", "pull", "sft", "evaluate", "train")
 
 
 @pytest.mark.parametrize("name", QUICK[1:])

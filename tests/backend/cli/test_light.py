@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backend.cli.main import COMMANDS
-from backend.cli.parts.progress import ProgressLines
+from backend.cli.progress import ProgressLines
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from backend.cli.main import main
-from backend.cli.parts.signals import end_in_order, exit_code
+from backend.cli.signals import end_in_order, exit_code
 from backend.errors import INTERRUPTED
 
 ROOT = Path(__file__).parents[3]
 # A command that takes as long to end as it is told to, and says what it is at.
 COMMAND = """
 import sys, time
-from backend.cli.parts.signals import end_in_order, exit_code
+from backend.cli.signals import end_in_order, exit_code
 with end_in_order():
     try:
         print("working", flush=True)
@@ -69,7 +69,7 @@ def test_the_second_signal_ends_it_at_once_and_says_what_is_kept(second: signal.
 
 LEFTOVERS = """
 import sys, time
-from backend.cli.parts.signals import end_in_order, end_soon, exit_code
+from backend.cli.signals import end_in_order, end_soon, exit_code
 class HalfMade:
     def __del__(self):
         raise AttributeError("it was interrupted while it was made")
@@ -98,7 +98,7 @@ def test_what_an_interruption_left_half_made_says_nothing() -> None:
 
 AFTER_THE_WORK = """
 import atexit, sys, time
-from backend.cli.parts.signals import end_in_order, end_soon
+from backend.cli.signals import end_in_order, end_soon
 def removes_a_folder():
     print("removing", flush=True)
     sys.stdin.readline()
@@ -175,7 +175,7 @@ def test_a_signalled_program_ends_with_its_code_whatever_is_left(left: str) -> N
     }
     code = (
         "import atexit, sys, threading, time\nfrom backend.cli import main\n"
-        "from backend.cli.parts import signals\nsignals._END_SECONDS = 0.3\n"
+        "from backend.cli import signals\nsignals._END_SECONDS = 0.3\n"
         "def command():\n"
         f"    {leaves[left] or 'pass'}\n"
         "    print('working', flush=True)\n"

@@ -7,8 +7,8 @@ import pytest
 from backend.builders.market import load_market
 from backend.builders.spans import spans_trained_on
 from backend.config.load import load_config
-from backend.evaluation.in_sample import IN_SAMPLE
 from backend.evaluation.paired_runs import compared_result, marks_within
+from backend.evaluation.trials import IN_SAMPLE
 from backend.experiments.run import ExperimentRequest, run_experiment
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.runs.backtest import backtest_teams

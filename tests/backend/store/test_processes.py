@@ -11,16 +11,10 @@ from typing import Any
 import pytest
 from surrealdb import BlockingWsSurrealConnection, RecordID
 
-from backend.store import (
-    JournalRecord,
-    MetricRecord,
-    RunRecord,
-    Store,
-    StoreError,
-    TrajectoryRecord,
-    connection,
-    lease,
-)
+from backend.store import connection, lease
+from backend.store.errors import StoreError
+from backend.store.records import JournalRecord, MetricRecord, RunRecord, TrajectoryRecord
+from backend.store.store import Store
 from tests.backend.store.servers import ServerThread, free_port, server_thread
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {})
@@ -39,12 +33,12 @@ def test_a_server_that_comes_back_is_used_again(tmp_path: Any) -> None:
     url = f"surrealkv://{tmp_path / 'db'}"
     first = ServerThread(url=url)
     with Store.open(first.url) as store:
-        store.add_trajectories(conversations(0))
+        store.put(*conversations(0))
         first.stop()
         started: list[ServerThread] = []
         starting = threading.Timer(0.5, lambda: started.append(ServerThread(first.port, url)))
         starting.start()
-        store.add_trajectories(conversations(1))
+        store.put(*conversations(1))
         starting.join()
         assert len(store.trajectories("r", 0)) == len(store.trajectories("r", 1)) == 2
     started[0].stop()
@@ -263,7 +257,7 @@ def test_counts_and_ranges_of_keys_are_the_same_behind_a_server() -> None:
                 store.put([JournalRecord(run, number, "bar", number, {}) for number in range(-2, 30)])
                 store.put([MetricRecord(run, step, {"loss": 1.0}) for step in range(5)])
                 for step in range(3):
-                    store.add_trajectories([replace(one, run=run) for one in conversations(step)])
+                    store.put(*[replace(one, run=run) for one in conversations(step)])
         for count in (
             lambda store: [store.count(kind, "r") for kind in (JournalRecord, MetricRecord, TrajectoryRecord)],
             lambda store: [store.count(TrajectoryRecord, "r", step) for step in range(4)],

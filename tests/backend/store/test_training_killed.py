@@ -31,7 +31,8 @@ SETTINGS = (
 # Reads all runs over and over; what was once there stays. A run that goes on does its last steps again.
 READ = """
 import sys, time
-from backend.store import Store, StoreError
+from backend.store.errors import StoreError
+from backend.store.store import Store
 seen = {}
 with Store.open(sys.argv[1]) as store:
     print("open", flush=True)

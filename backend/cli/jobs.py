@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from backend.cli.console import console, narrow_table
-from backend.cli.parts.places import RunsOption
+from backend.cli.console import RunsOption, console, narrow_table
 from backend.jobs.commands import command_words
 from backend.jobs.files import Job
 from backend.jobs.queue import JobQueue
@@ -38,7 +37,7 @@ def jobs_run(
     runs: RunsOption = RUNS,
 ) -> None:
     """Hand a command to the queue. It runs in a process of its own, which needs neither this terminal nor the page."""
-    job = JobQueue(runs).submit(command).job
+    job = JobQueue(runs).submit(command)
     console.print(f"job {job.name}: {command_words(job.request.command)}", soft_wrap=True)
     console.print(f"see it with: cryptosentinel jobs show {job.name}", soft_wrap=True)
 
