@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cryptosentinel.agents.joint import about_one
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.role import Role
 from cryptosentinel.agents.trader import Execution
@@ -29,7 +28,7 @@ def replayable_roles(team: Team) -> tuple[str, ...]:
 
 def acts_through_code(role: Role) -> bool:
     """Whether a role's answers bind by code, and not by what others read in them."""
-    return about_one(role) in (Verdict, Execution)
+    return role.answer.arguments in (Verdict, Execution)
 
 
 def has_effect(team: Team, transcript: Transcript) -> bool:
@@ -38,7 +37,7 @@ def has_effect(team: Team, transcript: Transcript) -> bool:
     role = team.sub_agents.get(f"consult_{transcript.role}")
     if role is None or not acts_through_code(role):
         return False
-    return transcript.valid or about_one(role) is Verdict
+    return transcript.valid or role.answer.arguments is Verdict
 
 
 def replay(

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cryptosentinel.added_roles import ToolExchange, exchanges
-from cryptosentinel.agents.joint import CONSULT_ON_COINS, CONSULT_ON_POSITIONS, EACH
+from cryptosentinel.added_roles import ToolExchange
 from cryptosentinel.agents.manager import ASK_SEVERAL
-from cryptosentinel.agents.registry import SPEAKERS
 from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.tools.context import MISSING
 
@@ -20,7 +18,6 @@ _COIN_LINE = re.compile(
     r"^(\S+): held (-?[\d.]+), day (\S+|not available), volatility (\S+|not available)$", re.MULTILINE
 )
 _BRIEF = re.compile(r"^(\S+): (long|short|flat) ([\d.e+-]+), held ")  # of a position, as RiskAnalyst reads it
-_ASKED = re.compile(r"^(\S+): (?:up, flat or down in|(?:long|short|flat) ([\d.e+-]+), held) ", re.MULTILINE)
 _LIMIT = re.compile(r"; at most (?:gross ([\d.e+]+))?(?:, )?(?:a coin ([\d.e+]+))?")
 
 
@@ -31,10 +28,6 @@ class BookCoin:
     name: str
     held: float
     volatility: float | None
-
-
-# A coin, the exposure asked about, and what was heard of it, by tool.
-AskedCoin = tuple[str, float, dict[str, dict[str, Any]]]
 
 
 def read_brief(messages: ChatMessages) -> str:
@@ -75,33 +68,10 @@ def read_proposed(messages: ChatMessages) -> float:
     return 1.0 if match is None else min(1.0, float(match[3]))
 
 
-def asked_together(messages: ChatMessages, role: str) -> list[AskedCoin]:
-    """The coins that a sub-agent is asked about together; none where it is asked about one."""
-    system = next((message["content"] for message in messages if message["role"] == "system"), "")
-    if f"{SPEAKERS[role].answer.name}{EACH}" not in system:
-        return []
-    done = exchanges(messages, role)
-    return [
-        (
-            coin,
-            min(1.0, float(exposure or 1.0)),
-            {name: result for name, arguments, result in done if arguments.get("symbol", coin) in (coin, "")},
-        )
-        for coin, exposure in _ASKED.findall(read_brief(messages))
-    ]
-
-
 def answers_by_coin(done: Sequence[ToolExchange]) -> dict[str, dict[str, Any]]:
     """By coin ("" where a call names none) and tool: the first answer, asked for alone or with others."""
     by_coin: dict[str, dict[str, Any]] = {}
     for name, arguments, result in done:
-        if name in (CONSULT_ON_COINS, CONSULT_ON_POSITIONS):
-            for role in arguments["ask"]:
-                answers = result.get(role)
-                for coin, answer in answers.items() if isinstance(answers, dict) else ():
-                    if isinstance(answer, dict):
-                        by_coin.setdefault(coin, {}).setdefault(f"consult_{role}", answer)
-            continue
         if name != ASK_SEVERAL:
             by_coin.setdefault(str(arguments.get("symbol", "")), {}).setdefault(name, result)
             continue

@@ -17,7 +17,6 @@ import numpy as np
 
 from backend.decisions.document import ConversationDocument, StoredDecision
 from backend.statistics.bootstrap import Interval
-from cryptosentinel.agents.joint import answers_of
 from cryptosentinel.agents.market_analyst import FLAT_BAND, ROLE, Forecast
 from cryptosentinel.agents.role import SubAgent
 from cryptosentinel.tools.context import horizon_volatility
@@ -93,9 +92,9 @@ def answers_in(
         for conversation in decision.document.conversations if bar is not None else ():
             if conversation.role == role.key and conversation.answer is not None:
                 bars = horizon_of(conversation, pattern, horizon)
-                for asked, answer in answers_of(role, conversation.asked, conversation.answer):
-                    if asked.get("symbol") in market.symbols:
-                        yield decision.time, bar or 0, bars, asked, answer
+                if conversation.asked.get("symbol") in market.symbols:
+                    answer = role.typed(conversation.answer)
+                    yield decision.time, bar or 0, bars, conversation.asked, answer
 
 
 def reliability_of(judged: Sequence[JudgedForecast], interval: int, seed: int = 0) -> Reliability | None:

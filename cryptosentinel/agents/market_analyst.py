@@ -151,7 +151,6 @@ ROLE = SubAgent(
     tools=TOOLS,
     taken_over=TOOLS,
     answer=Tool("submit_analysis", "Probabilities of up, flat and down at the horizon.", Analysis),
-    core=Forecast,
     max_turns=14,
     brief=brief,
     reply=reply,

@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
-from cryptosentinel.tools.context import MISSING, ToolContext, last_day
-from cryptosentinel.tools.portfolio import LEAST_RETURNS, NORMAL_QUANTILE, RISK_BARS, limits
+from cryptosentinel.tools.context import MISSING, ToolContext
+from cryptosentinel.tools.portfolio import LEAST_RETURNS, NORMAL_QUANTILE, RISK_BARS
 from simulator.arrays import FloatArray
 
 MOST_POSITIONS = 32  # of one answer
@@ -113,26 +113,6 @@ def what_if_book(context: ToolContext, asked: WhatIfBook) -> dict[str, Any]:
             context.mask.alias(symbol): round(float(share), 2) for symbol, share in zip(held, shares, strict=True)
         }
     return result
-
-
-def whole_book(context: ToolContext, _: NoArguments) -> dict[str, Any]:
-    """What a portfolio's brief does not say: the positions' profits, stops and targets, the last day of the book, what
-    is left of the guard's limits, the orders that wait, and the coins' correlations. What is nothing is left out."""
-    told = limits(context, NoArguments())
-    if "held" not in told:
-        return told
-    held = told["held"] if isinstance(told["held"], dict) else {}
-    left = {name: value for name, value in told["left"].items() if name != "exposure"}
-    result: dict[str, Any] = {
-        "positions": {coin: {k: v for k, v in row.items() if k != "exposure"} for coin, row in held.items()},
-        "left": left,
-        "orders_waiting": told["orders_waiting"],
-    }
-    span, _bars = last_day(context.view)
-    if held:
-        result[span] = told[span]
-    result["correlation"] = correlations(context, NoArguments())["correlation"]
-    return {name: value for name, value in result.items() if value}
 
 
 def _log_returns(context: ToolContext) -> FloatArray:

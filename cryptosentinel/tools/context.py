@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,9 +24,8 @@ class ToolContext:
     `symbol`, `side` and `exposure` are the question of a sub-agent's call; the manager's own context names its first
     symbol. `limits` are the guard's, by name. The team speaks of
     exposures as fractions of `share` of the equity: a coin that has a quarter of the account to itself is fully
-    invested at 1. With `portfolio` the decision is on all coins at once, and `share` is 1. `about` are the contexts of
-    the coins that a sub-agent is asked about together. `question_price_bps` and `pooled_trend`
-    are those of `TeamSettings`.
+    invested at 1. With `portfolio` the decision is on all coins at once, and `share` is 1. `question_price_bps` and
+    `pooled_trend` are those of `TeamSettings`.
     """
 
     view: MarketView
@@ -42,11 +41,6 @@ class ToolContext:
     portfolio: bool = False
     question_price_bps: float = 0.0
     pooled_trend: bool = False
-    about: tuple[ToolContext, ...] = ()
-
-    def of(self, symbol: str) -> ToolContext:
-        """The context of a question about `symbol`; of several that are asked together, its own."""
-        return next((one for one in self.about if one.symbol == symbol), replace(self, symbol=symbol))
 
     def held(self, symbol: str) -> float:
         """Signed exposure of `symbol` now, as the team speaks of it."""
