@@ -99,7 +99,6 @@ def _trajectories(conversations: list[TrajectoryRecord]) -> tuple[Trajectory, ..
             expert=one.expert,
             truncated=one.truncated,
             failure=failure_kind(one.reason),
-            starts=one.starts,
             thought_tokens=one.thought_tokens,
             thoughts_cut=one.thoughts_cut,
         )

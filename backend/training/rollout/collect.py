@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 
@@ -247,26 +246,20 @@ def _trajectory(
     expert: float | None,
 ) -> Trajectory:
     """A conversation as it is learnt from."""
-    branches = transcript.branches
-    ids = [token for branch in branches for token in branch.ids]
-    mask = np.array([own for branch in branches for own in branch.mask], np.bool_)
-    logps = np.array([logp for branch in branches for logp in branch.logps], np.float32)
-    starts = tuple(accumulate((len(branch.ids) for branch in branches[:-1]), initial=0))
     return Trajectory(
         role=transcript.role,
         query=query.key,
         rollout=rollout,
         ordinal=transcript.ordinal,
-        ids=np.asarray(ids, np.int32),
-        mask=mask,
-        sampled_logps=logps,
+        ids=np.asarray(transcript.ids, np.int32),
+        mask=np.asarray(transcript.mask, np.bool_),
+        sampled_logps=np.asarray(transcript.logps, np.float32),
         policy_version=transcript.policy_version,
         valid=transcript.valid,
         format_score=1.0 / (1 + transcript.retries) if transcript.valid else 0.0,
         expert=expert,
         truncated=transcript.truncated,
         failure=failure_kind(transcript.reason),
-        starts=starts,
         thought_tokens=transcript.usage.reasoning,
         thoughts_cut=transcript.thoughts_cut,
     )

@@ -1,4 +1,4 @@
-"""A training of a model that thinks, whose template drops thoughts, so that conversations branch: it is interrupted,
+"""A training of a model that thinks, whose template drops thoughts: it is interrupted,
 resumed, and ends where an undisturbed one does."""
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ THINKERS = {
 
 
 @pytest.mark.parametrize("name", THINKERS)
-def test_thoughts_come_back_in_the_branches_that_they_were_said_in(name: str) -> None:
+def test_thoughts_come_back_where_they_were_said(name: str) -> None:
     """Each of the assistant's tokens is learnt once, as in the live conversation, thoughts too."""
     codec = THINKERS[name]
     thoughts = codec.thoughts
