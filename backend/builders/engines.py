@@ -104,13 +104,14 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bo
 @cache
 def _server(base: Path, python: str, context_tokens: int, rank: int, gpu_share: float) -> VllmServer:
     """The vLLM server of this process for a base model. Teams with different adapters share it and its device."""
-    from cryptosentinel.llm.vllm.server import ServerSettings, VllmServer
+    from cryptosentinel.llm.vllm.server import VllmServer
 
     log = temporary_folder("vllm", keep=True) / "vllm.log"  # its errors name it
     memory = ("--gpu-memory-utilization", str(gpu_share)) if gpu_share else ()
     allowed = next((known for known in _VLLM_RANKS if known >= rank), rank)
-    settings = ServerSettings(context=context_tokens or None, adapters=len(ROLES), rank=allowed, arguments=memory)
-    return VllmServer(base, log, python=python, settings=settings)
+    return VllmServer(
+        base, log, python=python, context=context_tokens, adapters=len(ROLES), rank=allowed, arguments=memory
+    )
 
 
 def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:

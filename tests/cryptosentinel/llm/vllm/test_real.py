@@ -29,7 +29,7 @@ from cryptosentinel.llm.engine import Completion, Request, Sampling, StreamingEn
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import load_model
 from cryptosentinel.llm.vllm.engine import VllmEngine
-from cryptosentinel.llm.vllm.server import MODEL, ServerSettings, VllmServer
+from cryptosentinel.llm.vllm.server import MODEL, VllmServer
 from cryptosentinel.protocol.tool_calls import MalformedCall, parse
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import AgentTask, Team
@@ -100,10 +100,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     weights = {"base": model.state_dict()}
     weights |= {version: write_adapter(base, folder / version, *how) for version, how in VERSIONS.items()}
     codec = ChatCodec(tokenizer)
-    settings = ServerSettings(dtype="float32", rank=8, eager=True)
-    server = VllmServer(base, folder / "vllm.log", python=str(PYTHON), settings=settings)
-    options: dict[str, Any] = {"pause_s": 0.2, "trouble": server.trouble}
-    plain, engine = (VllmEngine(codec, server.url, MODEL, model.config.vocab_size, **options) for _ in range(2))
+    plainly = ("--dtype", "float32", "--enforce-eager")
+    server = VllmServer(base, folder / "vllm.log", python=str(PYTHON), rank=8, arguments=plainly)
+    size = model.config.vocab_size
+    plain, engine = (VllmEngine(codec, server.url, MODEL, size, trouble=server.trouble) for _ in range(2))
     for role, version in ADAPTED.items():
         engine.publish(role, version, folder / version)
     yield World(folder, model, codec, server, engine, plain, weights)
