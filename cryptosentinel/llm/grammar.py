@@ -27,7 +27,7 @@ import torch
 from llguidance import LLMatcher, LLTokenizer
 
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.protocol.calls.syntax import ChoiceOf, GrammarPart, TextPart
+from cryptosentinel.protocol.syntaxes import ChoiceOf, GrammarPart, TextPart
 from cryptosentinel.protocol.tool_schemas import IN_TURN, KINDS, kinds_of
 from simulator.errors import UserError
 

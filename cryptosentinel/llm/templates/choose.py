@@ -25,7 +25,7 @@ from cryptosentinel.llm.templates.layout import (
     find_layout,
     probe_tool,
 )
-from cryptosentinel.protocol.calls.json_calls import HERMES
+from cryptosentinel.protocol.syntaxes import HERMES
 from cryptosentinel.protocol.tool_calls import render_call, render_thought
 from simulator.errors import UserError
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages, ThoughtFormat
 from cryptosentinel.llm.pieces import Piece, PieceEncoder, Special
 from cryptosentinel.llm.templates.layout import SYSTEM, TEXT, TOOL, USER, Layout, opening_with
-from cryptosentinel.protocol.calls.syntax import CallSyntax, Said, guessed, json_text
+from cryptosentinel.protocol.syntaxes import CallSyntax, Said, guessed, json_text
 from cryptosentinel.protocol.tool_calls import (
     Arguments,
     MalformedCall,

@@ -18,8 +18,7 @@ from jinja2.exceptions import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from cryptosentinel.llm.pieces import Piece, PieceEncoder, Slot, Special
-from cryptosentinel.protocol.calls.syntax import CallSyntax, json_text
-from cryptosentinel.protocol.calls.tagged_calls import FALLBACK, SYNTAXES
+from cryptosentinel.protocol.syntaxes import FALLBACK, SYNTAXES, CallSyntax, json_text
 from simulator.errors import UserError
 
 TurnMessage = dict[str, Any]
