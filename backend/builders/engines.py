@@ -120,7 +120,7 @@ def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
     from cryptosentinel.llm.architecture import positions_of
     from cryptosentinel.llm.local.engine import LocalEngine
     from cryptosentinel.llm.local.families import why_not
-    from cryptosentinel.llm.model_files import are_converted, weight_files
+    from cryptosentinel.llm.model_files import weight_files
     from cryptosentinel.llm.nano import is_nano, load_model, read_base
     from cryptosentinel.llm.templates.choose import chat_format
 
@@ -128,9 +128,9 @@ def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
     architecture, tokenizer = read_base(folder)
     codec = chat_format(tokenizer, folder, think=think)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    # Read one at a time where the files hold them as the model has them: no second copy is in memory.
+    # The project's own decoder reads them one at a time: no second copy is in memory.
     weights: Mapping[str, torch.Tensor] = weight_files(folder)
-    if why_not(architecture) is not None or are_converted(architecture, weight_files(folder)):
+    if why_not(architecture) is not None:
         weights = load_model(folder)[0].state_dict()
     engine = LocalEngine(
         codec,

@@ -22,7 +22,6 @@ from cryptosentinel.llm.model_files import (
     CONFIG,
     WeightFiles,
     check_folder,
-    check_weights,
     read_config,
     read_tokenizer,
     weight_files,
@@ -147,7 +146,6 @@ def describe_base(folder: Path) -> BaseInfo:
         }
         weights = weight_files(folder)
         facts["parameters"] = parameters_of(config, weights)
-        check_weights(config, weights)
         tokenizer = read_tokenizer(folder)
         check_vocabulary(config, tokenizer, folder)
         chat_format(tokenizer, folder)

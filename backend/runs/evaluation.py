@@ -18,8 +18,7 @@ from backend.evaluation.evaluate import (
 )
 from backend.evaluation.gate import GATE_RECORD, GateRule, GateVerdict, held_out_rules, judged
 from backend.evaluation.in_sample import IN_SAMPLE, overlaps
-from backend.models.manifest import MANIFEST, read_manifest, team_folder
-from backend.models.team_digest import team_digest
+from backend.models.manifest import MANIFEST, read_manifest, team_digest, team_folder
 from backend.processes import started
 from backend.reporting.report import write_report
 from backend.runs.backtest import notes_on_headlines

@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from cryptosentinel.llm.architecture import causal_class, tied_names, vocabulary_of
 from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, PADDING, SPECIAL_TOKENS, TURN_END, add_special_tokens
-from cryptosentinel.llm.model_files import check_folder, check_weights, read_config, read_tokenizer, weight_files
+from cryptosentinel.llm.model_files import ANEW, check_folder, first_line, read_config, read_tokenizer, weight_files
 from cryptosentinel.llm.templates.choose import chat_format
 from simulator.documents import read_document
 from simulator.errors import RunFailed, UserError
@@ -141,13 +141,13 @@ def load_model(
                 output_loading_info=True,
             )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"the model in {folder} cannot be read: {error}. Make or copy it anew") from error
+        raise UserError(f"the model in {folder} cannot be read ({first_line(error)}): {ANEW}") from error
     model: PreTrainedModel = loaded[0]
     report: dict[str, Any] = loaded[1]
     # The library would fill what is missing with random numbers and only warn.
-    wrong = {kind: sorted(map(str, keys)) for kind, keys in report.items() if keys}
+    wrong = [f"{kind} {', '.join(sorted(map(str, keys))[:3])}" for kind, keys in report.items() if keys]
     if wrong:
-        raise UserError(f"the weights in {folder} are not those of its config.json: {wrong}. Make or copy it anew")
+        raise UserError(f"the weights in {folder} are not those of its config.json ({'; '.join(wrong)}): {ANEW}")
     for name, first in tied_names(config).items():
         if model.get_parameter(name) is not model.get_parameter(first):
             raise UserError(
@@ -172,7 +172,7 @@ def read_base(folder: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerFast]:
     """Architecture and tokenizer of the model in `folder`, checked as `load_model` checks them; no weight is read."""
     check_folder(folder)
     config = read_config(folder)
-    check_weights(config, weight_files(folder))
+    weight_files(folder)
     with _quiet():
         tokenizer = read_tokenizer(folder)
     check_vocabulary(config, tokenizer, folder)

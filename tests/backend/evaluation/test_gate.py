@@ -19,8 +19,7 @@ from backend.config.schema import Config
 from backend.decisions.document import GuardClamp
 from backend.evaluation.evaluate import held_out_windows
 from backend.evaluation.gate import GATE_RECORD, held_out_rules, judged
-from backend.models.manifest import TeamManifest, read_manifest, write_manifest
-from backend.models.team_digest import team_digest
+from backend.models.manifest import TeamManifest, read_manifest, team_digest, write_manifest
 from backend.runs.evaluation import evaluate_team, training_of
 from backend.runs.requests import EvaluateRequest
 from backend.store.records import RunRecord

@@ -18,11 +18,10 @@ from backend.config.schema import ConfigError
 from backend.distributed.actor import ServicePlace, open_service
 from backend.distributed.driver import CoordinatorState
 from backend.distributed.files import RunFiles
-from backend.models.architectures import architecture_of
 from backend.models.checks import check_path
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest
 from backend.models.registry import START
-from backend.models.shape import Shape
+from backend.models.shape import Shape, architecture_of
 from backend.policies.build import role_policies
 from backend.store.store import Store
 from backend.training.memory_estimate import estimate, plan_of
