@@ -37,8 +37,8 @@ from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage
 from cryptosentinel.protocol.tool_calls import MalformedCall, NoArguments, ToolCall
 from cryptosentinel.team_settings import TeamSettings
-from cryptosentinel.tools.book import WhatIfBook
 from cryptosentinel.tools.context import ToolContext
+from cryptosentinel.tools.portfolio import WhatIfBook
 from simulator.backtest.run import orders_for_target
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order

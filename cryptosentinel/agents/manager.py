@@ -12,9 +12,8 @@ from pydantic import Field, create_model, model_validator
 
 from cryptosentinel.agents.role import Role, SubAgent, Tool
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
-from cryptosentinel.tools.book import MOST_POSITIONS, WhatIfBook, correlations, what_if_book
 from cryptosentinel.tools.context import ToolContext, horizon_volatility, last_day
-from cryptosentinel.tools.portfolio import limits
+from cryptosentinel.tools.portfolio import MOST_POSITIONS, WhatIfBook, correlations, limits, what_if_book
 
 Side = Literal["long", "short", "flat"]
 ASK_SEVERAL = "ask_several"

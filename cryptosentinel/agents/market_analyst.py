@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from cryptosentinel.agents.manager import AskAnalyst
 from cryptosentinel.agents.role import SubAgent, Tool
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, in_kinds
-from cryptosentinel.tools import cross_market, market
+from cryptosentinel.tools import market
 from cryptosentinel.tools.context import ToolContext, horizon_volatility
 
 # A move counts as up or down when it exceeds this share of the volatility over the horizon; otherwise it is flat.
@@ -110,16 +110,16 @@ TOOLS = (
         market.indicator_values,
     ),
     Tool("get_volatility", "Realised volatility and its forecast.", NoArguments, market.volatility_summary),
-    Tool("get_other_coins", "Beta and correlation to other coins.", NoArguments, cross_market.other_coins),
-    Tool("get_order_book", "Spread and imbalance.", NoArguments, cross_market.order_book),
+    Tool("get_other_coins", "Beta and correlation to other coins.", NoArguments, market.other_coins),
+    Tool("get_order_book", "Spread and imbalance.", NoArguments, market.order_book),
     Tool(
         "get_funding_history",
         "Funding, its percentile and carry; basis, open interest.",
         NoArguments,
-        cross_market.funding_history,
+        market.funding_history,
     ),
-    Tool("get_series", "On-chain metrics and sentiment.", NoArguments, cross_market.series),
-    Tool("search_news", "Headlines of thirty days by words.", cross_market.Search, cross_market.search_news),
+    Tool("get_series", "On-chain metrics and sentiment.", NoArguments, market.series),
+    Tool("search_news", "Headlines of thirty days by words.", market.Search, market.search_news),
 )
 
 ROLE = SubAgent(

@@ -53,12 +53,8 @@ class ToolContext:
 
 def bar_volatility(view: MarketView, symbol: str, bars: int = _VOLATILITY_BARS) -> float | None:
     """Standard deviation of the log returns of the last `bars` bars, per bar; None with fewer than 10 returns."""
-    close = view.bars(symbol, bars + 1).close
-    returns = np.diff(np.log(close))
-    returns = returns[~np.isnan(returns)]
-    if len(returns) < 10:
-        return None
-    return float(np.std(returns))
+    returns = log_returns(view, symbol, bars)
+    return float(np.std(returns)) if len(returns) >= 10 else None
 
 
 def horizon_volatility(view: MarketView, symbol: str, bars: int) -> float | None:
@@ -70,10 +66,7 @@ def horizon_volatility(view: MarketView, symbol: str, bars: int) -> float | None
 def book_volatility(view: MarketView, symbols: Sequence[str], bars: int) -> float | None:
     """Volatility over `bars` bars of a book that holds equal parts of `symbols` (log returns, their mean of those that
     have a bar); of one symbol it is `horizon_volatility`. None where it is not known yet."""
-    found = np.full((len(symbols), _VOLATILITY_BARS), np.nan)
-    for row, symbol in enumerate(symbols):
-        moves = np.diff(np.log(view.bars(symbol, _VOLATILITY_BARS + 1).close))
-        found[row, _VOLATILITY_BARS - len(moves) :] = moves
+    found = returns_on_bars(view, symbols, _VOLATILITY_BARS)
     known = ~np.isnan(found)
     held = known.any(axis=0)
     if held.sum() < 10:
@@ -87,6 +80,15 @@ def log_returns(view: MarketView, symbol: str, bars: int, timeframe: str | None 
     close = view.bars(symbol, bars + 1, timeframe).close
     returns = np.diff(np.log(close))
     return returns[~np.isnan(returns)]
+
+
+def returns_on_bars(view: MarketView, symbols: Sequence[str], bars: int) -> FloatArray:
+    """(S, bars): log returns of the symbols, oldest first; NaN where a bar is absent or not there yet."""
+    found = np.full((len(symbols), bars), np.nan)
+    for row, symbol in enumerate(symbols):
+        moves = np.diff(np.log(view.bars(symbol, bars + 1).close))
+        found[row, bars - len(moves) :] = moves
+    return found
 
 
 def percentile_of(value: float, values: FloatArray) -> int:
