@@ -15,7 +15,6 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from cryptosentinel.added_roles import ToolExchange, added_policies, exchanges, question_to_added
 from cryptosentinel.agents.manager import ASK_SEVERAL, MAX_QUESTIONS, MOST_POSITIONS
 from cryptosentinel.agents.market_analyst import Analysis, reply
 from cryptosentinel.agents.registry import STANDARD
@@ -25,7 +24,11 @@ from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scripted_reading import (
     BookCoin,
+    ToolExchange,
+    added_policies,
     answers_by_coin,
+    exchanges,
+    question_to_added,
     read_brief,
     read_coins,
     read_limits,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -157,7 +157,7 @@ class Team:
         """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have
         sent at this bar already; the guard counts them. `ledger` books the inference cost.
         `seed` fixes all sampling."""
-        context = replace(self._context(view, account, symbols, share), limits=guard.limits.numbers())
+        context = replace(self.context(view, account, symbols, share), limits=guard.limits.numbers())
         session = _DecisionSession(self, context, seed, ledger)
         manager = yield from session.converse(self.manager, context, {}, 0)
         orders, rulings = session.orders_of(manager)
@@ -170,23 +170,13 @@ class Team:
         """Put a question to the sub-agent behind a consultation `tool`, without a manager: for its training."""
         # In a portfolio a coin has the same name here as in a decision on all of them.
         symbols = view.symbols if self.settings.portfolio else (question.symbol,)
-        session = _DecisionSession(self, self._context(view, account, symbols, 1.0), seed)
+        session = _DecisionSession(self, self.context(view, account, symbols, 1.0), seed)
         named = question.model_copy(update={"symbol": session.context.mask.alias(question.symbol)})
         yield from session.delegate(ToolCall(tool, named))
         return session.sub_transcripts[0]
 
-    def rebuilt(
-        self, decision: TeamDecision, binding: Iterable[Transcript], view: MarketView, account: AccountView
-    ) -> list[Order]:
-        """The orders before the guard that follow from the manager's answer and the consultations in `binding` alone.
-        No model is asked. The decision must have been on all of the equity."""
-        session = _DecisionSession(self, self._context(view, account, decision.symbols, 1.0), 0)
-        for transcript in binding:
-            session.bind(self.sub_agents[f"consult_{transcript.role}"], transcript)
-        orders, _ = session.orders_of(decision.manager)
-        return orders
-
-    def _context(self, view: MarketView, account: AccountView, symbols: tuple[str, ...], share: float) -> ToolContext:
+    def context(self, view: MarketView, account: AccountView, symbols: tuple[str, ...], share: float) -> ToolContext:
+        """The context of a decision on `symbols`, for which `share` of the equity is meant."""
         return ToolContext(
             view=view,
             account=account,
@@ -458,6 +448,44 @@ def _strictest(caps: Sequence[_Cap]) -> tuple[float, _Cap] | None:
         return None
     allowed, limit = max(caps, key=lambda cap: cap.exposure), min(caps, key=lambda cap: cap.limit)
     return (allowed.exposure, allowed) if allowed.exposure < limit.limit else (limit.limit, limit)
+
+
+def replayable_roles(team: Team) -> tuple[str, ...]:
+    """The sub-agents whose answers act through code, in the team's order."""
+    return tuple(role.key for role in team.sub_agents.values() if acts_through_code(role))
+
+
+def acts_through_code(role: Role) -> bool:
+    """Whether a role's answers bind by code, and not by what others read in them."""
+    return role.answer.arguments in (Verdict, Execution)
+
+
+def has_effect(team: Team, transcript: Transcript) -> bool:
+    """Whether a consultation counts in a replay: RiskAnalyst's answers do even where they are not valid, since then the
+    position may not grow."""
+    role = team.sub_agents.get(f"consult_{transcript.role}")
+    if role is None or not acts_through_code(role):
+        return False
+    return transcript.valid or role.answer.arguments is Verdict
+
+
+def replay(
+    team: Team, decision: TeamDecision, view: MarketView, account: AccountView, guard: Guard, roles: Collection[str]
+) -> list[Order]:
+    """The orders, after the guard, in which of the binding consultations only those of `roles` count. No model is
+    asked. The decision must have been on all of the equity, and first at its bar.
+
+    Code makes the orders from the manager's answer, RiskAnalyst's caps and Trader's plans, so it can make them again
+    without some of these. MarketAnalyst only advises: what the manager would have answered without the advice is not
+    known. So a replay measures a role's *binding effect*, given the whole conversation. With all of `replayable_roles`
+    it is `decision.orders`, for the view, the account and a guard as they were when it was taken.
+    """
+    session = _DecisionSession(team, team.context(view, account, decision.symbols, 1.0), 0)
+    for transcript in decision.transcripts[1:]:
+        if transcript.role in roles:
+            session.bind(team.sub_agents[f"consult_{transcript.role}"], transcript)
+    orders, _ = guard.review(view, account, session.orders_of(decision.manager)[0], ())
+    return orders
 
 
 def side_by_side(tasks: Sequence[AgentTask[_T]]) -> AgentTask[list[_T]]:

@@ -74,7 +74,7 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bo
     and ends with this process. `rank` is the rank of the largest adapter that will be loaded."""
     from cryptosentinel.llm.architecture import vocabulary_of
     from cryptosentinel.llm.nano import is_nano, read_base
-    from cryptosentinel.llm.templates.choose import chat_format
+    from cryptosentinel.llm.templates import chat_format
     from cryptosentinel.llm.vllm.engine import VllmEngine
     from cryptosentinel.llm.vllm.server import MODEL
 
@@ -122,7 +122,7 @@ def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
     from cryptosentinel.llm.local.families import why_not
     from cryptosentinel.llm.model_files import weight_files
     from cryptosentinel.llm.nano import is_nano, load_model, read_base
-    from cryptosentinel.llm.templates.choose import chat_format
+    from cryptosentinel.llm.templates import chat_format
 
     folder = Path(config.model)
     architecture, tokenizer = read_base(folder)

@@ -17,7 +17,7 @@ from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.curriculum import Curriculum
 from backend.training.learning.learner import StepData
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.replay import acts_through_code
+from cryptosentinel.team import acts_through_code
 
 
 @dataclass(frozen=True)

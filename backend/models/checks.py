@@ -34,7 +34,7 @@ from cryptosentinel.llm.model_files import (
     weight_files,
 )
 from cryptosentinel.llm.nano import check_vocabulary, is_nano, load_model
-from cryptosentinel.llm.templates.choose import described_format
+from cryptosentinel.llm.templates import described_format
 from cryptosentinel.team_settings import FULL_ANSWER, SHORT_ANSWER
 from simulator.errors import UserError
 

@@ -27,7 +27,7 @@ from cryptosentinel.llm.model_files import (
     weight_files,
 )
 from cryptosentinel.llm.nano import check_vocabulary
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates import chat_format
 from simulator.documents import parse_json, read_document
 from simulator.errors import UserError
 from simulator.folders import check_links

@@ -15,7 +15,7 @@ from backend.policies.role_policies import RolePolicies
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.model_files import read_tokenizer
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates import chat_format
 from simulator.errors import UserError
 
 

@@ -20,7 +20,7 @@ from transformers.utils import logging
 from cryptosentinel.llm.architecture import causal_class, tied_names, vocabulary_of
 from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, PADDING, SPECIAL_TOKENS, TURN_END, add_special_tokens
 from cryptosentinel.llm.model_files import ANEW, check_folder, first_line, read_config, read_tokenizer, weight_files
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates import chat_format
 from simulator.documents import read_document
 from simulator.errors import RunFailed, UserError
 from simulator.files import whole_folder

@@ -15,7 +15,7 @@ from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.endpoint.http import BoundedClient
 from cryptosentinel.llm.endpoint.messages import Garbled, parse_body
 from cryptosentinel.llm.endpoint.providers import check_url
-from cryptosentinel.llm.loop import LoopThread
+from cryptosentinel.llm.engine import LoopThread
 from cryptosentinel.protocol.tool_calls import render_call
 from simulator.errors import RunFailed, UserError
 

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, SPECIAL_TOKENS, TURN_START, ChatCodec, make_byte_codec
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates import chat_format
 from simulator.errors import UserError
 
 fragments = st.sampled_from(

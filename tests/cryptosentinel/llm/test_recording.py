@@ -26,7 +26,7 @@ from cryptosentinel.llm.endpoint.engine import EndpointEngine
 from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling, StreamingEngine, Usage, failed_completion
 from cryptosentinel.llm.recording import Replay, StreamingRecorder
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
-from cryptosentinel.llm.templates.choose import described_format
+from cryptosentinel.llm.templates import described_format
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import Team
 from scripts.template_table import tokenizer_for
