@@ -1,31 +1,29 @@
-"""Everything that can be known of a model, an adapter or a run before it is used, check by check."""
+"""Everything that can be known of a base model before it is used, check by check.
+
+An adapter is checked where it is read (`policies.adapters.read_adapter`), a team where it is loaded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
-from backend.models.manifest import TeamManifest, read_manifest
-from backend.models.registry import ADAPTERS, TEAM, adapters_of, base_of_team, role_header, size_on_disk
+from backend.models.registry import size_on_disk
 from backend.models.shape import Shape
-from backend.policies.adapters import CONFIG as ADAPTER_CONFIG
-from backend.policies.adapters import VERSION, AdapterFile, read_adapter
 from backend.policies.lora import adapted_layers
-from backend.policies.tensor_files import fingerprint, read_tensors
+from backend.policies.tensor_files import fingerprint
 from cryptosentinel.agents.instructions import listed_tools
-from cryptosentinel.agents.registry import ROLES, roles_of
+from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.architecture import describe_architecture, positions_of, vocabulary_of
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.local.engine import fallback_note
 from cryptosentinel.llm.local.families import why_not
 from cryptosentinel.llm.model_files import (
-    CONFIG,
     check_folder,
     names_code,
     read_config,
@@ -80,32 +78,10 @@ class Findings:
         self.entries.append(ModelFinding(what, "note", detail))
 
 
-def check_path(path: Path, base: Path | None = None) -> Findings:
-    """Check what lies in `path`: a base model, an exported adapter, or a run.
-
-    `base`: the model that an adapter is checked against, by default that of the run it lies in; or that of a run whose
-    base does not lie in its folder. Raises `UserError` where `path` is none of them.
-    """
-    try:
-        if (path / TEAM).is_file() or (path / ADAPTERS).is_dir():
-            return check_run(path, base)
-        if any((path / name).is_file() for name in (ADAPTER_CONFIG, VERSION)):
-            return check_adapter(path, base or _base_of_run(path))
-        model = (path / CONFIG).is_file()
-        files = path.is_dir() and any(path.iterdir())
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): give this user permission to read it") from error
-    if files and not model and not any(path.glob("*.safetensors")) and not (path / "tokenizer.json").exists():
-        raise UserError(
-            f"{path} holds no model ({CONFIG}), no adapter ({ADAPTER_CONFIG}) and no run ({TEAM}): give one of these"
-        )
-    return check_base(path)
-
-
 def check_base(folder: Path) -> Findings:
     """Files, config, weights and their values, tokenizer, chat format, engines."""
     findings = Findings()
-    if findings.look("folder", lambda: (check_folder(folder), _size(size_on_disk(folder)))) is None and findings.wrong:
+    if findings.look("folder", lambda: _folder(folder)) is None:
         return findings
     if unsafe := unsafe_files(folder):
         verb = "is" if len(unsafe) == 1 else "are"
@@ -125,52 +101,9 @@ def check_base(folder: Path) -> Findings:
     return findings
 
 
-def check_adapter(folder: Path, base: Path | None) -> Findings:
-    """An exported adapter: whole, and of this base."""
-    findings = Findings()
-    one = findings.look("adapter", lambda: _adapter(folder))
-    if one is not None and base is None:
-        detail = f"trained on {one.base_name or 'a base'} ({one.base[:12]}); compare one with --base FOLDER"
-        findings.note("base", detail)
-    elif one is not None and base is not None:
-        findings.look("base", lambda: _of_base(folder, one.base, fingerprint_of(base), base))
-    return findings
-
-
-def check_run(folder: Path, named: Path | None = None) -> Findings:
-    """A run's base, and every version of a role's weights that it kept. `named`: a base outside the run's folder."""
-    base: Path | None = folder / "nano"
-    manifest = None
-    findings = Findings()
-    if (folder / TEAM).is_file():
-        manifest = findings.look("team", lambda: (read_manifest(folder), "the run is finished and is a team"))
-        base = None if manifest is None else _base_in(folder, manifest, findings, named)
-    else:
-        findings.note("team", f"no {TEAM}: the run is not finished")
-    if base is not None and base.is_dir():
-        of_base = check_base(base)
-        findings.fingerprint = of_base.fingerprint
-        findings.entries += [ModelFinding(f"base: {one.what}", one.state, one.detail) for one in of_base.entries]
-    elif base is not None:
-        findings.note("base", f"there is no model folder {base}: put it back where it was")
-    kept = adapters_of(folder)
-    for one in kept:
-        where = str(one.folder.relative_to(folder))
-        findings.look(where, partial(_version, one.folder, findings.fingerprint, base))
-    if manifest is not None and manifest.weights() is None:
-        findings.note("adapters", "no version passed the gate of validation: the team is the base itself")
-    elif manifest is not None:
-        missing = sorted(set(roles_of(manifest.team.roles)) - {one.role for one in kept if one.in_team})
-        if missing:
-            kept_in = folder / (manifest.weights() or "")
-            detail = f"{kept_in} holds nothing of {', '.join(missing)}: copy it from the run anew"
-            findings.entries.append(ModelFinding("roles", "wrong", detail))
-    return findings
-
-
-def fingerprint_of(base: Path) -> str:
-    """The fingerprint of a base's weights, as its adapters carry it. Raises `UserError` for one that is not whole."""
-    return _weights(base)[0]
+def _folder(folder: Path) -> tuple[bool, str]:
+    check_folder(folder)
+    return True, f"{size_on_disk(folder) / 2**20:,.1f} MiB"
 
 
 def _config(folder: Path) -> tuple[PreTrainedConfig, str]:
@@ -240,59 +173,3 @@ def _engines(findings: Findings, config: PreTrainedConfig) -> None:
     else:
         findings.note("engines", f"local, and vllm where it serves this architecture; {fallback_note(config, reason)}")
     findings.look("adapters", lambda: (True, f"on {', '.join(adapted_layers(config))} of each block"))
-
-
-def _adapter(folder: Path) -> tuple[AdapterFile, str]:
-    one = read_adapter(folder)
-    return one, f"{one.version}, rank {one.shape.lora_rank}, step {one.step} of run {one.run or 'unknown'}, checksum ok"
-
-
-def _of_base(what: Path, trained_on: str, given: str, base: Path) -> tuple[bool, str]:
-    if trained_on != given:
-        raise UserError(
-            f"{what} was trained on another base ({trained_on[:12]}) than {base} ({given[:12]}): give the base that it "
-            "was trained on"
-        )
-    return True, f"trained on {base} ({given[:12]})"
-
-
-def _version(path: Path, given: str | None, base: Path | None) -> tuple[bool, str]:
-    """A kept version of a role's weights, exported or in one file; against the base where its fingerprint is known."""
-    if path.is_dir():
-        one, detail = _adapter(path)
-        trained_on = one.base
-    else:
-        header = role_header(path)
-        tensors, _ = read_tensors(path)
-        if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
-            raise UserError(f"{path} holds values that are not finite: its training has diverged; use another version")
-        trained_on, detail = str(header["base"]), f"{header['role']}, {header['mode']}, without a checksum"
-    if given is None or base is None:
-        return True, f"{detail}; its base is not at hand"
-    _of_base(path, trained_on, given, base)
-    return True, f"{detail}, of this base"
-
-
-def _base_in(folder: Path, manifest: TeamManifest, findings: Findings, named: Path | None) -> Path | None:
-    """The base of a team; None, with a finding, where it cannot be had."""
-    try:
-        return base_of_team(folder, manifest, str(named or ""))
-    except UserError as error:
-        findings.entries.append(ModelFinding("base", "wrong", str(error)))
-        return None
-
-
-def _base_of_run(adapter: Path) -> Path | None:
-    """The base of the run that an adapter lies in, where it lies in one that is finished."""
-    for parent in list(adapter.resolve().parents)[:3]:
-        if (parent / TEAM).is_file():
-            try:
-                return base_of_team(parent, read_manifest(parent))
-            except UserError:
-                return None
-    return None
-
-
-def _size(count: int) -> str:
-    """Bytes in words."""
-    return f"{count / 2**20:,.1f} MiB"
