@@ -17,7 +17,7 @@ import numpy as np
 
 from backend.decisions.document import ConversationDocument, StoredDecision
 from backend.statistics.bootstrap import Interval
-from cryptosentinel.agents.market_analyst import FLAT_BAND, ROLE, Forecast
+from cryptosentinel.agents.market_analyst import FLAT_BAND, ROLE, Analysis
 from cryptosentinel.agents.role import SubAgent
 from cryptosentinel.tools.context import horizon_volatility
 from simulator.arrays import FloatArray, IntArray
@@ -76,7 +76,7 @@ def judged_forecasts(decisions: Sequence[StoredDecision], market: Market, horizo
     for time, bar, bars, asked, answer in answers_in(decisions, market, horizon, ROLE, _HORIZON):
         symbol = str(asked["symbol"])
         came = _came(market, symbol, bar, bars)
-        if isinstance(answer, Forecast) and came is not None:
+        if isinstance(answer, Analysis) and came is not None:
             judged.setdefault((time, symbol), JudgedForecast(time, symbol, answer.distribution(), came, bars))
     return list(judged.values())
 

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from backend.decisions.tree import ConversationNode, DecisionTree
 from backend.reporting.labels import ABSENT, number_text
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
-from cryptosentinel.agents.market_analyst import Forecast
+from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.agents.registry import SUB_AGENTS, answers, role_title
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.trader import Execution
@@ -213,7 +213,7 @@ def _sentence(call: ToolCall | MalformedCall, content: str, names: dict[str, str
 
 def _said(answer: Arguments) -> str | None:
     """A sub-agent's answer about one coin in a sentence; None for anything else."""
-    if isinstance(answer, Forecast):
+    if isinstance(answer, Analysis):
         down, flat, up = map(_percent, answer.distribution())
         return f"Up {up}, flat {flat}, down {down}."
     if isinstance(answer, Verdict):
