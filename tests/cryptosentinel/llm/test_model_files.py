@@ -90,6 +90,16 @@ def another_token(folder: Path) -> None:
     (folder / TOKENIZER).write_text(json.dumps(document))
 
 
+def less(folder: Path) -> None:
+    weights = load_file(folder / WEIGHTS)
+    del weights["model.norm.weight"]
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def other_tokens(folder: Path) -> None:
+    (folder / TOKENIZER).write_text((folder / TOKENIZER).read_text().replace("<|im_start|>", "<|begin|>"))
+
+
 def untied(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"] + 1.0
@@ -117,6 +127,9 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "layers without end": (edit(CONFIG, num_hidden_layers=10**9, layer_types=None), "at most 1000 are read"),
     "a layer less": (edit(CONFIG, num_hidden_layers=2, layer_types=None), r"layers\.2\..* is unknown"),
     "other heads": (edit(CONFIG, num_key_value_heads=4), r"k_proj.weight is .*, not"),
+    "a weight less": (less, "model.norm.weight"),
+    "another width": (edit(CONFIG, intermediate_size=100), "mlp.down_proj"),
+    "output layer of its own": (edit(CONFIG, tie_word_embeddings=False), "lm_head"),
     "two output layers": (untied, "tie_word_embeddings to false"),
     "weights cut short": (cut(-9), "cut short"),
     "weights are a folder": (weights_folder, "holds no model.safetensors"),
@@ -133,6 +146,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "tokenizer is no JSON": (write(TOKENIZER, "{"), "tokenizer.json is no JSON"),
     "tokenizer's settings are no JSON": (write("tokenizer_config.json", "{"), "the tokenizer in .* cannot be read"),
     "more tokens than embeddings": (another_token, "token embeddings, its tokenizer ids up to"),
+    "a special token less": (other_tokens, r"splits <\|im_start\|>"),
     "no template": (remove(TEMPLATE), "no chat template"),
     "a template that is none": (write(TEMPLATE, "{% if"), "cannot write"),
     "a template that raises": (write(TEMPLATE, "{{ raise_exception('no') }}"), "cannot write"),

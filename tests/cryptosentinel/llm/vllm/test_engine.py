@@ -29,20 +29,6 @@ UNUSABLE: tuple[Fault, ...] = (
 SECRET = "sk-very-secret"
 
 
-@pytest.fixture
-def mock() -> Iterator[MockVllm]:
-    with serving(CODEC) as server:
-        yield server
-
-
-@pytest.fixture
-def engine(mock: MockVllm) -> Iterator[VllmEngine]:
-    engine = engine_for(mock)
-    mock.bodies.clear()
-    yield engine
-    engine.close()
-
-
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[MockVllm, VllmEngine]]:
     with serving(CODEC) as server:
@@ -94,15 +80,6 @@ def test_a_request_leaves_nothing_to_the_servers_defaults(mock: MockVllm, engine
             "frequency_penalty": 0.0, "watermarking": False, "add_special_tokens": False, "return_token_ids": True,
         }
     ]  # fmt: skip
-
-
-def test_both_ends_of_a_turn_occur(engine: VllmEngine) -> None:
-    answers = engine.generate([request(seed) for seed in range(12)])
-    assert {answer.finished for answer in answers} == {True, False}
-    for answer in answers:
-        assert answer.finished == (answer.ids[-1] == CODEC.end_of_turn)
-        assert CODEC.end_of_turn not in answer.ids[:-1]
-        assert answer.finished or len(answer.ids) == 12
 
 
 def test_a_constrained_request_carries_the_grammar_of_its_tools(mock: MockVllm, engine: VllmEngine) -> None:
