@@ -140,19 +140,16 @@ def test_the_end_of_the_server_is_reported_in_its_own_words(
     log = tmp_path / "vllm.log"
     with pytest.raises(RunFailed) as caught:
         VllmServer(folder, log)
+    monkeypatch.setenv("STAND_IN", "hangs")
+    monkeypatch.setattr("cryptosentinel.llm.vllm.server._LIMIT_S", 1)
+    with pytest.raises(RunFailed, match="was not ready after 1 s: Starting"):
+        VllmServer(folder, tmp_path / "another.log")
+    pid = json.loads(out.read_text())["pid"]
+    until(lambda: not Path(f"/proc/{pid}").exists())
     assert str(caught.value) == (
         "the vLLM server ended with code 3: ValueError: no such dtype *** | "
         f"RuntimeError: Engine core initialization failed. (its log is {log})"
     )
-
-
-def test_waiting_has_a_limit(out: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STAND_IN", "hangs")
-    monkeypatch.setattr("cryptosentinel.llm.vllm.server._LIMIT_S", 1)
-    with pytest.raises(RunFailed, match="was not ready after 1 s: Starting"):
-        VllmServer(folder, tmp_path / "vllm.log")
-    pid = json.loads(out.read_text())["pid"]
-    until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 @pytest.mark.parametrize("how", ["sound", "stubborn"])
@@ -210,8 +207,5 @@ def test_it_does_not_outlive_us(out: Path, folder: Path, tmp_path: Path, how: st
 def test_a_python_that_cannot_serve_is_refused(folder: Path, tmp_path: Path, python: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         VllmServer(folder, tmp_path / "vllm.log", python=python)
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no model folder"):
         VllmServer(tmp_path, tmp_path / "vllm.log")
