@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from backend.models.registry import size_on_disk
 from backend.models.shape import Shape
-from backend.policies.lora import adapted_layers
+from backend.policies.role_policies import adapted_layers
 from backend.policies.tensor_files import fingerprint
 from cryptosentinel.agents.instructions import listed_tools
 from cryptosentinel.agents.registry import ROLES

@@ -1,7 +1,7 @@
 """What a template's conversations are made of, found by asking it to write some, when a model is loaded.
 
 Random words stand in the place of data: what the template writes around them is the structure of a conversation, which
-`codec.TemplateCodec` puts together, so that what a model sampled stays as it was sampled.
+`templates.TemplateCodec` puts together, so that what a model sampled stays as it was sampled.
 """
 
 from __future__ import annotations
