@@ -296,7 +296,8 @@ def test_a_fooled_analyst_passes_no_tag_on(payload: str) -> None:
     manager = [ask("risk_analyst", side="long", exposure=0.5), submit(hold("C1", "long", 0.5))]
     decision, plain = (decide(SayingEngine({"manager": manager, "risk_analyst": [one]})) for one in answers)
     check_heard(decision.transcripts)
-    assert decision.orders == plain.orders
+    # One that holds a call or half of one is no valid verdict, without which nothing is bought.
+    assert plain.orders and decision.orders == (plain.orders if decision.transcripts[1].valid else [])
     assert structure(decision.transcripts[:1]) == structure(plain.transcripts[:1])
 
 
