@@ -114,8 +114,7 @@ def show_dry_run(config: Config) -> None:
     """Print the settings and the memory that a training with them takes. Raises `UserError` for a base of unknown
     architecture, and, with settings that take less, where the memory of this machine is too small."""
     print_config(config)
-    from backend.models.architectures import architecture_of
-    from backend.models.shape import Shape
+    from backend.models.shape import Shape, architecture_of
     from backend.policies.hardware import hardware_of, machine_memory
     from backend.training.memory_estimate import estimate, gib, plan_of, require
 

@@ -200,7 +200,6 @@ class TrainingRecorder:
             format_score=call.format_score,
             expert=call.expert,
             shared=shared,
-            starts=call.starts,
             thought_tokens=call.thought_tokens,
             thoughts_cut=call.thoughts_cut,
         )

@@ -59,8 +59,6 @@ def test_a_team_may_have_any_name(killable: Killable, nano: Path, tmp_path: Path
     made = killable(tmp_path, "sft", "--config", "quick", *options(small), "--out", TEAM)
     assert made.code == 0, made.said
     assert (tmp_path / TEAM / "team.json").is_file()
-    shown = killable(tmp_path, "models", "check", "--", TEAM)
-    assert shown.code == 0, shown.said
     measured = killable(tmp_path, "evaluate", *options([f"evaluation.{one}" for one in EVALUATION]), "--", TEAM)
     assert measured.code == 0, measured.said
     played = killable(tmp_path, "backtest", "--team", TEAM, "--data", SAMPLE, *WINDOW, "--baselines", "hold")

@@ -28,8 +28,7 @@ from backend.policies.adapters import (
     read_adapter,
     save_versions,
 )
-from backend.policies.lora import LoraSettings
-from backend.policies.role_policies import RolePolicies
+from backend.policies.role_policies import LoraSettings, RolePolicies
 from simulator.errors import UserError
 from tests.small_world import tree
 from tests.standard_settings import lora_settings

@@ -26,8 +26,7 @@ from backend.policies.hardware import (
     precision_on,
 )
 from backend.policies.logprobs import token_logps
-from backend.policies.lora import ALL_LINEAR, LoraSettings, adapter_shape
-from backend.policies.role_policies import PolicyMode, RolePolicies
+from backend.policies.role_policies import ALL_LINEAR, LoraSettings, PolicyMode, RolePolicies, adapter_shape
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
 from cryptosentinel.llm.local.matrices import products

@@ -17,8 +17,7 @@ from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from backend.builders.teams import model_team
-from backend.policies.lora import LoraSettings
-from backend.policies.role_policies import RolePolicies
+from backend.policies.role_policies import LoraSettings, RolePolicies
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training.algorithm.rewards import Outcome

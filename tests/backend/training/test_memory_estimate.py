@@ -19,8 +19,7 @@ from transformers import LlamaConfig, Qwen3Config, Qwen3ForCausalLM
 from backend.config.load import load_config
 from backend.config.schema import Config, NanoConfig
 from backend.config.training import TrainingConfig
-from backend.models.architectures import KNOWN, architecture_of, qwen3_config
-from backend.models.shape import Shape
+from backend.models.shape import KNOWN, Shape, architecture_of, qwen3_config
 from backend.policies.hardware import DeviceKind, Hardware, Precision, machine_memory
 from backend.policies.role_policies import RolePolicies
 from backend.training.memory_estimate import (
@@ -50,7 +49,7 @@ MEASURED = """
 import json, sys
 import numpy as np, torch
 torch.set_num_threads(1)
-from backend.models.architectures import qwen3_config
+from backend.models.shape import qwen3_config
 from backend.policies.hardware import Hardware
 from backend.policies.role_policies import RolePolicies
 from backend.training.learning.role_trainer import RoleTrainer

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from backend.builders.market import split
 from backend.builders.teams import LoadedTeam, model_team
+from backend.policies.adapters import InProcess
 from backend.policies.role_policies import RolePolicies
-from backend.policies.weight_sync import InProcess
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training import trainer as trainer_module

@@ -1,4 +1,4 @@
-"""A training of a model that thinks, whose template drops thoughts, so that conversations branch: it is interrupted,
+"""A training of a model that thinks, whose template drops thoughts: it is interrupted,
 resumed, and ends where an undisturbed one does."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from backend.training.sft.sft_trainer import SftSettings, warm_start
 from backend.training.sft.warm_start import transcribe
 from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, ChatCodec
 from cryptosentinel.llm.nano import TEMPLATE_FILE, load_model, save_model
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates import chat_format
 from cryptosentinel.protocol.tool_calls import render_thought
 from simulator.errors import Interrupted
 from tests.small_world import HORIZON, RUN, TRAIN, small_config, small_market, train_as_told, tree

@@ -17,7 +17,7 @@ from backend.training.curriculum.queries import HELD, WARM_UP_BARS, QueryPool, a
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.protocol.tool_calls import NoArguments
-from cryptosentinel.tools import cross_market
+from cryptosentinel.tools import market as tools
 from cryptosentinel.tools.context import ToolContext
 from simulator.errors import DataError
 from simulator.market.market import Market
@@ -168,5 +168,5 @@ def test_a_team_sees_in_a_query_what_it_sees_in_a_backtest() -> None:
                 if tool.run is not None and not any(one.is_required() for one in tool.arguments.model_fields.values()):
                     asked = tool.arguments()
                     assert tool.run(mine, asked) == tool.run(theirs, asked), tool.name
-        shown = cross_market.other_coins(mine, NoArguments())
+        shown = tools.other_coins(mine, NoArguments())
         assert list(shown["others"]) == ["C2"] and -1.0 <= shown["others"]["C2"]["correlation"] <= 1.0

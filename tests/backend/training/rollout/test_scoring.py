@@ -14,7 +14,7 @@ from backend.training.algorithm.rewards import Tail, outcome_score, shortfall_sc
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.rollout.scoring import SHIPPED, SHORTFALL_SCALE, RewardFunctions, RolloutScorer
 from cryptosentinel.agents.market_analyst import FLAT_BAND
-from cryptosentinel.conversation.transcript import Branch, Transcript
+from cryptosentinel.conversation.transcript import Transcript
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
 from simulator.synthetic.config import SyntheticConfig
@@ -33,7 +33,9 @@ def said(role: str, answer: dict[str, Any] | None, **brief: Any) -> Transcript:
     return Transcript(
         role,
         0,
-        (Branch((1,), (False,), (0.0,)),),
+        (1,),
+        (False,),
+        (0.0,),
         "v",
         {"symbol": "AAAUSDT", **brief},
         answer,

@@ -20,7 +20,7 @@ from cryptosentinel.conversation.transcript import Conversation, Transcript
 from cryptosentinel.llm.chat_codec import TURN_END, ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Completion
 from cryptosentinel.llm.nano import load_model
-from cryptosentinel.llm.templates.choose import chat_format, described_format
+from cryptosentinel.llm.templates import chat_format, described_format
 from cryptosentinel.protocol.tool_calls import render_call, render_thought
 from scripts.template_table import shipped_templates, tokenizer_for
 from simulator.errors import DataError
@@ -148,7 +148,7 @@ THINKERS = {
 
 
 @pytest.mark.parametrize("name", THINKERS)
-def test_thoughts_come_back_in_the_branches_that_they_were_said_in(name: str) -> None:
+def test_thoughts_come_back_where_they_were_said(name: str) -> None:
     """Each of the assistant's tokens is learnt once, as in the live conversation, thoughts too."""
     codec = THINKERS[name]
     thoughts = codec.thoughts

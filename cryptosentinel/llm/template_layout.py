@@ -1,7 +1,7 @@
 """What a template's conversations are made of, found by asking it to write some, when a model is loaded.
 
 Random words stand in the place of data: what the template writes around them is the structure of a conversation, which
-`codec.TemplateCodec` puts together, so that what a model sampled stays as it was sampled.
+`templates.TemplateCodec` puts together, so that what a model sampled stays as it was sampled.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from jinja2.exceptions import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from cryptosentinel.llm.pieces import Piece, PieceEncoder, Slot, Special
-from cryptosentinel.protocol.calls.syntax import CallSyntax, json_text
-from cryptosentinel.protocol.calls.tagged_calls import FALLBACK, SYNTAXES
+from cryptosentinel.protocol.syntaxes import FALLBACK, SYNTAXES, CallSyntax, json_text
 from simulator.errors import UserError
 
 TurnMessage = dict[str, Any]
