@@ -168,8 +168,7 @@ def download(
 
     --symbols and --timeframe take several, with commas. Ctrl-C is safe.
     """
-    from simulator.data.download import DownloadRequest, download_history
-    from simulator.data.download_client import MarketType
+    from simulator.data.download import DownloadRequest, MarketType, download_history
 
     request = DownloadRequest(
         exchange=exchange,

@@ -17,9 +17,8 @@ from backend.paper.thinking import BUSY, Thinker
 from cryptosentinel.episode import TradingSession
 from simulator.backtest.run import fit
 from simulator.errors import UserError
-from simulator.exchange.exchange_records import AccountView
+from simulator.exchange.exchange_records import AccountView, record_to_json
 from simulator.exchange.orders import OrderRequest
-from simulator.exchange.record_json import record_to_json
 from simulator.market.market import MarketView
 
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
-from simulator.exchange.carry import kind_of
 from simulator.exchange.costs import Costs, check_leverage
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, bracket_side, objection, resulting_position
 from simulator.exchange.tape import late_rows, market_tape, order_row, paths_tape, terms_of
-from simulator.exchange.venue import Venue
+from simulator.exchange.venue import Venue, kind_of
 from simulator.kernel import kernel
 from simulator.kernel import layout as at
 from simulator.market.instruments import MarketKind

@@ -30,15 +30,16 @@ import pyarrow as pa
 
 from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.data.archive import bar_file
-from simulator.data.names import NamedFile, named_file
 from simulator.data.text import (
     MOST_UNPACKED,
     Content,
+    NamedFile,
     contents_of,
     decimal_of,
     epoch_ms,
     heading,
     is_number,
+    named_file,
     numbers_of,
     read_text,
     times_of,

@@ -52,10 +52,9 @@ from simulator.env.step import (
     write_observations,
 )
 from simulator.errors import DataError
-from simulator.exchange.carry import kind_of
 from simulator.exchange.costs import Costs, check_leverage
 from simulator.exchange.tape import last_closes, late_rows, market_tape, terms_of
-from simulator.exchange.venue import Venue
+from simulator.exchange.venue import Venue, kind_of
 from simulator.kernel import layout as at
 from simulator.kernel.layout import KernelState
 from simulator.market.market import Market

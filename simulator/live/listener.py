@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 import ccxt.pro
 
-from simulator.data.download_client import ATTEMPTS, MarketType, aim, check_exchange, seconds_to_wait, server_of
+from simulator.data.download import ATTEMPTS, MarketType, aim, check_exchange, seconds_to_wait, server_of
 from simulator.errors import DataError, RunFailed, UserError
 from simulator.live.events import (
     Candle,

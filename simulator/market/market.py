@@ -26,9 +26,9 @@ from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.errors import DataError, LookAheadError
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.instruments import MarketKind
+from simulator.market.price_paths import PrivateSigns
 from simulator.market.resample import CoarseBars, resample_arrays
 from simulator.market.series import DataSeries, OrderBook, OrderBooks
-from simulator.market.signs import PrivateSigns
 from simulator.market.timeframes import BAR_COLUMNS, HALF_SPREAD_BPS, bar_start, interval_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from simulator.errors import DataError
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
 from simulator.market.market import Bars, Market, MarketView
-from simulator.market.signs import PrivateSigns
+from simulator.market.price_paths import PrivateSigns
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.truth import truth_of
 from tests.examples import tried

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.checks.reordered import with_shuffled_days, with_shuffled_news
+from simulator.checks.perturbation import with_shuffled_days, with_shuffled_news
 from simulator.errors import DataError
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS

@@ -18,13 +18,12 @@ from simulator.backtest.from_signals import run_signals
 from simulator.backtest.scenarios import recorded_path, simulate_scenarios
 from simulator.env.trading_env import EnvConfig, TradingVectorEnv
 from simulator.errors import DataError
-from simulator.exchange.carry import carry_of, delisted_bars, kind_of, missing_settlements
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import BorrowPayment, Fill, FundingPayment
 from simulator.exchange.orders import Order, Target
 from simulator.exchange.rules import MarginTier, SymbolRules
-from simulator.exchange.venue import Venue
+from simulator.exchange.venue import Venue, carry_of, delisted_bars, kind_of, missing_settlements
 from simulator.market.events import FundingEvent
 from simulator.market.instruments import MarketKind
 from simulator.market.market import Market
