@@ -41,11 +41,8 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
 
         try:
             return pydantic_core.from_json(text, allow_inf_nan=False)
-        except (
-            ValueError,
-            TypeError,
-        ):  # the standard reader takes it, such as half of a surrogate pair, or says why not
-            pass
+        except (ValueError, TypeError):
+            pass  # the standard reader accepts it, such as half of a surrogate pair, or gives the reason
     constant = _CONSTANTS.__getitem__ if nan else _no_constant
     numbers: dict[str, Any] = {"parse_float": _finite, "parse_int": _integer} if large else {}
     try:
