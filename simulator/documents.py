@@ -11,8 +11,9 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from simulator.folders import check_regular
 
@@ -22,6 +23,7 @@ _MOST_DIGITS = 300  # of one number: all of them have a float
 _LARGE = re.compile(r"[eE]\+?\d{3,}(?=[\s,\]}]|$)")  # a number's exponent of three digits
 _RUN = 100  # two hundred digits in a row hold a whole stretch of these
 _LONG = 16_384  # characters from which a document is read by a reader that is several times as fast
+_Kind = TypeVar("_Kind")
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -68,6 +70,27 @@ def read_bytes(path: Path, most: int = _MOST_BYTES) -> bytes:
 def read_document(path: Path, most: int = _MOST_BYTES, *, nan: bool = False) -> Any:
     """The value in a file of JSON. Raises `OSError` where it cannot be read, `ValueError` as `parse_json` does."""
     return parse_json(read_bytes(path, most), nan=nan)
+
+
+def typed(kind: type[_Kind], value: Any) -> _Kind:
+    """A value of JSON as the dataclass `kind`. Raises `ValueError` with the field for one that is missing, unknown or
+    of another type."""
+    from pydantic import ValidationError  # not where the command line begins
+
+    try:
+        return _adapter(kind).validate_json(json.dumps(value), strict=True, extra="forbid")
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        place = ".".join(map(str, wrong["loc"])) or "the value"
+        got = "" if wrong["type"] == "missing" else f", not {wrong['input']!r:.60}"
+        raise ValueError(f"{place}: {wrong['msg']}{got}") from None
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def lines_of(file: IO[bytes] | gzip.GzipFile, most: int = _MOST_BYTES) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simulator.errors import DataError
-from simulator.market.bar_checks import check_bars
+from simulator.market.bar_checks import BAR_VALUES, check_bars
 from simulator.tables import EARLIEST, LATEST
 
 # What a feed tells of itself.
@@ -121,7 +121,6 @@ FeedEvent = Candle | BookTop | Funding | FeedHeartbeat | Notice
 # volume may be 0). Anything else raises `DataError` and is never passed on.
 
 CandleRow = tuple[int, float, float, float, float, float]  # open time (ms), open, high, low, close, volume
-_COLUMNS = ("open", "high", "low", "close", "volume")
 _LARGEST = 1e15  # no price, size or volume of a market has more
 
 
@@ -131,7 +130,7 @@ def candle_of(what: str, interval: int, values: Any) -> CandleRow:
         raise DataError(f"{what}: a candle has six fields, not {str(values)[:80]}")
     time = moment(what, values[0])
     numbers = [number(what, value) for value in values[1:6]]
-    columns = {name: np.array([value]) for name, value in zip(_COLUMNS, numbers, strict=True)}
+    columns = {name: np.array([value]) for name, value in zip(BAR_VALUES, numbers, strict=True)}
     for issue in check_bars(what, interval, np.array([time], np.int64), columns):
         if issue.fatal:
             raise DataError(f"{issue}: {numbers}")

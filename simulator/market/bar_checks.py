@@ -5,17 +5,17 @@ Loading and `Catalog.check` share them: loading stops at the first fatal `Issue`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.market.events import FundingEvent
-from simulator.market.timeframes import WEEK_MS, bar_start, format_time
+from simulator.market.timeframes import BAR_COLUMNS, WEEK_MS, bar_start, format_time
 
+BAR_VALUES = BAR_COLUMNS[:5]  # of every file of bars
 # The typical range is that of this many bars around a bar. With fewer than _FEWEST nothing is judged.
 _AROUND, _FEWEST = 49, 9
 # A wick, or a jump between two bars, is reported if it exceeds the typical range by so many robust deviations. In five
@@ -41,42 +41,53 @@ class Issue:
         return f"{self.file}: {self.detail}"
 
 
+def faults_of(
+    interval: int, open_time: IntArray, columns: Mapping[str, FloatArray]
+) -> Iterator[tuple[str, BoolArray, str]]:
+    """What makes bars unusable: the kind, which bars (n,) it is about, and the words that follow "bars"."""
+    yield "unsorted", np.append(np.diff(open_time) < 0, False), "are followed by an earlier one"
+    in_order = np.sort(open_time)
+    yield "duplicate", np.isin(open_time, in_order[1:][np.diff(in_order) == 0]), "share their time with another"
+    grid = "do not open on a whole interval" + ", Monday 00:00 UTC for weeks" * (interval == WEEK_MS)
+    yield "misaligned", bar_start(open_time, interval) != open_time, grid
+    unknown = ~np.isfinite(np.stack([*columns.values()])).all(axis=0)
+    yield "not_a_number", unknown, "have a value that is missing or not finite"
+    low, high = columns["low"], columns["high"]
+    bad = (low <= 0) | (low > np.minimum(columns["open"], columns["close"])) | (columns["volume"] < 0)
+    bad |= high < np.maximum(columns["open"], columns["close"])
+    if "half_spread" in columns:
+        bad |= (columns["half_spread"] < 0) | (columns["half_spread"] >= 1)
+    words = (
+        "are impossible (low, open, close, high in disorder, a price not above 0, a negative volume or a half spread"
+        " outside 0..1)"
+    )
+    yield "impossible", ~unknown & bad, words
+
+
 def check_bars(file: str, interval: int, open_time: IntArray, columns: dict[str, FloatArray]) -> list[Issue]:
     """Findings about the bars of one file: `open_time` `(n,)` in ms, `columns` name -> `(n,)`."""
     if not len(open_time):
         return [Issue(file, "empty", 0, "holds no bars", fatal=True)]
     issues: list[Issue] = []
 
-    def report(kind: str, where: npt.NDArray[np.bool_], what: str, *, fatal: bool) -> None:
+    def report(kind: str, where: BoolArray, what: str, *, fatal: bool) -> None:
         count = int(where.sum())
         if count:
-            first = format_time(int(open_time[: len(where)][where][0]))
-            issues.append(Issue(file, kind, count, f"{count} {what}, the first at {first}", fatal))
+            first = format_time(int(open_time[where][0]))
+            issues.append(Issue(file, kind, count, f"{count} bars {what}, the first at {first}", fatal))
 
-    step = np.diff(open_time)
-    report("unsorted", step < 0, "bars are followed by an earlier one", fatal=True)
-    in_order = np.sort(open_time)
-    repeated = np.isin(open_time, in_order[1:][np.diff(in_order) == 0])
-    report("duplicate", repeated, "bars share their time with another", fatal=True)
-    grid = "bars do not open on a whole interval" + ", Monday 00:00 UTC for weeks" * (interval == WEEK_MS)
-    report("misaligned", bar_start(open_time, interval) != open_time, grid, fatal=True)
-
-    unknown = np.zeros(len(open_time), np.bool_)
-    for values in columns.values():
-        unknown |= ~np.isfinite(values)
-    report("not_a_number", unknown, "bars have a value that is missing or not finite", fatal=True)
-    report("impossible", ~unknown & _impossible(columns), "bars are impossible (low, open, close, high in disorder, "
-           "a price not above 0, a negative volume or a half spread outside 0..1)", fatal=True)  # fmt: skip
+    for kind, where, what in faults_of(interval, open_time, columns):
+        report(kind, where, what, fatal=True)
     silent = columns["volume"] == 0
     edges = np.flatnonzero(np.diff(np.concatenate([[False], silent, [False]]).astype(np.int8)))
     longest = int(np.diff(edges)[::2].max()) if len(edges) else 0
-    report("zero_volume", silent, f"bars have no volume (up to {longest} in a row)", fatal=False)
-    if not any(issue.kind in ("unsorted", "duplicate", "misaligned") for issue in issues):
-        absent = int((step // interval - 1).sum())
-        if absent:
-            first = format_time(int(open_time[np.flatnonzero(step > interval)[0]]) + interval)
-            detail = f"{absent} bars are absent in {int((step > interval).sum())} gaps, the first at {first}"
-            issues.append(Issue(file, "gap", absent, detail, fatal=False))
+    report("zero_volume", silent, f"have no volume (up to {longest} in a row)", fatal=False)
+    step = np.diff(open_time)
+    absent = int((step // interval - 1).sum())
+    if absent and not any(issue.kind in ("unsorted", "duplicate", "misaligned") for issue in issues):
+        first = format_time(int(open_time[np.flatnonzero(step > interval)[0]]) + interval)
+        detail = f"{absent} bars are absent in {int((step > interval).sum())} gaps, the first at {first}"
+        issues.append(Issue(file, "gap", absent, detail, fatal=False))
     return issues
 
 
@@ -230,13 +241,3 @@ def check_funding(file: str, events: Sequence[FundingEvent], open_times: Sequenc
     count, first = int(bare.sum()), format_time(int(time[bare][0]))
     detail = f"{count} of {len(time)} settlements fall where there is no bar, the first at {first}"
     return [Issue(file, "funding_without_bars", count, detail, fatal=False)]
-
-
-def _impossible(columns: dict[str, FloatArray]) -> BoolArray:
-    low, high = columns["low"], columns["high"]
-    body_low = np.minimum(columns["open"], columns["close"])
-    body_high = np.maximum(columns["open"], columns["close"])
-    bad: BoolArray = (low <= 0) | (low > body_low) | (high < body_high) | (columns["volume"] < 0)
-    if "half_spread" in columns:
-        bad |= (columns["half_spread"] < 0) | (columns["half_spread"] >= 1)
-    return bad

@@ -342,8 +342,8 @@ BAD: dict[str, tuple[Callable[[Path], None], Columns, str]] = {
     "corrupt series": (raw("series-onchain-A.parquet", b"x"), {}, "series-onchain-A.parquet: not a readable"),
     "corrupt books": (raw("A-book.parquet", b"x"), {}, "A-book.parquet: not a readable"),
     "corrupt news": (raw("news.parquet", b"x"), {}, "news.parquet: not a readable"),
-    "corrupt recipe": (raw("market.json", b"{"), {}, "not valid JSON"),
-    "foreign recipe": (raw("market.json", b"{}"), {}, "not the list of a written"),
+    "corrupt recipe": (raw("market.json", b"{"), {}, "not the list of a market"),
+    "foreign recipe": (raw("market.json", b"{}"), {}, "not the list of a market"),
 }  # fmt: skip
 
 

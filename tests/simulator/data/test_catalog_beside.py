@@ -97,7 +97,7 @@ def test_a_file_that_ends_before_the_market_begins_is_no_help(tmp_path: Path) ->
 
 def test_bars_that_cannot_be_are_refused(tmp_path: Path) -> None:
     write(FINE, tmp_path, "A", np.arange(len(FINE))[::-1])
-    with pytest.raises(DataError, match="mend the file"):
+    with pytest.raises(DataError, match="fix the file"):
         Catalog(tmp_path).beside(FINE.resample("1h"), "15m")
 
 
