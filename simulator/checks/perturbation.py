@@ -215,34 +215,6 @@ IndicatorName = tuple[str, str, tuple[float, ...]]
 Indicators = Mapping[tuple[str, Indicator, tuple[float, ...]], FloatArray]  # as a market keeps them
 
 
-class AlteredFuture:
-    """The market of one run, in which `view(index)` makes everything up to bar `index` real.
-
-    `recorded` are the indicators of the real run, in the order in which they were made. An indicator is made again at
-    its first use, with the later bars altered, and compared with that of the real run (`changed`). From then on the
-    values of the real run are given up to now: to make it again at each bar would take too long.
-    """
-
-    def __init__(
-        self,
-        real: Market,
-        start: int,
-        rng: np.random.Generator,
-        recorded: Indicators,
-    ) -> None:
-        self._market = _Shown(real, start, rng, by_name(recorded))
-
-    def view(self, index: int) -> MarketView:
-        """What was known at the close of bar `index`; not earlier than that of the last call."""
-        self._market.reveal(index)
-        return MarketView(self._market, index)
-
-    @property
-    def changed(self) -> tuple[IndicatorName, int, float, float] | None:
-        """An indicator that was not as in the real run, the bar, and both values there."""
-        return self._market.changed
-
-
 class AlteredRun(BacktestRun):
     """A run through the real market in which everything after each close looks otherwise: who decides as in the real
     one has used nothing later. Orders are filled at the real prices."""
@@ -255,16 +227,15 @@ class AlteredRun(BacktestRun):
         return self._future.view(self.index)
 
 
-class _Shown(Market):
-    """A market whose rows and events become the real ones as time passes."""
+class AlteredFuture(Market):
+    """The market of one run, in which `view(index)` makes everything up to the close of bar `index` real.
 
-    def __init__(
-        self,
-        real: Market,
-        start: int,
-        rng: np.random.Generator,
-        recorded: Mapping[IndicatorName, Sequence[FloatArray]],
-    ) -> None:
+    `recorded` are the indicators of the real run, in the order in which they were made. An indicator is made again at
+    its first use, with the later bars altered, and compared with that of the real run (`changed`). From then on the
+    values of the real run are given up to now: to make it again at each bar would take too long.
+    """
+
+    def __init__(self, real: Market, start: int, rng: np.random.Generator, recorded: Indicators) -> None:
         other = perturbed(real, start, rng)
         super().__init__(**{one.name: getattr(other, one.name) for one in fields(Market)})
         funding = {
@@ -278,7 +249,7 @@ class _Shown(Market):
             news=news,
             _real=real,
             _rng=rng,
-            _recorded=recorded,
+            _recorded=by_name(recorded),
             _events=[*funding.values(), news],
             _rows=[
                 (mine, its)
@@ -294,6 +265,7 @@ class _Shown(Market):
         for events in self._events:
             events.reveal(self._now)
 
+    # An indicator that was not as in the real run, the bar, and both values there.
     changed: tuple[IndicatorName, int, float, float] | None
     _real: Market
     _rng: np.random.Generator
@@ -309,10 +281,14 @@ class _Shown(Market):
     def _now(self) -> int:
         return int(self.open_time[self._known]) + self.interval
 
-    def reveal(self, index: int) -> None:
+    def view(self, index: int) -> MarketView:
+        """What was known at the close of bar `index`; not earlier than that of the last call."""
+        if index > self._known:
+            self._reveal(index)
+        return MarketView(self, index)
+
+    def _reveal(self, index: int) -> None:
         """Make everything up to the close of bar `index` real."""
-        if index <= self._known:
-            return
         rows, known_before = slice(self._known + 1, index + 1), self._now
         for shown, real in self._rows:
             shown[rows] = real[rows]
@@ -343,7 +319,7 @@ class _Shown(Market):
         return coarse
 
     def indicator(self, symbol: str, indicator: Indicator, parameters: tuple[float, ...]) -> FloatArray:
-        """An indicator as `AlteredFuture` says. Its values after now are those of another future or not to be used."""
+        """An indicator as the class says. Its values after now are those of another future or not to be used."""
         key = (symbol, indicator, parameters)
         if key not in self._served:
             made, name = self._made(key), (symbol, name_of(indicator), parameters)
