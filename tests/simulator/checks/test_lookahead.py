@@ -330,13 +330,11 @@ def test_rounding_may_be_tolerated() -> None:
 @given(
     decided=st.dictionaries(st.integers(0, 500), st.sampled_from([(), (A,)]), min_size=1),
     times=st.integers(2, 40),
-    seed=st.integers(0, 99),
 )
-def test_the_times_are_spread_and_prefer_orders(decided: dict[int, Any], times: int, seed: int) -> None:
-    chosen = choose_bars(decided, times, np.random.default_rng(seed))
+def test_the_times_are_spread_and_prefer_orders(decided: dict[int, Any], times: int) -> None:
+    chosen = choose_bars(decided, times)
     assert chosen == sorted(set(chosen)) and set(chosen) <= set(decided)
     assert len(chosen) == min(times, len(decided))
     assert min(decided) in chosen and max(decided) in chosen
     ordered = [bar for bar in decided if decided[bar]]
-    assert sum(bar in chosen for bar in ordered) >= min(len(ordered), (times - 2) // 2)
-    assert choose_bars(decided, times, np.random.default_rng(seed)) == chosen
+    assert sum(bar in chosen for bar in ordered) >= min(len(ordered), times - 2)

@@ -250,7 +250,7 @@ def test_all_ways_to_trade_pay_the_same(kind: MarketKind | None, exposure: float
 
     levels = (-0.4, 0.0, 1.0)
     env = TradingVectorEnv(market, 2, EnvConfig(length=49, levels=levels, max_exposure=2.0, max_leverage=2.0,
-                                               costs=costs, starts=(0,)))  # fmt: skip
+                                               costs=costs))  # fmt: skip
     env.reset(seed=0)
     for _ in range(49):
         _, _, _, _, infos = env.step(np.array([1, levels.index(exposure / 2.0)]))
