@@ -110,7 +110,7 @@ def _broken(run: str) -> StoreError:
 
 
 def history_to_json(market: Market) -> dict[str, Any]:
-    """A market without news, series and books."""
+    """A market without news and series."""
     return {
         "symbols": list(market.symbols),
         "timeframe": market.timeframe,

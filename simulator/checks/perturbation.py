@@ -23,13 +23,13 @@ from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Bars, Indicator, Market, MarketView, name_of, values_of
 from simulator.market.price_paths import PrivateSigns
 from simulator.market.resample import CoarseBars, resample_arrays
-from simulator.market.series import BOOK_COLUMNS, DataSeries, OrderBooks
+from simulator.market.series import DataSeries
 from simulator.market.timeframes import BAR_COLUMNS, DAY_MS, bar_start
 
 TREATED = frozenset(
     {
         "symbols", "timeframe", "source", "kinds",  # the same in every history
-        "open_time", *BAR_COLUMNS, "partial", "funding", "news", "series", "books", "signs", "truth",
+        "open_time", *BAR_COLUMNS, "partial", "funding", "news", "series", "signs", "truth",
     }
 )  # fmt: skip
 
@@ -53,7 +53,6 @@ def truncated(market: Market, index: int) -> Market:
         funding={symbol: tuple(one for one in events if one.time <= now) for symbol, events in market.funding.items()},
         news=tuple(item for item in market.news if item.known_at <= now),
         series={name: one.until(now) for name, one in market.series.items()},
-        books={symbol: books.until(now) for symbol, books in market.books.items()},
         truth=None,
     )
 
@@ -62,7 +61,7 @@ def perturbed(market: Market, index: int, rng: np.random.Generator) -> Market:
     """The market up to the close of bar `index`, followed by other, random data of the same length.
 
     Bars go on from another price level with another path, volumes, spreads and holes; settlements have other rates,
-    series and order books other numbers at the same times; other headlines come out, some of them about events
+    series other numbers at the same times; other headlines come out, some of them about events
     before the close of `index`. Equal states of `rng` give equal markets.
     """
     now = _close_of(market, index)
@@ -84,7 +83,6 @@ def perturbed(market: Market, index: int, rng: np.random.Generator) -> Market:
         },
         news=(*(item for item in market.news if item.known_at <= now), *_other_news(market, now, rng)),
         series={name: _other_series(one, now, rng) for name, one in market.series.items()},
-        books={symbol: _other_books(books, now, rng) for symbol, books in market.books.items()},
         signs=None if market.signs is None else _other_signs(market.signs, index),
         truth=None,
     )
@@ -199,17 +197,6 @@ def _other_series(series: DataSeries, now: int, rng: np.random.Generator) -> Dat
     return replace(series, columns=columns)
 
 
-def _other_books(books: OrderBooks, now: int, rng: np.random.Generator) -> OrderBooks:
-    """The snapshots after `now` at other prices, with other sizes; both sides move alike, so no book is crossed."""
-    begin = bisect_right(books.time.tolist(), now)
-    other = {name: getattr(books, name).copy() for name in BOOK_COLUMNS}
-    level = np.exp(rng.normal(0.0, 0.5, (len(books) - begin, 1)))
-    for name, values in other.items():
-        later = values[begin:]
-        values[begin:] = later * (level if name.endswith("price") else np.exp(rng.normal(0.0, 1.0, later.shape)))
-    return replace(books, **other)
-
-
 # An indicator by what stays the same from run to run: symbol, name, parameters.
 IndicatorName = tuple[str, str, tuple[float, ...]]
 Indicators = Mapping[tuple[str, Indicator, tuple[float, ...]], FloatArray]  # as a market keeps them
@@ -299,10 +286,6 @@ class AlteredFuture(Market):
             passed = _between(series.known_at, known_before, self._now)
             for column, values in series.columns.items():
                 values[passed] = self._real.series[name].columns[column][passed]
-        for symbol, books in self.books.items():
-            passed = _between(books.time, known_before, self._now)
-            for column in BOOK_COLUMNS:
-                getattr(books, column)[passed] = getattr(self._real.books[symbol], column)[passed]
 
     def coarser(self, timeframe: str) -> CoarseBars:
         """As of every market, with the bars that are complete by now real."""
@@ -421,8 +404,8 @@ def with_shuffled_days(market: Market, start: int, stop: int, seed: int) -> Mark
     """The market up to the close of bar `start`; from there to bar `stop` its days in another order.
 
     A day keeps its bars as changes of the price before it, its volumes, spreads, headlines and funding rates, so the
-    whole window's change stays the same and its path does not. Bars after `stop` are left out, and so are order books
-    and other series, which would tell of the real days.
+    whole window's change stays the same and its path does not. Bars after `stop` are left out, and so are
+    series, which would tell of the real days.
 
     Raises `DataError` for a window of fewer than three days, and for a market whose roles have signs of their own.
     """
@@ -475,7 +458,6 @@ def with_shuffled_days(market: Market, start: int, stop: int, seed: int) -> Mark
         news=tuple(sorted(news, key=lambda item: item.known_at)),
         funding={symbol: tuple(sorted(events, key=lambda one: one.time)) for symbol, events in funding.items()},
         series={},
-        books={},
         truth=None,
     )
 

@@ -19,7 +19,7 @@ from simulator.errors import DataError
 from simulator.files import write_whole
 from simulator.market.events import funding_columns, news_columns
 from simulator.market.market import Market
-from simulator.market.series import BOOK_SUFFIX, book_columns, series_columns, series_file
+from simulator.market.series import series_columns, series_file
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -70,8 +70,6 @@ def write_market(market: Market, root: str | Path) -> None:
         events = market.funding.get(symbol)
         if events:
             files[f"{symbol}-funding.parquet"] = funding_columns(events)
-        if symbol in market.books:
-            files[f"{symbol}{BOOK_SUFFIX}"] = book_columns(market.books[symbol])
     for name, series in market.series.items():
         files[series_file(name)] = series_columns(series)
     if market.news:

@@ -6,12 +6,12 @@
 | `{SYMBOL}-funding.parquet` | timestamp, funding_rate |
 | `instruments.json` | no table: spot or perpetual by symbol, see `simulator.data.venue` |
 | `news.parquet` | time, known_at, symbol (null: the whole market), text |
-| `series-{kind}-{name}.parquet`, `{SYMBOL}-book.parquet` | see `simulator.market.series` |
+| `series-{kind}-{name}.parquet` | see `simulator.market.series` |
 | `truth.parquet`, `market.json` | of synthetic markets: the hidden state of every bar, and the recipe |
 
 What a venue allows (`rules.json`) is read by `simulator.data.venue`.
 
-Bars that are not in a file are absent from the market; nothing is filled in. `simulator.market.gaps.find_gaps`
+Bars that are not in a file are absent from the market; nothing is filled in. `simulator.market.gaps.gap_summary`
 lists them.
 """
 
@@ -34,7 +34,7 @@ from simulator.market.bar_checks import BAR_VALUES, Issue, check_bars, check_fun
 from simulator.market.events import DEFAULT_DELAY, read_funding, read_news
 from simulator.market.market import Market
 from simulator.market.resample import resample_arrays
-from simulator.market.series import BOOK_SUFFIX, read_books, read_series, series_in
+from simulator.market.series import read_series, series_in
 from simulator.market.timeframes import (
     BAR_COLUMNS,
     HALF_SPREAD_BPS,
@@ -136,12 +136,10 @@ class Catalog:
     def _check_beside(
         self, wanted: Sequence[str], open_times: dict[str, list[tuple[IntArray, int]]]
     ) -> Iterator[Issue]:
-        """Findings about what stands beside the bars: funding and books of the `wanted` symbols, rules, news,
-        series."""
+        """Findings about what stands beside the bars: funding of the `wanted` symbols, rules, news, series."""
         rules, instruments, news = (self.root / name for name in (RULES_FILE, INSTRUMENTS_FILE, "news.parquet"))
         beside: list[tuple[Path, Callable[[Path], Any]]] = [
             *((self.root / f"{symbol}-funding.parquet", read_funding) for symbol in wanted),
-            *((self.root / f"{symbol}{BOOK_SUFFIX}", read_books) for symbol in wanted),
             *((path, read_series) for path in series_in(self.root).values()),
             (rules, read_rules),
             (instruments, read_instruments),
@@ -178,8 +176,8 @@ class Catalog:
         from those of `timeframe`. The grid spans all symbols. `start` (inclusive) and `end` (exclusive) bound the open
         times, ms. `half_spread_bps` stands in where a file has no `half_spread`. Funding and news come from the
         folder itself, or from `funding_dir` and `news_path` (a file or a folder; see `simulator.market.events` for
-        `news_delay`). A symbol without a file of funding has none. All series of the folder and the books of
-        the symbols are part of the market.
+        `news_delay`). A symbol without a file of funding has none. All series of the folder are
+        part of the market.
 
         Raises `DataError` for anything that cannot be used: see `simulator.market.bar_checks`, and `min_bars`.
         """
@@ -209,11 +207,7 @@ class Catalog:
         own = self.root / "news.parquet"
         told = own if news_path is None and own.exists() else news_path
         news = () if told is None else read_news(Path(told), chosen, news_delay)
-
-        def beside(ending: str, root: Path) -> dict[str, Path]:
-            paths = {symbol: root / f"{symbol}{ending}" for symbol in chosen}
-            return {symbol: path for symbol, path in paths.items() if path.exists()}
-
+        funded = {symbol: funding_root / f"{symbol}-funding.parquet" for symbol in chosen}
         return Market(
             symbols=chosen,
             timeframe=resample or timeframe,
@@ -222,14 +216,14 @@ class Catalog:
             # What was known before the window stays: it was known in the window too.
             funding={
                 symbol: tuple(event for event in read_funding(path) if event.time <= high)
-                for symbol, path in beside("-funding.parquet", funding_root).items()
+                for symbol, path in funded.items()
+                if path.exists()
             },
             news=tuple(item for item in news if item.known_at <= high),
             truth=None if resample else read_truth(self.root, chosen, timeframe, open_time),
             partial=partial if partial.any() else None,
             source=str(self.root),
             series={name: read_series(path).until(high) for name, path in series_in(self.root).items()},
-            books={symbol: read_books(path).until(high) for symbol, path in beside(BOOK_SUFFIX, self.root).items()},
             kinds={symbol: kind for symbol in chosen if (kind := kinds[symbol].kind) is not None},
         )
 

@@ -30,7 +30,7 @@ def part_of(market: Market, first: int, stop: int, kinds: Mapping[str, MarketKin
     funding = {symbol: tuple(one for one in events if one.time <= end) for symbol, events in market.funding.items()}
     return replace(
         market, **arrays, funding={symbol: events for symbol, events in funding.items() if events}, news=(), series={},
-        books={}, truth=None, partial=None, kinds=dict(kinds),
+        truth=None, partial=None, kinds=dict(kinds),
     )  # fmt: skip
 
 
@@ -38,8 +38,8 @@ class GrowingMarket:
     """`market` is the history so far; `append` adds the next bar of the grid."""
 
     def __init__(self, start: Market) -> None:
-        """`start` holds at least one bar, no news, series and books: those would not go on. Raises `DataError`."""
-        beside = [name for name in ("news", "series", "books") if getattr(start, name)]
+        """`start` holds at least one bar, no news and no series: those would not go on. Raises `DataError`."""
+        beside = [name for name in ("news", "series") if getattr(start, name)]
         if beside:
             raise DataError(f"{start.source}: a market that grows has no {', '.join(beside)}; leave them out.")
         self._market = replace(start, truth=None, partial=None)

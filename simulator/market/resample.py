@@ -2,7 +2,7 @@
 
 A coarse bar is built from those of its finer bars that exist: it is absent when none does, and *partial* when some are
 missing. The exchange's own daily bar of a day with an outage is made the same way. Partial bars are reported
-(`simulator.market.gaps.find_gaps`), never hidden. A last coarse bar that the data does not reach the end of is
+(`simulator.market.gaps.gap_summary`), never hidden. A last coarse bar that the data does not reach the end of is
 dropped, since its close is not known yet.
 """
 

@@ -56,7 +56,6 @@ def test_the_markets_agree_in_what_was_known_and_in_nothing_else(index: int, see
         [one.time for events in cut.funding.values() for one in events],
         [item.known_at for item in cut.news],
         *(one.known_at.tolist() for one in cut.series.values()),
-        *(one.time.tolist() for one in cut.books.values()),
     ]
     assert all(time <= now for times in known_times for time in times)
     # The hash is over everything that a view can show, so these are equal up to the close of `index`.
@@ -80,9 +79,6 @@ def test_the_other_future_is_another_one_in_every_field(index: int) -> None:
     assert later and not set(later) & set(market.news) and any(item.time <= now for item in later)
     series, its_series = market.series["onchain/fees"], other.series["onchain/fees"]
     assert ((series.columns["value"] == its_series.columns["value"]) == (series.known_at <= now)).all()
-    books, its_books = market.books["AAAUSDT"], other.books["AAAUSDT"]
-    for name in ("bid_price", "bid_size", "ask_price", "ask_size"):
-        assert ((getattr(books, name)[:, 0] == getattr(its_books, name)[:, 0]) == (books.time <= now)).all()
 
 
 @pytest.mark.parametrize("index", [0, 150, BARS - 1])
@@ -116,7 +112,7 @@ def test_a_symbol_that_is_listed_later_and_a_market_of_bars_alone_are_perturbed_
     arrays: dict[str, Any] = {name: getattr(market, name).copy() for name in BAR_COLUMNS}
     for values in arrays.values():
         values[:200, 1] = np.nan
-    plain = replace(market, **arrays, funding={}, news=(), series={}, books={}, partial=None)
+    plain = replace(market, **arrays, funding={}, news=(), series={}, partial=None)
     other = perturbed(plain, 150, np.random.default_rng(0))
     assert other.present[151:, 1].mean() > 0.8 and not other.present[:151, 1].any()
     assert truncated(plain, 150).partial is None
@@ -169,11 +165,6 @@ def peeks() -> dict[str, Signal]:
         one = market.series["onchain/fees"]
         return float(np.nan_to_num(one.columns["value"][one.known_at > view.now][:1].sum())) / 20.0
 
-    def next_book(view: MarketView, symbol: str) -> float:
-        market = market_behind(view)
-        books = market.books["AAAUSDT"]
-        return float(books.bid_size[books.time > view.now][:1, 0].sum())
-
     def centred(view: MarketView, symbol: str) -> float:
         market = market_behind(view)
         close = np.nan_to_num(market.close[:, market.column(symbol)], nan=100.0)
@@ -200,7 +191,7 @@ def peeks() -> dict[str, Signal]:
     return {
         "next_close": next_close, "next_open": next_open, "past_the_end": past_the_end, "by_event_time": by_event_time,
         "next_headline": next_headline, "next_funding": next_funding, "next_series": next_series,
-        "next_book": next_book, "centred": centred, "whole_deviation": whole_deviation, "holes_ahead": holes_ahead,
+        "centred": centred, "whole_deviation": whole_deviation, "holes_ahead": holes_ahead,
         "spread_ahead": spread_ahead, "behind_the_door": behind_the_door,
     }  # fmt: skip
 

@@ -270,11 +270,10 @@ class Learns:
         orders: list[OrderRequest] = []
         for symbol in view.symbols:
             coarse = view.bars(symbol, 5, "1d").close
-            book, funding, fees = view.book(symbol), view.funding(symbol, 3), view.series("onchain/fees", 4)
+            funding, fees = view.funding(symbol, 3), view.series("onchain/fees", 4)
             said = sum(len(item.text) for item in view.news(symbol, 3))
             score = view.last_close(symbol) / self.level[symbol] - 1.0 + (0.01 * said + float(np.nansum(coarse))) % 0.3
             score += 100.0 * sum(event.rate for event in funding) + float(fees.columns["value"].sum()) % 0.2
-            score += 0.0 if book is None else float(book.bid_size[0]) / 10.0
             orders += orders_for_target(view, account, symbol, float(np.clip(score, -0.5, 0.5)))
             close = view.last_close(symbol)
             orders.append(Order(symbol, 0.1, kind="limit", limit=round(0.9 * close, 2), expire_bars=7))

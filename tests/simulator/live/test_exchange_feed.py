@@ -181,8 +181,8 @@ def test_a_host_that_does_not_answer_is_named_as_such() -> None:
 @pytest.mark.parametrize(
     ("changed", "symbol", "message"),
     [
-        ({"timeframes": {"5m": "5m", "1h": "1h"}}, "BTC/USDT", "no candles of 1m; it has 5m, 1h"),
-        ({"has": {"fetchOHLCV": None}}, "BTC/USDT", "no candles of 1m"),
+        ({"timeframes": {"5m": "5m", "1h": "1h"}}, "BTC/USDT", "no bars of 1m; it has 5m, 1h"),
+        ({"has": {"fetchOHLCV": None}}, "BTC/USDT", "no bars of 1m"),
         ({"has": {"fetchFundingRateHistory": None}}, "BTC/USDT:USDT", "no funding rates through ccxt; choose"),
     ],
 )
