@@ -1,8 +1,8 @@
 """Listens to an exchange through ccxt.pro: closed candles once and in order, the best bid and ask, settlements.
 
 Candles come by REST after each close, so a lost message, a hung socket, a restart across a bar and an exchange without
-streams are one case. The book comes by the stream, which ccxt.pro opens again after it has ended; where the exchange
-has none, it is asked for. No key is needed or sent.
+streams are one case. The book comes by the stream, which ccxt.pro opens again after it has ended; without one no
+spread is known. No key is needed or sent.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SLOW, _SILENCE = 20.0, 60.0  # seconds that a request may take, and that an ope
 _LEAST_REAL = 2.0  # real seconds of these, with a clock that runs fast
 _GRACE = 2.0  # seconds after a close before its candle is asked for
 _LONGEST_AGAIN = 16.0  # seconds before an answer that lacks a candle is asked for again
-_BOOK_EVERY, _POLL = 0.1, 10.0  # seconds between two events of one book, and between two requests without a stream
+_BOOK_EVERY = 0.1  # seconds between two events of one book
 _MEASURING = 600.0  # seconds between two comparisons of the clocks
 _SKEW_REFUSED, _SKEW_NOTICED = 30.0, 1.0  # seconds
 _SETTLEMENT_LOOKS = (2, 10, 60, 300, 1800)  # seconds after each hour: settlements fall on hours, and are listed later
@@ -174,8 +174,6 @@ class Listener:
         elif self._has("watchOrderBook"):
             for symbol in settings.symbols:
                 self._start(self._watch(partial(api.watch_order_book, symbol), self._booked))
-        elif self._has("fetchOrderBook"):
-            self._start(self._repeat(self._ask_books, lambda: self._sleep(_POLL)))
 
     async def past(self, since: int, until: int) -> list[Candle | Funding]:
         """Candles and settlements of all symbols with ``since < at <= until`` (ms) that have happened, by `at`. Raises
@@ -387,13 +385,6 @@ class Listener:
     def _booked(self, book: Any) -> None:
         if book["bids"] and book["asks"]:
             self._book(book["symbol"], tuple(book["bids"][0][:2]), tuple(book["asks"][0][:2]), book.get("timestamp"))
-
-    async def _ask_books(self) -> None:
-        for symbol in self.settings.symbols:
-            try:
-                self._booked(await self.ask("fetch_order_book", symbol, 5))
-            except MALFORMED as error:
-                self._malformed(f"the book of {symbol} ({type(error).__name__})")
 
     def _book(self, symbol: str, bid: Any, ask: Any, time: Any) -> None:
         now = self.clock.now()

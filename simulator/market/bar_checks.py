@@ -50,6 +50,11 @@ def faults_of(
     yield "duplicate", np.isin(open_time, in_order[1:][np.diff(in_order) == 0]), "share their time with another"
     grid = "do not open on a whole interval" + ", Monday 00:00 UTC for weeks" * (interval == WEEK_MS)
     yield "misaligned", bar_start(open_time, interval) != open_time, grid
+    yield from value_faults(columns)
+
+
+def value_faults(columns: Mapping[str, FloatArray]) -> Iterator[tuple[str, BoolArray, str]]:
+    """Those of them that the values of a bar alone show."""
     unknown = ~np.isfinite(np.stack([*columns.values()])).all(axis=0)
     yield "not_a_number", unknown, "have a value that is missing or not finite"
     low, high = columns["low"], columns["high"]

@@ -246,15 +246,6 @@ class Market:
         vars(same).pop("indicators", None)
         return same
 
-    def continued(self, columns: Mapping[str, Any], funding: Mapping[str, tuple[FundingEvent, ...]]) -> Market:
-        """This market with bars that came after it, without a look at those before: for `simulator.market.growing`,
-        which has checked the new ones. `columns` are open_time, the bar columns and present."""
-        longer = copy(self)
-        for kept in ("indicators", "_coarser", "content_hash"):
-            vars(longer).pop(kept, None)
-        vars(longer).update(columns, funding=dict(funding))
-        return longer
-
     def view(self, index: int) -> MarketView:
         """The market as it was known at the close of bar `index`."""
         if not 0 <= index < len(self):
