@@ -5,11 +5,10 @@ Loading and `Catalog.check` share them: loading stops at the first fatal `Issue`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.market.events import FundingEvent
@@ -24,7 +23,6 @@ _WICK_DEVIATIONS, _JUMP_DEVIATIONS = 15.0, 3.0
 _SCALE = np.log(5.0)  # from here on a jump is one to another scale or coin, however long the gap that it spans
 _VOLUME_SCALE = 200.0  # of the medians of the volume before and after a bar: it is counted in another unit
 _STALE_BARS = 3  # equal bars in a row that are reported
-_WINDOWS_AT_ONCE = 16_384  # bounds the memory of the medians
 
 
 @dataclass(frozen=True)
@@ -102,66 +100,43 @@ def unusual_bars(file: str, interval: int, open_time: IntArray, columns: dict[st
 
     For bars without a fatal finding, in order: `open_time` `(n,)` in ms, `columns` name -> `(n,)`.
     """
-    adjacent = np.diff(open_time) == interval
-    issues = _stale_runs(file, open_time, adjacent, columns)
-    usual = None
-    if len(open_time) >= _FEWEST:
-        usual = _usual_range(np.log(columns["high"] / columns["low"]))
-        up = np.log(columns["high"] / np.maximum(columns["open"], columns["close"]))
-        down = np.log(np.minimum(columns["open"], columns["close"]) / columns["low"])
-        wick = np.maximum(up, down)
-        far = wick > usual[0] + _WICK_DEVIATIONS * usual[1]
-        words = "a wick far beyond the ranges of the bars around them"
-        issues += _far(file, "flash_wick", words, open_time, columns, wick * far)
-    body = np.abs(np.log(columns["close"] / columns["open"]))
-    issues += _far(file, "scale", "a close of another scale than the open", open_time, columns, body * (body > _SCALE))
-    issues += _jumps(file, open_time, np.diff(open_time) // interval, columns, usual)
-    return issues + _volume_scale(file, open_time, columns["volume"])
+    steps = np.diff(open_time) // interval
+    first, high, low, close = (columns[name] for name in BAR_VALUES[:4])
+    issues = _stale_runs(file, open_time, steps == 1, columns)
+    limit = np.full(len(close), _SCALE)  # of a jump
 
-
-def _far(
-    file: str, kind: str, what: str, open_time: IntArray, columns: dict[str, FloatArray], size: FloatArray
-) -> list[Issue]:
-    """A note about the bars that have `what`: those with a `size` (n,) above 0."""
-    found = np.flatnonzero(size > 0)
-    if not len(found):
-        return []
-    largest = int(size.argmax())
-    detail = (
-        f"{len(found)} bars have {what}, the first at {format_time(int(open_time[found[0]]))}, the longest at"
-        f" {format_time(int(open_time[largest]))} (high {columns['high'][largest]:g}, low {columns['low'][largest]:g})"
-    )
-    return [Issue(file, kind, len(found), detail, fatal=False)]
-
-
-def _jumps(
-    file: str,
-    open_time: IntArray,
-    steps: IntArray,
-    columns: dict[str, FloatArray],
-    usual: tuple[FloatArray, FloatArray] | None,
-) -> list[Issue]:
-    """Notes about opens far from the close before them. `steps` (n - 1,) are the bars from each bar to the next: across
-    a gap of several a price may go further, as its square root, but not to another scale."""
-    jump = np.abs(np.log(columns["open"][1:] / columns["close"][:-1]))
-    limit = np.full(len(jump), _SCALE)
-    if usual is not None:
-        limit = np.minimum(limit, (usual[0] + _JUMP_DEVIATIONS * usual[1])[1:] * np.sqrt(steps))
-    issues = []
-    for kind, where, words in (
-        ("jump", steps == 1, "open far from the close before them"),
-        ("gap_jump", steps > 1, "open far from the close before the gap in front of them"),
-    ):
-        wide = np.flatnonzero((jump > limit) & where) + 1
-        if len(wide):
-            largest = wide[jump[wide - 1].argmax()]
+    def report(kind: str, size: FloatArray, words: str, values: Callable[[int], str]) -> None:
+        """A note about the bars with a `size` (n,) above 0, with the values of the one with the largest."""
+        found = np.flatnonzero(size > 0)
+        if len(found):
+            largest = int(size.argmax())
             detail = (
-                f"{len(wide)} bars {words}, the first at {format_time(int(open_time[wide[0]]))}, the furthest at"
-                f" {format_time(int(open_time[largest]))} (from {columns['close'][largest - 1]:g} to"
-                f" {columns['open'][largest]:g})"
+                f"{len(found)} bars {words}, the first at {format_time(int(open_time[found[0]]))}, the furthest at"
+                f" {format_time(int(open_time[largest]))} ({values(largest)})"
             )
-            issues.append(Issue(file, kind, len(wide), detail, fatal=False))
-    return issues
+            issues.append(Issue(file, kind, len(found), detail, fatal=False))
+
+    def extremes(bar: int) -> str:
+        return f"high {high[bar]:g}, low {low[bar]:g}"
+
+    if len(open_time) >= _FEWEST:
+        typical, deviation = _usual_range(np.log(high / low))
+        wick = np.maximum(np.log(high / np.maximum(first, close)), np.log(np.minimum(first, close) / low))
+        far = wick > typical + _WICK_DEVIATIONS * deviation
+        report("flash_wick", wick * far, "have a wick far beyond the ranges of the bars around them", extremes)
+        # Across a gap of several bars a price may go further, as its square root, but not to another scale.
+        limit[1:] = np.minimum(_SCALE, (typical + _JUMP_DEVIATIONS * deviation)[1:] * np.sqrt(steps))
+    body = np.abs(np.log(close / first))
+    report("scale", body * (body > _SCALE), "have a close of another scale than the open", extremes)
+    jump = np.append(0.0, np.abs(np.log(first[1:] / close[:-1])))
+    wide, across = jump * (jump > limit), np.append(False, steps > 1)
+
+    def leap(bar: int) -> str:
+        return f"from {close[bar - 1]:g} to {first[bar]:g}"
+
+    report("jump", wide * ~across, "open far from the close before them", leap)
+    report("gap_jump", wide * across, "open far from the close before the gap in front of them", leap)
+    return issues + _volume_scale(file, open_time, columns["volume"])
 
 
 def _volume_scale(file: str, open_time: IntArray, volume: FloatArray) -> list[Issue]:
@@ -205,29 +180,25 @@ def _stale_runs(file: str, open_time: IntArray, adjacent: BoolArray, columns: di
 
 
 def _usual_range(ranges: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Median and robust deviation of the ranges of the bars around each, `(n,)` both; n is at least `_FEWEST`.
+    """Median of the ranges of the bars around each, and the robust deviation from it, `(n,)` both; n is at least
+    `_FEWEST`.
 
     The deviation is 1.4826 median absolute deviations, and at least a quarter of the median: in a quiet spell, where
     all ranges are nearly equal, nothing would be usual otherwise.
     """
     width = min(_AROUND, len(ranges))
-    windows = sliding_window_view(ranges, width)
-    typical, deviation = _medians(ranges, width), np.empty(len(windows))
-    for start in range(0, len(windows), _WINDOWS_AT_ONCE):
-        part = slice(start, start + _WINDOWS_AT_ONCE)
-        deviation[part] = np.median(np.abs(windows[part] - typical[part, None]), axis=1)
     # The first and the last bars share the window of the nearest bar that has a whole one.
-    window = np.clip(np.arange(len(ranges)) - width // 2, 0, len(windows) - 1)
-    return typical[window], np.maximum(1.4826 * deviation, 0.25 * typical)[window]
+    window = np.clip(np.arange(len(ranges)) - width // 2, 0, len(ranges) - width)
+    typical = _medians(ranges, width)[window]
+    deviation = _medians(np.abs(ranges - typical), width)[window]
+    return typical, np.maximum(1.4826 * deviation, 0.25 * typical)
 
 
 def _medians(values: FloatArray, width: int) -> FloatArray:
     """The median of each `width` values in a row, `(n - width + 1,)`."""
-    windows = sliding_window_view(values, width)
-    found = np.empty(len(windows))
-    for start in range(0, len(windows), _WINDOWS_AT_ONCE):
-        part = slice(start, start + _WINDOWS_AT_ONCE)
-        found[part] = np.median(windows[part], axis=1)
+    import pandas as pd  # it takes half a second
+
+    found: FloatArray = pd.Series(values).rolling(width).median().to_numpy()[width - 1 :]
     return found
 
 

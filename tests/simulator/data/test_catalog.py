@@ -402,7 +402,7 @@ def test_one_flash_wick_is_found_wherever_it_is(
     columns["high" if up else "low"][row] *= 2.0 if up else 0.5
     when = format_time(int(columns["timestamp"][row]))
     found = notes(folder, columns)
-    output = f"the longest at {when} (high {columns['high'][row]:g}, low {columns['low'][row]:g})"
+    output = f"the furthest at {when} (high {columns['high'][row]:g}, low {columns['low'][row]:g})"
     words = f"1 bars have a wick far beyond the ranges of the bars around them, the first at {when}, {output}"
     assert found == ({"flash_wick": (1, words)} if bars >= 9 else {}), "too few bars say nothing of what is usual"
 

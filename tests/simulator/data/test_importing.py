@@ -385,4 +385,4 @@ def test_the_recorded_bars_and_funding_are_taken_and_their_flash_wicks_reported(
     ):
         wicks = [one for one in Catalog(tmp_path / venue).check([symbol], "1h") if one.kind == "flash_wick"]
         assert len(wicks) == 1 and not wicks[0].fatal and wicks[0].count < 20
-        assert f"the longest at {reply}" in wicks[0].detail
+        assert f"the furthest at {reply}" in wicks[0].detail
