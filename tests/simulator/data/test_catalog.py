@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from simulator.data.archive import SAMPLE_BARS, SAMPLE_MARKETS, SAMPLE_SEED, write_market, write_sample
 from simulator.data.catalog import Catalog
+from simulator.data.venue import write_rules
 from simulator.errors import DataError
+from simulator.exchange.rules import SymbolRules
 from simulator.market.events import read_news
 from simulator.market.gaps import gap_summary
 from simulator.market.market import Market
@@ -208,11 +210,6 @@ def test_the_shipped_sample_is_what_its_command_makes(name: str) -> None:
         np.testing.assert_allclose(getattr(shipped, column), getattr(made, column), rtol=1e-9)
     assert [item.text for item in shipped.news] == [item.text for item in made.news]
     assert catalog.check() == []
-
-
-def test_the_shipped_markets_are_small() -> None:
-    folders = [ROOT / "data" / name for name in SAMPLE_MARKETS]
-    assert 0 < sum(path.stat().st_size for folder in folders for path in folder.rglob("*")) < 3_000_000
 
 
 def test_writing_never_mixes_with_foreign_files(tmp_path: Path) -> None:
@@ -429,22 +426,6 @@ def test_equal_bars_in_a_row_are_reported_from_three_on(
     assert found.get("stale") == ((length, words) if length >= 3 else None)
 
 
-@pytest.mark.parametrize("hole", [False, True])
-def test_a_jump_between_two_bars_or_across_a_hole_is_reported(tmp_path: Path, hole: bool) -> None:
-    columns = hourly(90)
-    for name in ("open", "high", "low", "close"):
-        columns[name][50:] *= 1.5
-    before = columns["close"][48 if hole else 49]
-    found = notes(tmp_path, without(columns, [49]) if hole else columns)
-    words = "before the gap in front of them" if hole else "before them"
-    told = (
-        f"1 bars open far from the close {words}, the first at 2023-11-17 02:00, the furthest at 2023-11-17 02:00"
-        f" (from {before:g} to {columns['open'][50]:g})"
-    )
-    kind = "gap_jump" if hole else "jump"
-    assert {kind: found[kind] for kind in found if kind != "gap"} == {kind: (1, told)}
-
-
 def test_a_check_notices_that_a_synthetic_market_was_edited(tmp_path: Path) -> None:
     write_market(generate(SyntheticConfig(bars=40, seed=1)), tmp_path)
     path = tmp_path / "BBBUSDT-4h.parquet"
@@ -452,6 +433,80 @@ def test_a_check_notices_that_a_synthetic_market_was_edited(tmp_path: Path) -> N
     table["volume"][7] += 1.0
     write(path, table)
     assert [issue.kind for issue in Catalog(tmp_path).check()] == ["changed"]
+
+
+# Bars beside a market: the same symbols and time in another timeframe, whatever the folder has of them
+
+SYMBOLS = ("A", "B")
+FINE = generate(SyntheticConfig(bars=480, seed=5, symbols=SYMBOLS, timeframe="15m"))
+
+
+def write_bars_of(market: Market, folder: Path, symbol: str, keep: Any = slice(None)) -> None:
+    columns: Columns = {"timestamp": market.open_time[keep]}
+    columns |= {name: getattr(market, name)[keep, market.column(symbol)] for name in BAR_COLUMNS}
+    write(folder / f"{symbol}-{market.timeframe}.parquet", columns)
+
+
+@pytest.mark.parametrize("timeframe", ["15m", "30m", "1h"])
+def test_bars_beside_are_those_of_the_file_or_made_of_finer_ones(timeframe: str, tmp_path: Path) -> None:
+    for symbol in SYMBOLS:
+        write_bars_of(FINE, tmp_path, symbol)
+    found = Catalog(tmp_path).beside(FINE.resample("1h"), timeframe)
+    wanted = FINE.resample(timeframe)
+    np.testing.assert_array_equal(found.open_time, wanted.open_time)
+    for name in BAR_COLUMNS:
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
+    assert (found.symbols, found.timeframe, found.funding, found.news) == (SYMBOLS, timeframe, {}, ())
+
+
+def hours_of(rows: slice, later: int = 0) -> Market:
+    hours = FINE.resample("1h").select(["A"])
+    arrays: dict[str, Any] = {name: getattr(hours, name)[rows] for name in BAR_COLUMNS}
+    return Market(hours.symbols, hours.timeframe, hours.open_time[rows] + later, **arrays)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sets(st.integers(0, len(FINE) - 1), max_size=60), st.booleans())
+def test_bars_beside_are_of_the_time_of_the_market_and_what_is_absent_stays_absent(
+    tmp_path_factory: pytest.TempPathFactory, holes: set[int], other: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("bars")
+    write_bars_of(FINE, folder, "A", np.setdiff1d(np.arange(len(FINE)), sorted(holes)))
+    if other:
+        write_bars_of(FINE.resample("1h"), folder, "B")  # too coarse to be of use
+    found = Catalog(folder).beside(FINE.resample("1h"), "15m")
+    assert set(np.flatnonzero(~found.present[:, 0])) == holes
+    assert not found.present[:, 1].any()
+    later = Catalog(folder).beside(hours_of(slice(30, 60)), "15m")
+    np.testing.assert_array_equal(later.close, found.close[120:240, :1])
+
+
+@pytest.mark.parametrize(
+    ("market", "timeframe", "message"),
+    [
+        (FINE.resample("1h"), "1d", "1h bars do not consist of 1d bars"),
+        (FINE.resample("1h"), "5m", "no 5m bars of A, B between"),
+        (FINE.resample("1h"), "7h", "unknown timeframe '7h'"),
+        (hours_of(slice(None), 400 * 24 * HOUR), "15m", "no 15m bars of A between"),
+    ],
+)
+def test_what_cannot_be_made_beside_is_refused(market: Market, timeframe: str, message: str, tmp_path: Path) -> None:
+    write_bars_of(FINE, tmp_path, "A")
+    with pytest.raises(DataError, match=message):
+        Catalog(tmp_path).beside(market, timeframe)
+    write_bars_of(FINE, tmp_path, "A", np.arange(len(FINE))[::-1])
+    with pytest.raises(DataError, match="fix the file"):
+        Catalog(tmp_path).beside(FINE.resample("1h"), "15m")
+
+
+@pytest.mark.parametrize(("content", "trouble"), [("{", "not a readable JSON"), ('{"A": {"lot": 1}}', "is missing")])
+def test_rules_that_cannot_be_read_are_a_finding(content: str, trouble: str, tmp_path: Path) -> None:
+    write_bars_of(FINE, tmp_path, "A")
+    write_rules(tmp_path / "rules.json", {"A": SymbolRules(lot=0.1)})
+    assert not [issue for issue in Catalog(tmp_path).check() if issue.fatal]
+    (tmp_path / "rules.json").write_text(content)
+    [issue] = [issue for issue in Catalog(tmp_path).check() if issue.fatal]
+    assert issue.file.endswith("rules.json") and trouble in issue.detail
 
 
 # The recorded data

@@ -525,20 +525,6 @@ def test_days_of_yahoo_have_three_lines_of_headings(tmp_path: Path, ending: str)
     assert "line 2: holds 2 tickers, BTC-USD and ETH-USD among them" in details(two)
 
 
-@pytest.mark.parametrize("names", [("Volume BTC", "Volume USDT"), ("Volume_(BTC)", "Volume_(Currency)")])
-@pytest.mark.parametrize("turned", [False, True])
-def test_of_two_volumes_the_one_in_coins_is_taken_when_an_option_says_the_symbol(
-    tmp_path: Path, names: tuple[str, str], turned: bool
-) -> None:
-    heads = names[::-1] if turned else names
-    lines = ["time,open,high,low,close," + ",".join(heads)]
-    volumes = {names[0]: 5, names[1]: 500}
-    lines += [f"{START // 1000 + 3600 * n},100,101,99,100,{volumes[heads[0]]},{volumes[heads[1]]}" for n in range(3)]
-    options = FileOptions(symbol="BTCUSDT", timeframe="1h")
-    import_tree(put(tmp_path / "in/prices.csv", "\n".join(lines)), tmp_path / "out", options=options)
-    assert stored(tmp_path / "out/in")["volume"].tolist() == [5.0] * 3
-
-
 @pytest.mark.parametrize(
     ("name", "file", "rows", "volume"),
     [("two-volumes/prices.csv", "BTCUSDT-1h.parquet", 2, 5.0), ("yfinance/BTC-USD.csv", "BTCUSD-1d.parquet", 60, 1e6)],
