@@ -133,7 +133,6 @@ PAID_FUNDING, PAID_BORROW, PAID_INSURANCE, PAID_LIQUIDATION = range(6, 10)
 # A saved account names these kinds, so those that came later stand behind.
 FILL_DELISTED, PAID_MISSING_FUNDING, DROP_DELISTED = range(22, 25)
 FILL_KINDS = (*range(FILL_ORDER, FILL_LIQUIDATION + 1), FILL_DELISTED)
-PAID_KINDS = (*range(PAID_FUNDING, PAID_LIQUIDATION + 1), PAID_MISSING_FUNDING)
 
 DUST = 1e-12  # a remainder this small beside the quantities that made it is rounding, not a position
 

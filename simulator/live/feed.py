@@ -35,9 +35,6 @@ class Clock(Protocol):
     def now(self) -> int:
         """The time now."""
 
-    def wait_until(self, moment: int, timeout_s: float) -> bool:
-        """Wait until `now()` is `moment`, at most `timeout_s` seconds of real time; whether it is."""
-
 
 class RealClock:
     """The time of this machine. A system clock that is set back stands still here until it has caught up."""
@@ -50,11 +47,6 @@ class RealClock:
     def now(self) -> int:
         self._latest = max(self._latest, time.time_ns() // 1_000_000)
         return self._latest
-
-    def wait_until(self, moment: int, timeout_s: float) -> bool:
-        ahead = (moment - self.now()) / 1000.0
-        time.sleep(min(max(ahead, 0.0), timeout_s))
-        return self.now() >= moment
 
 
 class SimulatedClock:
@@ -77,6 +69,7 @@ class SimulatedClock:
             return self._now()
 
     def wait_until(self, moment: int, timeout_s: float) -> bool:
+        """Wait until `now()` is `moment`, at most `timeout_s` seconds of real time; whether it is."""
         with self._lock:
             ahead = moment - self._now()
             if math.isinf(self._speed):
@@ -159,7 +152,8 @@ class RecordedFeed:
             symbol: kind_of(symbol, market, venue) or "spot" for symbol in market.symbols
         }
         self._speed = speed
-        self.clock: Clock = SimulatedClock(begin, speed)
+        self._clock = SimulatedClock(begin, speed)
+        self.clock: Clock = self._clock
         if int(market.open_time[-1]) + market.interval <= begin:
             raise DataError(f"{market.source} has no bar that closes after {format_time(begin)}.")
         self._row = 0
@@ -172,7 +166,7 @@ class RecordedFeed:
         self._coming.clear()
         self._ended = False
         if since > self.clock.now():
-            self.clock = SimulatedClock(since, self._speed)
+            self.clock = self._clock = SimulatedClock(since, self._speed)
 
     def next(self, timeout_s: float) -> FeedEvent | None:
         """The next event; with an infinite speed the clock jumps to it."""
@@ -181,7 +175,7 @@ class RecordedFeed:
         if not self._coming:
             return None
         event = self._coming[0]
-        if not self.clock.wait_until(event.known_at, timeout_s):
+        if not self._clock.wait_until(event.known_at, timeout_s):
             now = self.clock.now()
             return FeedHeartbeat(now, now) if timeout_s * self._speed >= 1.0 else None
         return self._coming.popleft()
