@@ -222,6 +222,13 @@ def _of_text(content: Content, root: Path, options: FileOptions) -> Recorded | s
         return f"no known format; it has {has}. Known are {_KNOWN}"
     if not headed and not options.columns:
         cells = cells.set_axis(list(form.columns), axis=1)
+    return _text_rows(content, cells, form, named, root, options)
+
+
+def _text_rows(
+    content: Content, cells: pd.DataFrame, form: _Format, named: NamedFile, root: Path, options: FileOptions
+) -> Recorded | str:
+    """The rows of a table of text with headings."""
     folders = {part.lower() for part in content.path.resolve().parts}
     if form.name == "Binance Vision" and folders & {"indexpriceklines", "premiumindexklines"}:
         return "prices of an index, which no market here has"
