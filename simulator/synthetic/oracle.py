@@ -63,20 +63,12 @@ class OraclePolicy:
     def exposure(self, index: int, column: int, current_exposure: float) -> float:
         """The exposure to hold from the close of bar `index` on, given the one held now. One of the levels, or the
         present exposure left as it is where no change pays for its costs."""
-        known = np.zeros(3)
-        known[int(self.truth.regime[index, column]) + 1] = 1.0
-        return self.believing(known, index, column, current_exposure)
-
-    def believing(self, belief: FloatArray, index: int, column: int, current_exposure: float) -> float:
-        """The exposure to hold given probabilities (bear, range, bull) of the regime: the best expected value, as if
-        the regime were known from the next decision on (QMDP, Littman, Cassandra and Kaelbling 1995)."""
         truth = self.truth
-        law = truth.law
         left = int(truth.spike_left[index, column])
         choices = np.append(self.levels, current_exposure)
-        ahead = belief @ self.ahead[column, :, left]
+        ahead = self.ahead[column, int(truth.regime[index, column]) + 1, left]
         kept = np.interp(current_exposure, self.levels, ahead)
-        spread = _next_spread(law, float(truth.spike_height[index, column]) if left else None)
+        spread = _next_spread(truth.law, float(truth.spike_height[index, column]) if left else None)
         variance = float(truth.vol[index, column]) ** 2 * self.decide_every
         if truth.private is not None:  # liquidity and crowding as they are, which the values ahead do not know
             spread = float(truth.private.wide[index, column]) or spread
