@@ -27,20 +27,16 @@ class ScenarioOutcome:
 
     Attributes:
         net_return: change of equity, what is still held valued at the last close.
-        gross_return: the same without the costs: ``net + fees + spread + funding``.
         fees, spread, funding: costs paid (funding negative: received). `funding` holds the interest on what is
             borrowed.
-        max_loss: how far the equity fell below its start at the worst close; 0 if it never did.
         shortfall: (paths, S) what the orders' fills cost against the last close before the decision, as a fraction of
             the traded notional, spread included and fees not; positive is a cost; NaN where nothing filled.
     """
 
     net_return: FloatArray
-    gross_return: FloatArray
     fees: FloatArray
     spread: FloatArray
     funding: FloatArray
-    max_loss: FloatArray
     shortfall: FloatArray
 
 
@@ -162,11 +158,9 @@ def _outcome(state: kernel.KernelState, account: AccountView, symbols: Sequence[
     funding = (ends[:, at.FUNDING_PAID] + ends[:, at.BORROW_PAID]) / start
     return ScenarioOutcome(
         net_return=net,
-        gross_return=net + fees + spread + funding,
         fees=fees,
         spread=spread,
         funding=funding,
-        max_loss=1.0 - ends[:, at.LOWEST] / start,
         shortfall=np.divide(cost, traded, out=np.full_like(cost, np.nan), where=traded > 0.0),
     )
 

@@ -66,9 +66,7 @@ class BookTop:
 
     symbol: str
     bid: float
-    bid_size: float
     ask: float
-    ask_size: float
     at: int
     known_at: int
 
@@ -134,15 +132,10 @@ def candle_of(symbol: str, interval: int, values: Any, known_at: int) -> Candle:
 
 
 def book_of(symbol: str, bid: Any, ask: Any, time: Any, known_at: int) -> BookTop:
-    """The top of a book from (price, size) of both sides; `time` None: when it came. Raises `DataError`."""
+    """The top of a book from the prices of both sides; `time` None: when it came. Raises `DataError`."""
     what = f"the book of {symbol}"
     at = known_at if time is None else moment(what, time)
-    if not all(isinstance(side, list | tuple) and len(side) >= 2 for side in (bid, ask)):
-        raise DataError(f"{what} has no price and size: {str((bid, ask))[:80]}")
-    (bid_price, bid_size), (ask_price, ask_size) = ([number(what, one) for one in side[:2]] for side in (bid, ask))
-    if min(bid_size, ask_size) < 0:
-        raise DataError(f"{what} has a negative size: {bid}, {ask}")
-    return BookTop(symbol, bid_price, bid_size, ask_price, ask_size, at, known_at)
+    return BookTop(symbol, number(what, bid), number(what, ask), at, known_at)
 
 
 def funding_of(symbol: str, record: Any, known_at: int) -> Funding:

@@ -132,7 +132,6 @@ class Feed(Protocol):
 
 
 _DELAY = 300  # ms
-_BOOK_SIZE = 1.0  # base units; the recording does not say
 
 
 class RecordedFeed:
@@ -220,7 +219,7 @@ class RecordedFeed:
             half, middle = float(market.half_spread[row, column]), float(market.close[row, column])
             if half > 0.0:
                 bid, ask = middle * (1.0 - half), middle * (1.0 + half)
-                events.append(BookTop(symbol, bid, _BOOK_SIZE, ask, _BOOK_SIZE, close, known))
+                events.append(BookTop(symbol, bid, ask, close, known))
         for symbol, settled in market.funding.items():
             events += [Funding(symbol, one.rate, one.time, known) for one in settled if open_time < one.time <= close]
         for column, symbol in enumerate(market.symbols):

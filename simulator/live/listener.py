@@ -379,12 +379,11 @@ class Listener:
 
     def _quoted(self, tickers: Any) -> None:
         for symbol, ticker in tickers.items():
-            bid, ask = ((ticker.get(side), ticker.get(f"{side}Volume")) for side in ("bid", "ask"))
-            self._book(symbol, bid, ask, ticker.get("timestamp"))
+            self._book(symbol, ticker.get("bid"), ticker.get("ask"), ticker.get("timestamp"))
 
     def _booked(self, book: Any) -> None:
         if book["bids"] and book["asks"]:
-            self._book(book["symbol"], tuple(book["bids"][0][:2]), tuple(book["asks"][0][:2]), book.get("timestamp"))
+            self._book(book["symbol"], book["bids"][0][0], book["asks"][0][0], book.get("timestamp"))
 
     def _book(self, symbol: str, bid: Any, ask: Any, time: Any) -> None:
         now = self.clock.now()
