@@ -75,7 +75,7 @@ def simulate_scenarios(
     rows, late = late_rows(costs.latency_ms, paths.interval) if costs.latency_ms else (0, 0.0)
     accepted = _accepted(account, orders)
     state = at.new_state(count, columns, max(1, len(accepted)), account.cash)
-    state.accounts[:, [at.EQUITY, at.PEAK, at.LOWEST]] = account.equity
+    state.accounts[:, [at.EQUITY, at.PEAK]] = account.equity
     state.accounts[:, at.MAKER_FEE], state.accounts[:, at.TAKER_FEE] = costs.maker_fee, costs.taker_fee
     state.accounts[:, at.WAITING] = len(accepted)
     for column, symbol in enumerate(symbols):

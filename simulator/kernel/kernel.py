@@ -295,7 +295,6 @@ def advance(
                 value = _uncovered(tape, terms, state, log, path, b, n, bar)
             accounts[n, at.EQUITY] = value
             accounts[n, at.PEAK] = max(accounts[n, at.PEAK], value)
-            accounts[n, at.LOWEST] = min(accounts[n, at.LOWEST], value)
             if equity.shape[1] > 0:
                 equity[n, b] = value
             if notional.shape[1] > 0:
@@ -344,7 +343,7 @@ def skip_idle_bars(
     highs, lows, closes = tape.high[0], tape.low[0], tape.close[0]
     mark_highs, mark_lows, marks = tape.mark_high[0], tape.mark_low[0], tape.mark_close[0]
     inside, at_close = tape.funding_inside[0], tape.funding_close[0]
-    cash, value, peak, lowest = account[at.CASH], account[at.EQUITY], account[at.PEAK], account[at.LOWEST]
+    cash, value, peak = account[at.CASH], account[at.EQUITY], account[at.PEAK]
     participation = terms.scalars[at.PARTICIPATION] > 0.0
     misses = tape.missing.shape[1] > 0
     last = start
@@ -372,7 +371,7 @@ def skip_idle_bars(
         if not (quiet and now > 0.0 and excess > 0.0):
             break
         value = now
-        peak, lowest = max(peak, value), min(lowest, value)
+        peak = max(peak, value)
         if equity.shape[1] > 0:
             equity[0, b] = value
         if notional.shape[1] > 0:
@@ -381,7 +380,7 @@ def skip_idle_bars(
                 notional[0, b, s] = quantity * marks[b, s] if quantity != 0.0 else 0.0
         last = b + 1
     if last > start:
-        account[at.EQUITY], account[at.PEAK], account[at.LOWEST] = value, peak, lowest
+        account[at.EQUITY], account[at.PEAK] = value, peak
         for s in range(symbols):
             if participation:
                 positions[s, at.USED] = 0.0
