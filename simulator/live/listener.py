@@ -53,7 +53,6 @@ _LEAST_REAL = 2.0  # real seconds of these, with a clock that runs fast
 _GRACE = 2.0  # seconds after a close before its candle is asked for
 _LONGEST_AGAIN = 16.0  # seconds before an answer that lacks a candle is asked for again
 _BOOK_EVERY = 0.1  # seconds between two events of one book
-_MEASURING = 600.0  # seconds between two comparisons of the clocks
 _SKEW_REFUSED, _SKEW_NOTICED = 30.0, 1.0  # seconds
 _SETTLEMENT_LOOKS = (2, 10, 60, 300, 1800)  # seconds after each hour: settlements fall on hours, and are listed later
 _PAGE, _FUNDING_PAGE, _MOST_PAGES = 500, 100, 2_000
@@ -165,8 +164,6 @@ class Listener:
         self._expected = dict.fromkeys(settings.symbols, first)
         self._settled = dict.fromkeys(settings.symbols, since)
         self._start(self._candles())
-        if self._has("fetchTime"):
-            self._start(self._repeat(self._measure, lambda: self._sleep(_MEASURING)))
         if settings.market == "swap":
             self._start(self._repeat(self._settle, self._until_settlement))
         if self._has("watchBidsAsks"):
@@ -430,9 +427,6 @@ class Listener:
             else:
                 events[event.at] = event
         return [events[at] for at in sorted(events) if at >= since]
-
-    async def _measure(self) -> None:
-        self._adjust(*await self._skew())
 
     async def _skew(self, attempts: int = 1) -> tuple[int, int]:
         """How far the exchange's clock is ahead of ours, and how wrong that may be, ms. Raises `FeedFailure`."""
