@@ -219,7 +219,7 @@ def test_rules_survive_a_file_exactly(rules: dict[str, SymbolRules], tmp_path_fa
         ("maker_fee", 5.0, "maker_fee"),
         ("tiers", {}, "tiers"),
         ("tiers", [1], "tiers.0"),
-        ("tiers", [{"floor": 0.0}], "max_leverage"),
+        ("tiers", [{"floor": 0.0}], "maintenance_rate"),
         ("tiers", [{"floor": 0.0, "maintenance_rate": None, "max_leverage": 2.0}], "maintenance_rate"),
         ("tiers", [{"floor": 1.0, "maintenance_rate": 0.0, "max_leverage": 2.0}], "first margin tier"),
     ],
