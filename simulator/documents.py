@@ -11,7 +11,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -24,6 +23,7 @@ _LARGE = re.compile(r"[eE]\+?\d{3,}(?=[\s,\]}]|$)")  # a number's exponent of th
 _RUN = 100  # two hundred digits in a row hold a whole stretch of these
 _LONG = 16_384  # characters from which a document is read by a reader that is several times as fast
 _Kind = TypeVar("_Kind")
+_ADAPTERS: dict[Any, Any] = {}  # of `typed`, by kind
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -75,22 +75,17 @@ def read_document(path: Path, most: int = _MOST_BYTES, *, nan: bool = False) -> 
 def typed(kind: type[_Kind], value: Any) -> _Kind:
     """A value of JSON as the dataclass `kind`. Raises `ValueError` with the field for one that is missing, unknown or
     of another type."""
-    from pydantic import ValidationError  # not where the command line begins
+    from pydantic import TypeAdapter, ValidationError  # not where the command line begins
 
+    adapter = _ADAPTERS.get(kind) or _ADAPTERS.setdefault(kind, TypeAdapter(kind))
     try:
-        return _adapter(kind).validate_json(json.dumps(value), strict=True, extra="forbid")
+        read: _Kind = adapter.validate_json(json.dumps(value), strict=True, extra="forbid")
+        return read
     except ValidationError as error:
         wrong = error.errors()[0]
         place = ".".join(map(str, wrong["loc"])) or "the value"
         got = "" if wrong["type"] == "missing" else f", not {wrong['input']!r:.60}"
         raise ValueError(f"{place}: {wrong['msg']}{got}") from None
-
-
-@cache
-def _adapter(kind: Any) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
 
 
 def lines_of(file: IO[bytes] | gzip.GzipFile, most: int = _MOST_BYTES) -> Iterator[bytes]:
