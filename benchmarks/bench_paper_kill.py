@@ -23,7 +23,7 @@ from benchmarks.run import Result
 from cryptosentinel.llm.engine import Completion, Request
 from simulator.exchange.costs import Costs
 from simulator.exchange.venue import Venue
-from simulator.live.recorded_feed import RecordedFeed
+from simulator.live.feed import RecordedFeed
 from simulator.market.growing import part_of
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate

@@ -90,7 +90,7 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel data import user_data/data --out bars", says="BTCUSDT"),
         Step("cryptosentinel data import prices.csv --out bars --symbol BTCUSDT --timeframe 1h --venue mine --columns "
              "time=Date,open=Open,high=High,low=Low,close=Close,volume=Vol --time-format \"%d.%m.%Y %H:%M\" --time-zone "
-             "Europe/Berlin --delimiter \";\" --decimal ,", says="BTCUSDT"),
+             "Europe/Berlin --decimal ,", says="BTCUSDT"),
     ),
     "strategies": (
         Step("cryptosentinel backtest --team ema_cross --start 2021-06-01 --baselines hold", says="report: runs/"),

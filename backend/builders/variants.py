@@ -15,7 +15,7 @@ from cryptosentinel.agents.role import SubAgent
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team
-from simulator.checks.reordered import with_shuffled_days, with_shuffled_news
+from simulator.checks.perturbation import with_shuffled_days, with_shuffled_news
 from simulator.errors import UserError
 from simulator.market.market import Market
 

@@ -93,7 +93,7 @@ def _print_evidence(window: WindowResult) -> None:
 
 def _announce(start: RunStart) -> None:
     """What is about to be played, at which costs, and what a reader must know."""
-    from simulator.market.gaps import find_gaps
+    from simulator.market.gaps import gap_summary
 
     market, window = start.market, start.window
     assert window is not None
@@ -102,7 +102,7 @@ def _announce(start: RunStart) -> None:
         f"{market.source}: {', '.join(market.symbols)}, {market.timeframe} bars, decisions every {window.decide_every} "
         f"bars from {first} to {last} UTC ({start.why_window})"
     )
-    console.print(f"data: {find_gaps(market).summary()}")
+    console.print(f"data: {gap_summary(market)}")
     print_account(start)
     print_notes(start.notes)
 

@@ -79,7 +79,7 @@ def recursion(
     with bars() as shown:
         report = check_recursion(
             case.drive, case.market, longer, warm_ups=lengths, times=times, first_time=asked.start,
-            seed=request.seed, on_progress=lambda done, total: shown.progress("times", done, total), **case.account,
+            on_progress=lambda done, total: shown.progress("times", done, total), **case.account,
         )  # fmt: skip
     document = {"check": "recursion", "clean": report.clean, "seed": request.seed}
     _write(out, {**document, **case.describe(), **report.to_dict()})

@@ -28,8 +28,8 @@ from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
 from backend.store.store import Store
 from simulator.errors import DataError
+from simulator.exchange.exchange_records import array_from_json, array_to_json, record_from_json, record_to_json
 from simulator.exchange.orders import OrderRequest
-from simulator.exchange.record_json import array_from_json, array_to_json, record_from_json, record_to_json
 from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import Happened
 from simulator.market.events import FundingEvent
@@ -110,7 +110,7 @@ def _broken(run: str) -> StoreError:
 
 
 def history_to_json(market: Market) -> dict[str, Any]:
-    """A market without news, series and books."""
+    """A market without news and series."""
     return {
         "symbols": list(market.symbols),
         "timeframe": market.timeframe,

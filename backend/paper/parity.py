@@ -27,9 +27,8 @@ from cryptosentinel.llm.engine import Completion, Engine, Request, failed_comple
 from cryptosentinel.team import AgentTask, TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Watch, Window
 from simulator.errors import DataError
-from simulator.exchange.exchange_records import AccountView
+from simulator.exchange.exchange_records import AccountView, record_to_json
 from simulator.exchange.orders import OrderRequest
-from simulator.exchange.record_json import record_to_json
 from simulator.live.bar_assembly import Reason
 from simulator.live.broker import session_market
 from simulator.market.market import MarketView

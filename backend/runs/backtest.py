@@ -64,7 +64,7 @@ from simulator.checks.verdict import LookaheadVerdict
 from simulator.errors import UserError
 from simulator.folders import sample_data
 from simulator.market.coins import COINS, base_coin
-from simulator.market.gaps import find_gaps
+from simulator.market.gaps import gap_summary
 from simulator.market.market import Market
 from simulator.market.timeframes import DAY_MS
 from simulator.synthetic.truth import truth_of
@@ -322,7 +322,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
     marks: dict[str, Any] = {IN_SAMPLE: dict(plan.in_sample)} if plan.in_sample else {}
     with recorded_run(
         store, run, "backtest", plan.seed, market.content_hash, config,
-        data=market.source, gaps=find_gaps(market).summary(), teams=[subject.name for subject in subjects],
+        data=market.source, gaps=gap_summary(market), teams=[subject.name for subject in subjects],
         venue=venue_record(plan.account, market, window), notes=list(plan.notes), decide_every=window.decide_every,
         sources={name: asdict(source) for name, source in plan.sources.items()},
         **marks,

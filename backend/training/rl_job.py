@@ -31,7 +31,7 @@ from backend.training.wandb_logger import require_wandb, wandb_project
 from cryptosentinel.agents.registry import STANDARD, SUB_AGENTS, roles_of, team_of
 from cryptosentinel.llm.model_files import read_config
 from simulator.market.market import Market
-from simulator.synthetic.beliefs import MOST_COINS
+from simulator.synthetic.oracle import MOST_COINS
 
 
 @dataclass(frozen=True)

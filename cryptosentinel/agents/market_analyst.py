@@ -87,7 +87,7 @@ TOOLS = (
     ),
     Tool("get_volatility", "Realised volatility and its forecast.", NoArguments, market.volatility_summary),
     Tool("get_other_coins", "Beta and correlation to other coins.", NoArguments, market.other_coins),
-    Tool("get_order_book", "Spread and imbalance.", NoArguments, market.order_book),
+    Tool("get_spread", "The bid-ask spread, now and as usual.", NoArguments, market.spread),
     Tool(
         "get_funding_history",
         "Funding, its percentile and carry; basis, open interest.",

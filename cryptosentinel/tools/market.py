@@ -55,7 +55,6 @@ SERIES_SHOWN = 8
 OLDEST_NEWS = 30 * DAY_MS
 FOUND_SHOWN = 5
 HEADLINE_CHARS = 160
-LEVELS = 5
 
 # The tone of a headline by the words in it: crude, but code, and the same for everybody who asks.
 _POSITIVE = re.compile(
@@ -286,29 +285,15 @@ def _beta(own: FloatArray, other: FloatArray) -> tuple[float, float]:
     return float(covariance[0, 1] / covariance[1, 1]), float(np.corrcoef(own[both], other[both])[0, 1])
 
 
-def order_book(context: ToolContext, _: NoArguments) -> dict[str, Any]:
-    """The newest order book: spread in basis points, imbalance of the best LEVELS levels (1: bids only, -1: asks only),
-    and its age. Without one, the spread of the bar alone."""
+def spread(context: ToolContext, _: NoArguments) -> dict[str, Any]:
+    """The bid-ask spread of the newest bar and the usual one of the last 120, in basis points."""
     if context.view.private:  # there, the spread is Trader's to know
-        return {"bar_spread_bps": MISSING, "usual_bps": MISSING, "book": MISSING}
+        return {"spread_bps": MISSING, "usual_bps": MISSING}
     bars = context.view.bars(context.symbol, 120)
-    spread = bars.half_spread[bars.present]
-    result: dict[str, Any] = {
-        "bar_spread_bps": round(2e4 * float(spread[-1]), 2) if len(spread) else MISSING,
-        "usual_bps": round(2e4 * float(np.median(spread)), 2) if len(spread) else MISSING,
-    }
-    book = context.view.book(context.symbol)
-    if book is None:
-        return {**result, "book": MISSING}
-    bid, ask = float(np.nansum(book.bid_size[:LEVELS])), float(np.nansum(book.ask_size[:LEVELS]))
-    middle = 0.5 * float(book.bid_price[0] + book.ask_price[0])
+    known = bars.half_spread[bars.present]
     return {
-        **result,
-        "book": {
-            "age_h": age_hours(context, book.time),
-            "spread_bps": round(1e4 * float(book.ask_price[0] - book.bid_price[0]) / middle, 2),
-            "imbalance": round((bid - ask) / (bid + ask), 2) if bid + ask > 0.0 else MISSING,
-        },
+        "spread_bps": round(2e4 * float(known[-1]), 2) if len(known) else MISSING,
+        "usual_bps": round(2e4 * float(np.median(known)), 2) if len(known) else MISSING,
     }
 
 

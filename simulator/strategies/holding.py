@@ -105,42 +105,6 @@ class VolatilityTarget:
         return orders
 
 
-class InverseVolatility:
-    """Long all symbols in parts that are inverse to their volatility, so that each brings about as much risk.
-
-    A symbol whose volatility over the last `lookback` returns is unknown or zero is left as it is. The others share
-    what is theirs by number: two of four symbols share half of `exposure`. A part is adjusted once it is off by more
-    than `band` of itself.
-    """
-
-    name = "inverse_volatility"
-
-    def __init__(self, lookback: int = 168, exposure: float = 1.0, band: float = 0.1) -> None:
-        if lookback < 2:
-            raise UserError(f"InverseVolatility(lookback={lookback}): give at least 2 bars.")
-        self.lookback = lookback
-        self.warmup = lookback + 1
-        self.exposure = checked_exposure("InverseVolatility", exposure)
-        self.band = _checked_band("InverseVolatility", band)
-
-    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
-        inverse: dict[str, float] = {}
-        for symbol in view.symbols:
-            bars = recent(view, symbol, self.lookback + 1)
-            deviation = indicators.realised_volatility(bars.close, self.lookback) if bars is not None else math.nan
-            if deviation > 0.0:
-                inverse[symbol] = 1.0 / deviation
-        # An exact sum, so that the order of the symbols does not show in the last bits.
-        total = math.fsum(inverse.values())
-        available = self.exposure * len(inverse) / len(view.symbols)
-        orders: list[Order] = []
-        for symbol, weight in inverse.items():
-            wanted = available * weight / total
-            if abs(wanted - account.exposure[symbol]) > self.band * wanted:
-                orders += orders_for_target(view, account, symbol, wanted)
-        return orders
-
-
 def _checked_band(owner: str, band: float) -> float:
     # Who holds nothing is off by 1: a band that wide would never buy.
     if not 0.0 <= band < 1.0:

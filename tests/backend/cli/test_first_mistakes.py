@@ -101,7 +101,7 @@ def test_a_file_and_a_folder_of_files_are_imported_into_a_cache_which_is_said(ru
     assert "was imported into" in run("backtest", "--data", "mine", "--team", "hold").out, "its content is another"
     (tmp_path / "mine/ADAUSDT.csv").write_text("time,open,high,low,close,volume\n1704067200,1,1,1,1,x\n")
     refused = run("backtest", "--data", "mine", "--team", "hold")
-    assert refused.code == 2 and "ADAUSDT.csv: line 2: 'x' in volume is no number" in refused.err
+    assert refused.code == 2 and "ADAUSDT.csv: line 2: 'x' in volume is not a number" in refused.err
 
 
 def test_an_import_ends_with_the_next_command_which_works(run: Run, tmp_path: Path) -> None:

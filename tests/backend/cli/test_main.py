@@ -102,7 +102,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
     "no such folder": (lambda f: ["backtest", "--data", f / "d"], "no such folder", "'sample' names the sample market"),
     "empty folder": (_empty_folder, "holds no bars", "named like BTCUSDT-1h.parquet"),
     "no bars in file": (lambda f: _file(f, b""), "not a readable Parquet file", "download it again"),
-    "impossible": (_broken(_high_below_low), "1 bars are impossible", "mend the file"),
+    "impossible": (_broken(_high_below_low), "1 bars are impossible", "fix the file"),
     "too few bars": (_broken(lambda t: t.iloc[:100]), "window is too short", "Choose other dates"),
     "unknown symbol": (
         lambda f: ["backtest", "--data", SAMPLE, "--symbols", "XYZUSDT"], "no symbol 'XYZUSDT'", "there are AAAUSDT"

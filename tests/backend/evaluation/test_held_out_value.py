@@ -26,7 +26,7 @@ from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import novice_policies
 from cryptosentinel.teachers import Teacher
-from simulator.synthetic.beliefs import regime_beliefs
+from simulator.synthetic.oracle import regime_beliefs
 
 WINDOWS, STATES = 6, 36
 

@@ -28,7 +28,7 @@ from simulator.exchange.venue import Venue
 from simulator.market.drift_filter import drift_belief, pooled_drift_belief
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
-from simulator.market.series import DataSeries, OrderBooks
+from simulator.market.series import DataSeries
 from simulator.market.timeframes import parse_time
 from tests.team_scenes import account_in, hand_made_account, synthetic
 
@@ -102,7 +102,7 @@ def test_without_data_it_is_not_available() -> None:
     table: tuple[tuple[Any, Any, str], ...] = (
         (trends.indicator_values, IndicatorsOf(), "indicators"), (trends.volatility_summary, NONE, "volatility"),
         (trends.recent_bars, BarsOf(timeframe="15m"), "bars"), (trends.funding_history, NONE, "funding"),
-        (trends.order_book, NONE, "book"), (trends.series, NONE, "series"),
+        (trends.series, NONE, "series"),
         (portfolio.loss_quantiles, portfolio.WhatIf(), "var"),
     )  # fmt: skip
     for tool, arguments, key in table:
@@ -173,21 +173,14 @@ def test_beta_is_the_slope(beta: float, seed: int) -> None:
     assert output["others"]["C2"]["correlation"] == math.copysign(1.0, beta)
 
 
-def test_funding_carry_series_and_books_by_hand() -> None:
+def test_funding_carry_series_and_spread_by_hand() -> None:
     funding = {"AAAUSDT": tuple(FundingEvent(8 * HOUR * k, 0.0001 * k) for k in range(1, 11))}
     series = {
         "onchain/AAA": DataSeries(np.array([HOUR, 20 * HOUR, 500 * HOUR]), {"users": np.array([1.0, 3.0, 9.0])}),
         "onchain/BBB": DataSeries(np.array([HOUR]), {"users": np.array([7.0])}),
         "sentiment/mood": DataSeries(np.array([HOUR]), {"value": np.array([5.0])}),
     }
-    sides = {
-        "bid_price": [[99.0, 98.0]],
-        "bid_size": [[3.0, 1.0]],
-        "ask_price": [[101.0, 102.0]],
-        "ask_size": [[1.0, 3.0]],
-    }
-    books = {"AAAUSDT": OrderBooks(np.array([30 * HOUR]), **{name: np.array(value) for name, value in sides.items()})}
-    market = market_of(np.full((84, 2), 100.0), funding=funding, series=series, books=books)
+    market = market_of(np.full((84, 2), 100.0), funding=funding, series=series)
     context = context_at(market)
     output = trends.funding_history(context, NONE)
     assert output == {
@@ -201,9 +194,7 @@ def test_funding_carry_series_and_books_by_hand() -> None:
     }
     shown = context_at(market, mask=Mask(market.symbols, False))
     assert trends.series(shown, NONE)["onchain users"] == {"value": 3.0, "percentile": 75, "age_h": 64.0}
-    book = trends.order_book(context, NONE)
-    assert book["book"] == {"age_h": 54.0, "spread_bps": 200.0, "imbalance": 0.0}
-    assert book["bar_spread_bps"] == 10.0
+    assert trends.spread(context, NONE) == {"spread_bps": 10.0, "usual_bps": 10.0}
 
 
 def test_news_are_searched_as_they_are_shown() -> None:

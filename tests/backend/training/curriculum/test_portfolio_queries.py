@@ -24,9 +24,9 @@ from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order
 from simulator.market.market import Market
-from simulator.synthetic.beliefs import regime_beliefs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.oracle import regime_beliefs
 from tests.standard_limits import guard_limits
 from tests.team_scenes import COINS, codec, make_team
 

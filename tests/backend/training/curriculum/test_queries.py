@@ -21,9 +21,9 @@ from cryptosentinel.tools import market as tools
 from cryptosentinel.tools.context import ToolContext
 from simulator.errors import DataError
 from simulator.market.market import Market
-from simulator.synthetic.beliefs import regime_beliefs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.oracle import regime_beliefs
 from simulator.synthetic.truth import truth_of
 
 COINS = ("AAAUSDT", "BBBUSDT")

@@ -26,8 +26,8 @@ from simulator.arrays import FloatArray
 from simulator.backtest.run import orders_for_target
 from simulator.errors import DataError
 from simulator.exchange.rules import SymbolRules
-from simulator.synthetic.beliefs import regime_beliefs
 from simulator.synthetic.information import SOURCES, DecisionValues
+from simulator.synthetic.oracle import regime_beliefs
 
 STATES = 80
 AT_THE_PRICE_NOW = Execution(type="limit", wait=0, slices=1, offset=0.0)
