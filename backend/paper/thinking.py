@@ -21,9 +21,8 @@ from cryptosentinel.llm.engine import Completion, Engine, Request, failed_comple
 from cryptosentinel.team import AgentTask
 from simulator.backtest.run import fit
 from simulator.errors import UserError
-from simulator.exchange.exchange_records import AccountView
+from simulator.exchange.exchange_records import AccountView, record_to_json
 from simulator.exchange.orders import OrderRequest
-from simulator.exchange.record_json import record_to_json
 from simulator.market.market import MarketView
 
 _T = TypeVar("_T")
