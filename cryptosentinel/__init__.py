@@ -12,10 +12,11 @@ from typing import Any
 
 # Where each public name is. Strings, because most of these layers lie above this one.
 _PLACES = {
-    "backend.api": ("backtest", "compare", "demo", "evaluate", "sft", "train"),
+    "backend.api": ("backtest", "compare", "demo", "evaluate", "optimize", "sft", "train"),
     "backend.reporting.comparison": ("ComparisonOutcome",),
     "backend.config.load": ("load_config",),
     "backend.config.schema": ("Config",),
+    "backend.runs.optimize": ("OptimizeOutcome",),
     "backend.runs.outcomes": ("BacktestOutcome", "EvaluationOutcome", "SftOutcome", "TrainOutcome"),
     "backend.training.algorithm.recipes": ("Recipe",),
     "cryptosentinel.agents.manager": ("AskAboutPosition", "AskAnalyst"),
@@ -39,7 +40,11 @@ __all__ = sorted(_PUBLIC)  # noqa: PLE0605 - the names are those of the table
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first used."""
+    """A public name, imported when it is first used, or the version of the program."""
+    if name == "__version__":
+        from importlib.metadata import version  # it takes its time
+
+        return version("cryptosentinel")
     if name not in _PUBLIC:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     globals()[name] = getattr(import_module(_PUBLIC[name]), name)

@@ -22,7 +22,7 @@ def front_door_stub() -> str:
         line = f"from {place} import {', '.join(names)}"
         lines += [line] if len(line) <= 120 else [f"from {place} import (", *(f"    {name}," for name in names), ")"]
     public = sorted(name for names in places.values() for name in names)
-    return "\n".join([*lines, "", "__all__ = [", *(f'    "{name}",' for name in public), "]", ""])
+    return "\n".join([*lines, "", "__version__: str", "__all__ = [", *(f'    "{name}",' for name in public), "]", ""])
 
 
 if __name__ == "__main__":
