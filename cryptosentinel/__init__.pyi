@@ -3,6 +3,7 @@
 from backend.api import backtest, compare, demo, evaluate, optimize, sft, train
 from backend.config.load import load_config
 from backend.config.schema import Config
+from backend.decision_env import DecisionEnv, TrlDecisionEnv, Turn
 from backend.reporting.comparison import ComparisonOutcome
 from backend.runs.optimize import OptimizeOutcome
 from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
@@ -36,6 +37,7 @@ __all__ = [
     "ComparisonOutcome",
     "Completion",
     "Config",
+    "DecisionEnv",
     "Engine",
     "EnvConfig",
     "EvaluationOutcome",
@@ -58,6 +60,8 @@ __all__ = [
     "TradingEnv",
     "TradingVectorEnv",
     "TrainOutcome",
+    "TrlDecisionEnv",
+    "Turn",
     "UserError",
     "Window",
     "backtest",
