@@ -187,7 +187,7 @@ def test_a_callers_mistake_is_an_error(world: cs.DecisionEnv, answer: Any) -> No
 
 
 def test_what_there_is_not_is_refused() -> None:
-    with pytest.raises(cs.UserError, match="no seat 'tradr'.*trader"):
+    with pytest.raises(cs.UserError, match=r"no seat 'tradr'.*trader"):
         cs.DecisionEnv(CONFIG, seats=("tradr",))
     with pytest.raises(cs.UserError, match="no split 'test': choose of train, validation, held_out"):
         cs.DecisionEnv(CONFIG, split="test")  # type: ignore[arg-type]
