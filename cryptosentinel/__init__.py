@@ -36,8 +36,9 @@ _PLACES = {
     "simulator.live.listener": ("FeedSettings",),
     "simulator.market.market": ("Bars", "Market", "MarketView"),
 }
+_MODULES = {"mgrpo": "backend.training.algorithm.mgrpo"}
 _PUBLIC = {name: place for place, names in _PLACES.items() for name in names}
-__all__ = sorted(_PUBLIC)  # noqa: PLE0605 - the names are those of the table
+__all__ = sorted({**_PUBLIC, **_MODULES})  # noqa: PLE0605 - the names are those of the table
 
 
 def __getattr__(name: str) -> Any:
@@ -46,6 +47,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version  # it takes its time
 
         return version("cryptosentinel")
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name not in _PUBLIC:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     globals()[name] = getattr(import_module(_PUBLIC[name]), name)

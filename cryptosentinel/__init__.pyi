@@ -7,6 +7,7 @@ from backend.decision_env import DecisionEnv, TrlDecisionEnv, Turn
 from backend.reporting.comparison import ComparisonOutcome
 from backend.runs.optimize import OptimizeOutcome
 from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
+from backend.training.algorithm import mgrpo
 from backend.training.algorithm.recipes import Recipe
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst
 from cryptosentinel.agents.role import SubAgent, Tool
@@ -69,6 +70,7 @@ __all__ = [
     "demo",
     "evaluate",
     "load_config",
+    "mgrpo",
     "optimize",
     "orders_for_target",
     "sft",
