@@ -14,6 +14,7 @@ import hashlib
 import inspect
 import json
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,14 +89,17 @@ def digest_of_trial(subject: LoadedTeam | NamedStrategy, config: Config, every: 
 
 
 def _source(subject: NamedStrategy) -> str:
-    """SHA-256 of the file that a user's strategy is in; the program's own are told apart by their names."""
+    """SHA-256 of the source of a user's strategy: of its file, or of what a script or notebook gave. Code that cannot
+    be read may be new each time, and counts so. The program's own are told apart by their names."""
     if subject.load is None:
         return ""
     try:
+        if subject.code is not None:
+            return hashlib.sha256(inspect.getsource(subject.code).encode()).hexdigest()
         file = inspect.getsourcefile(type(subject.make()))
         return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
     except (OSError, TypeError):
-        return ""
+        return "" if subject.code is None else uuid.uuid4().hex
 
 
 # -- what a team was trained on ---------------------------------------------------------------------------------------

@@ -176,9 +176,11 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 def title_of(name: str) -> str:
     """A team's or baseline's name for people: `warm_started, unmasked` as 'Initial team, unmasked'.
 
-    A name that is not known is that of a user's strategy, module:Class, or of a team's folder.
+    A name that is not known is that of a user's strategy, module:Class or Class, or of a team's folder.
     """
     base, comma, variant = name.partition(", ")
+    if base.isidentifier() and base != base.lower():
+        return base + comma + variant
     if model_named(base):
         return f"Model {model_named(base)}{comma}{variant}"
     return (_TITLES.get(base) or (f"Strategy {base}" if ":" in base else f"Team {base}")) + comma + variant

@@ -136,6 +136,8 @@ def _checked(symbol: str, frame: pd.DataFrame) -> tuple[IntArray, dict[str, Floa
     """Open times in order and the columns of the rows that hold a bar."""
     import pandas as pd  # it takes half a second
 
+    if not isinstance(frame, pd.DataFrame):
+        raise DataError(f"{symbol}: a table of bars must be a pandas DataFrame, not {type(frame).__name__}")
     if not isinstance(frame.index, pd.DatetimeIndex):
         raise DataError(f"{symbol}: the index must be open times (a DatetimeIndex), not {type(frame.index).__name__}")
     if frame.index.hasnans:

@@ -31,14 +31,22 @@ class Hold:
 
     def __init__(self, exposure: float = 1.0) -> None:
         self.exposure = exposure
+        self._holds_all = False
+
+    def fit(self, view: MarketView) -> None:
+        """Begin a run: nothing is held yet."""
+        self._holds_all = False
 
     def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+        if self._holds_all:  # what is long without debt stays so, and an account of each bar takes its time
+            return ()
         waiting = {order.symbol for order in account.pending}
         share = self.exposure / len(view.symbols)
         orders: list[Order] = []
         for symbol in view.symbols:
             if account.positions[symbol] == 0.0 and symbol not in waiting:
                 orders += orders_for_target(view, account, symbol, share)
+        self._holds_all = 0.0 < self.exposure <= 1.0 and all(account.positions.values())
         return orders
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,4 +95,6 @@ def pad_trajectories(trajectories: Sequence[Trajectory]) -> PaddedBatch:
     for row, (one, end) in enumerate(zip(trajectories, ends, strict=True)):
         ids[row, :end], mask[row, :end] = one.ids[:end], one.mask[:end]
         sampled_logps[row, :end] = one.sampled_logps[:end]
+    import torch  # those who only play need none
+
     return PaddedBatch(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(sampled_logps))
