@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from backend import TOP_PACKAGES
 from backend.config.base import suggestion
@@ -118,11 +118,11 @@ def given_strategy(given: object) -> NamedStrategy:
     if isinstance(given, type):
         if not callable(_decide_of(given)):
             raise UserError(f"the class {name} has no method decide(view, account); add it")
-        make = _maker_of(name, given)
+        make: Make = _maker_of(name, given)
     elif callable(_decide_of(given)):
-        make = functools.partial(copy.deepcopy, given)
+        make = functools.partial(copy.deepcopy, cast(Strategy, given))
     elif inspect.isroutine(given) and 1 <= len(_positional(given)) <= 2:
-        make = functools.partial(FunctionStrategy, given)
+        make = cast(Make, functools.partial(FunctionStrategy, given))
     else:
         raise UserError(
             f"{given!r:.80} is not a strategy: give a name, a class with a method decide(view, account), an object of "

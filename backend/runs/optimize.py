@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from backend.builders.strategies import NamedStrategy, given_strategy, named_strategy
+from backend.builders.strategies import Make, NamedStrategy, given_strategy, named_strategy
 from backend.evaluation.trials import record_trial
 from backend.runs.backtest import backtest_teams, plan_backtest
 from backend.runs.outcomes import BacktestOutcome
@@ -143,7 +143,7 @@ def _with(strategy: str | type | Callable[..., Any], arguments: Mapping[str, Any
     name, code = _text(arguments), own.code
     taken = inspect.signature(own.make).parameters
     if arguments.keys() <= taken.keys():
-        make = functools.partial(own.make, **arguments)
+        make: Make = functools.partial(own.make, **arguments)
     elif isinstance(code, type) and all(hasattr(code, one) for one in arguments):
         make = given_strategy(type(code.__name__, (code,), {"__module__": code.__module__, **arguments})).make
     else:

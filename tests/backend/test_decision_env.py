@@ -57,13 +57,12 @@ def played(env: cs.DecisionEnv, seed: int, form: str) -> cs.Turn:
     while not turn.done:
         name, arguments = call_of(rules(turn))
         tool_calls = [{"type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}]
-        turn = env.step(
-            {
-                "text": rules(turn),
-                "call": {"name": name, "arguments": arguments},
-                "message": {"tool_calls": tool_calls},
-            }[form]
-        )
+        forms: dict[str, str | dict[str, Any]] = {
+            "text": rules(turn),
+            "call": {"name": name, "arguments": arguments},
+            "message": {"tool_calls": tool_calls},
+        }
+        turn = env.step(forms[form])
     return turn
 
 

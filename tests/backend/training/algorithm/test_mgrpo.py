@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import cryptosentinel as cs
 from backend.training.algorithm.advantages import group_advantages
-from backend.training.algorithm.alignment import align
+from backend.training.algorithm.alignment import AlignmentMethod, align
 from backend.training.algorithm.mgrpo import Batch, Call, batches
 from backend.training.algorithm.recipes import DrGrpo, Mgrpo
 
@@ -25,7 +25,7 @@ COUNTS = st.lists(st.lists(st.integers(0, 4), min_size=2, max_size=4), min_size=
 
 @given(COUNTS, st.sampled_from(["fractional", "duplicate_drop", "none"]), st.integers(0, 99))
 def test_each_rollout_counts_once_and_each_group_is_compared_within(
-    counts: list[list[int]], method: str, seed: int
+    counts: list[list[int]], method: AlignmentMethod, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     calls = []
@@ -38,8 +38,8 @@ def test_each_rollout_counts_once_and_each_group_is_compared_within(
     for role, batch in made.items():
         queries = list(dict.fromkeys(one.query for one in batch.calls))
         assert batch.groups == len(queries) == (len(counts) if role == "planner" else len(asked))
-        for query in queries:
-            rows = [row for row, one in enumerate(batch.calls) if one.query == query]
+        for asked_query in queries:
+            rows = [row for row, one in enumerate(batch.calls) if one.query == asked_query]
             assert float(batch.weights[rows].sum()) == pytest.approx(1.0, abs=1e-6)
             rewards, weights = [batch.calls[row].total for row in rows], batch.weights[rows].double().tolist()
             expected, _ = group_advantages(rewards, weights, True)
