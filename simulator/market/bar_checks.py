@@ -47,7 +47,7 @@ def faults_of(
     in_order = np.sort(open_time)
     yield "duplicate", np.isin(open_time, in_order[1:][np.diff(in_order) == 0]), "share their time with another"
     grid = "do not open on a whole interval" + ", Monday 00:00 UTC for weeks" * (interval == WEEK_MS)
-    yield "misaligned", bar_start(open_time, interval) != open_time, grid
+    yield "misaligned", np.asarray(bar_start(open_time, interval) != open_time), grid
     yield from value_faults(columns)
 
 
