@@ -209,7 +209,7 @@ def test_recorded_minutes_decide_inside_recorded_hours(command: Run) -> None:
     result = command(
         "backtest", "--data", RECORDED, "--symbols", "BTCUSDT,SOLUSDT", "--timeframe", "1h", "--finer", "1m",
         "--set", "market.start=2024-07-20", "--set", "market.end=2024-08-10", "--start", "2024-08-01",
-        "--team", "buy_the_dip", "--baselines", "hold",
+        "--team", "rsi_reversion", "--baselines", "hold",
     )  # fmt: skip
     assert result.code == 0, result.err
     assert "venue: 1m bars inside those of BTCUSDT" in result.out, "there are no minutes of SOLUSDT"
