@@ -254,8 +254,8 @@ def test_counts_and_ranges_of_keys_are_the_same_behind_a_server() -> None:
     with server_thread() as running, Store.open(running.url) as there, Store.open("mem://") as here:
         for store in (there, here):
             for run in ("r", "r-1"):
-                store.put([JournalRecord(run, number, "bar", number, {}) for number in range(-2, 30)])
-                store.put([MetricRecord(run, step, {"loss": 1.0}) for step in range(5)])
+                store.put(*[JournalRecord(run, number, "bar", number, {}) for number in range(-2, 30)])
+                store.put(*[MetricRecord(run, step, {"loss": 1.0}) for step in range(5)])
                 for step in range(3):
                     store.put(*[replace(one, run=run) for one in conversations(step)])
         for count in (
