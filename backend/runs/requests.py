@@ -216,6 +216,14 @@ class MarketRequest(RunRequest):
                 return load_config(config, options={"market.timeframe": only, "market.resample": ""})
         return config
 
+    def native(self) -> Self:
+        """The request on the bars as they are, where they are of one timeframe and none is asked for. (A preset makes
+        longer ones of them for teams, which take their time.)"""
+        there = timeframes_in(Path(self.data)) & TIMEFRAMES.keys() if self.data else set()
+        if len(there) != 1 or self._sets_timeframe(self.config):
+            return self
+        return replace(self, timeframe=there.pop())
+
     def _sets_timeframe(self, source: Config | str | None) -> bool:
         """Whether the user states the timeframe; the presets do so for the sample."""
         keys = {one.partition("=")[0].strip() for one in self.overrides}
