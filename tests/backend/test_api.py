@@ -12,11 +12,9 @@ import pytest
 from backend import api as cs
 from backend.config.load import load_config
 from backend.reporting.run_table import run_row
-from backend.runs.requests import STORE, TrainRequest
-from backend.runs.train import ThisProcess, train_team
+from backend.runs.requests import STORE
 from backend.store.store import Store
-from backend.training.checkpoints import TrainingState
-from simulator.errors import Interrupted, UserError
+from simulator.errors import UserError
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -116,22 +114,6 @@ def test_a_training_and_its_evaluation(here: Path, nano: Path) -> None:
     assert measured.equity.iloc[0].tolist() == [1.0] * 4 and measured.report().is_file()
     with pytest.raises(UserError, match="no training run"):
         cs.train(resume=measured.run)
-
-
-def test_a_training_that_was_killed_before_it_made_anything_goes_on(here: Path, nano: Path) -> None:
-    """It is recorded only when it has a folder: `--resume` refuses a run without one, as its files lie elsewhere."""
-
-    class Killed(ThisProcess):
-        def train(self, config: Any, market: Any, store: Store, run: str, folder: Path, observer: Any) -> TrainingState:
-            assert folder.is_dir()
-            raise KeyboardInterrupt
-
-    request = TrainRequest(overrides=(*SMALL, f"training.base_model={str(nano)!r}"))
-    with pytest.raises(Interrupted) as ended:
-        train_team(request, process=Killed())
-    run = re.findall(r"--resume (\S+)", str(ended.value))[0]
-    with pytest.raises(Interrupted):
-        train_team(TrainRequest(resume=run), process=Killed())
 
 
 def test_a_fine_tuning(here: Path, nano: Path) -> None:

@@ -20,7 +20,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from backend.config.load import config_from_dict
 from backend.config.schema import Config
 from backend.decisions.checked_documents import check_document
 from backend.distributed.files import RunFiles
@@ -31,7 +30,6 @@ from backend.store.errors import StoreError
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.store.transfer import export_run, import_run
-from backend.training.start import begin
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.model_files import read_config
 from cryptosentinel.llm.recording import record
@@ -167,14 +165,6 @@ def test_no_command_that_takes_a_team_runs_or_asks_what_its_folder_names(
     bird.assert_untouched()
 
 
-def test_a_team_of_another_place_is_measured_on_what_the_user_names(nano: Path, command: Run, tmp_path: Path) -> None:
-    team = write_team(tmp_path / "team")
-    shutil.copytree(nano, team / "nano")
-    result = command("evaluate", team, *SMALL)
-    assert result.code == 0, result.err
-    assert "no run in this store trained" in result.out
-
-
 # -- paths: nothing outside the artefact is read or written ----------------------------------------------------------
 
 
@@ -185,11 +175,6 @@ def test_a_base_outside_the_teams_folder_is_not_read(base: str, nano: Path, tmp_
     (team / "link").symlink_to(tmp_path / "outside")
     with pytest.raises(UserError):
         base_of_team(team, read_manifest(team))
-
-
-def test_a_base_that_the_user_names_is_read_in_its_place(nano: Path, tmp_path: Path) -> None:
-    team = write_team(tmp_path / "team", base="../elsewhere")
-    assert base_of_team(team, read_manifest(team), str(nano)) == nano
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
@@ -216,16 +201,6 @@ def test_a_manifest_that_is_a_link_out_of_its_folder_is_not_read(tmp_path: Path)
     (tmp_path / "team" / MANIFEST).symlink_to(tmp_path / "theirs" / MANIFEST)
     with pytest.raises(UserError, match="does not lie in"):
         read_manifest(tmp_path / "team")
-
-
-def test_a_training_copies_nothing_from_outside_the_team_that_it_starts_from(nano: Path, tmp_path: Path) -> None:
-    team = write_team(tmp_path / "team", base="../secret", adapters="adapters")
-    shutil.copytree(nano, tmp_path / "secret")
-    (team / "adapters").mkdir()
-    config = config_from_dict({**small_config().to_dict(), "training": {"start_from": str(team)}})
-    with pytest.raises(UserError, match="does not lie in its folder"):
-        begin(config, small_market(), tmp_path / "run", lambda what, done, total: None)
-    assert not (tmp_path / "run" / "nano").exists()
 
 
 @pytest.mark.parametrize(

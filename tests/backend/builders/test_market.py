@@ -99,36 +99,6 @@ def test_rules_beside_the_bars_are_found_named_or_left_out(folder: Path, tmp_pat
     assert venue_of(config_on(folder, venue={"rules": "none"}), market).rules == {}
 
 
-MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "no file of rules": ({"rules": "absent.json"}, "absent.json: there is no such file"),
-    "a symbol without rules": ({"rules": "rules-a.json"}, "no rules of BBBUSDT; it has AAAUSDT"),
-    "rules that are no JSON": ({"rules": "bad.json"}, "bad.json: not a readable JSON file"),
-    "not finer": ({"finer": "4h"}, "'4h' is not finer than the 4h bars"),
-    "no finer bars": ({"finer": "1m"}, "no 1m bars of AAAUSDT, BBBUSDT between"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_venue_that_cannot_be_is_one_sentence(
-    mistake: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_rules("rules-a.json", {"AAAUSDT": SymbolRules()})
-    Path("bad.json").write_text("{")
-    venue, message = MISTAKES[mistake]
-    config = config_on(folder, venue=venue)
-    with pytest.raises(DataError) as caught:
-        account_of(config, loaded(config))
-    assert message in str(caught.value)
-
-
-def test_a_generated_market_has_no_finer_bars() -> None:
-    config = config_from_dict({"market": {"bars": 300}, "venue": {"finer": "1h"}})
-    with pytest.raises(DataError, match="needs recorded bars"):
-        venue_of(config, loaded(config))
-    assert venue_of(config_from_dict({}), loaded(config)).mark is None
-
-
 def test_finer_bars_serve_the_symbols_that_have_them(folder: Path) -> None:
     config = config_on(folder, venue={"finer": "1h"})
     market = loaded(config)
@@ -221,20 +191,6 @@ def test_what_training_does_not_score_is_named(folder: Path) -> None:
     assert other_costs(config_on(folder).costs, config.costs) == [
         "impact 1.0 instead of 0.0", "participation 0.1 instead of 0.0",
     ]  # fmt: skip
-
-
-def test_impact_and_participation_of_recorded_bars_act(folder: Path) -> None:
-    """Large money pays more than small money in the same window, and only with them."""
-
-    def loss(cash: float, costs: dict[str, float]) -> float:
-        config = config_on(folder, costs={"cash": cash, **costs})
-        market = loaded(config)
-        result = run_backtest(market, EqualWeight(), Window(60, 90), **account_of(config, market).terms)
-        return sum(result.costs.values()) / cash
-
-    real = {"impact": 1.0, "participation": 0.1}
-    assert loss(1e8, real) > 1.5 * loss(1e4, real)
-    assert loss(1e8, {}) == pytest.approx(loss(1e4, {}), rel=1e-6)
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,7 +1,6 @@
 """Plug-ins: what an installed package names by entry points is found, and nobody but the user makes code run."""
 
 import hashlib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,13 +13,9 @@ from backend.builders.loaded_team import recording, replayed_team, scripted_team
 from backend.builders.plugins import load_plugins, reward_of
 from backend.builders.sources import bars_of_source
 from backend.builders.strategies import named_strategy
-from backend.builders.teams import load_team
 from backend.config.load import load_config
 from backend.config.plugins import PLUGIN_KINDS, PluginKind, plugin, records_of
 from backend.config.schema import Config
-from backend.models.manifest import MANIFEST, sample_team
-from backend.runs.evaluation import evaluate_team
-from backend.runs.requests import EvaluateRequest
 from cryptosentinel.agents import registry
 from cryptosentinel.agents.registry import team_of
 from cryptosentinel.agents.role import Tool
@@ -81,14 +76,6 @@ def test_an_installed_strategy_has_a_name_and_takes_arguments(package: Path) -> 
     assert named_strategy("slow_cross:fast=5,slow=20").name == "slow_cross:fast=5,slow=20"
     with pytest.raises(UserError, match="no argument of it"):
         named_strategy("slow_cross:quick=5")
-
-
-def test_an_installed_strategy_is_imported_anew_for_the_look_ahead_check(package: Path) -> None:
-    strategy = named_strategy("slow_cross")
-    assert strategy.load is not None
-    module = sys.modules["installed_plugin"]
-    assert type(strategy.load()()) is not type(strategy.make()), "the two share the state of their module"
-    assert sys.modules["installed_plugin"] is module
 
 
 @pytest.mark.parametrize(
@@ -269,35 +256,6 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "trap.py").write_text("open('was-run', 'w').close()\nROLE = None\n")
     sys.modules.pop("trap", None)
     return tmp_path / "was-run"
-
-
-NAMED = {
-    "plugins.roles": ["trap:ROLE"],
-    "team.tools": ["manager=trap:TOOL"],
-    "training.reward": "trap:reward",
-    "engine.kind": "trap:engine",
-    "market.source": "trap:load",
-}
-
-
-@pytest.mark.parametrize("key", NAMED)
-def test_a_teams_folder_makes_no_module_run(tmp_path: Path, trap: Path, key: str) -> None:
-    document = json.loads((sample_team() / MANIFEST).read_text())
-    section, name = key.split(".")
-    document.setdefault(section, {})[name] = NAMED[key]
-    document["team"]["roles"] += ["theirs"] if key == "plugins.roles" else []
-    (tmp_path / "team").mkdir()
-    manifest = {**document, "base": str(sample_team() / "nano"), "adapters": None}
-    (tmp_path / "team" / MANIFEST).write_text(json.dumps(manifest))
-    known = dict(registry.SUB_AGENTS)
-    for load in (
-        lambda: load_team(str(tmp_path / "team"), TeamConfig(), base=str(sample_team() / "nano")),
-        lambda: EvaluateRequest(folder=tmp_path / "team").check(),
-        lambda: evaluate_team(EvaluateRequest(folder=tmp_path / "team"), "mem://", tmp_path / "runs"),
-    ):
-        with pytest.raises(UserError):
-            load()
-    assert not trap.exists() and "trap" not in sys.modules and known == registry.SUB_AGENTS
 
 
 def test_a_recording_names_no_tool_that_is_then_imported(tmp_path: Path, trap: Path) -> None:

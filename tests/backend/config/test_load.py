@@ -24,15 +24,6 @@ def test_presets_load_and_come_back_from_json(preset: str) -> None:
     assert config_from_dict(config.to_dict()) == config
 
 
-def test_there_are_the_presets_that_the_documentation_names() -> None:
-    assert {"demo", "quick", "recorded"} <= set(presets())
-    assert load_config("quick").training.queries_per_step < load_config("demo").training.queries_per_step
-
-
-def test_defaults_are_valid() -> None:
-    assert config_from_dict(Config().to_dict()) == Config()
-
-
 def test_presets_that_train_charge_only_what_training_scores() -> None:
     for preset in presets():
         costs = load_config(preset).costs.costs()
@@ -220,11 +211,6 @@ def test_who_is_there_is_not_inherited_from(roles: list[str]) -> None:
     with pytest.raises(ConfigError, match="leave one of them out, or leave inherit_tools out"):
         config_from_dict({"team": {"roles": roles, "inherit_tools": False}})
     assert not config_from_dict({"team": {"roles": roles[:1], "inherit_tools": False}}).team.inherit_tools
-
-
-def test_nobody_thinks_unless_told_and_thoughts_are_learnt() -> None:
-    config = config_from_dict({})
-    assert config.team.thinking_tokens == 0
 
 
 @pytest.mark.parametrize("text", ["a{} = 1", "[a{}]", "a = {{ a{} = 1 }}"])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from backend.config import prices
-from backend.config.engine import BudgetConfig
 from backend.config.load import load_config
 from backend.config.prices import prices_date, shipped_price
 from cryptosentinel.conversation.budget import Price
@@ -58,12 +57,6 @@ def test_what_is_not_known_has_no_price() -> None:
 )
 def test_a_price_is_of_a_model_at_its_provider(overrides: list[str], price: Price | None) -> None:
     assert load_config("demo", overrides).engine.price("gpt-4.1-mini") == price
-
-
-def test_own_prices_come_first_and_an_unknown_one_is_never_nothing() -> None:
-    own = BudgetConfig.model_validate({"prices": {"m": (1.0, 0.5, 2.0)}})
-    assert own.price("m", Price(9.0)) == Price(1.0, 0.5, 2.0)
-    assert BudgetConfig().price("m", None) is None
 
 
 def test_what_is_read_from_a_cache_has_its_own_price() -> None:

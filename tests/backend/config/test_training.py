@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from backend.config.load import config_from_dict, load_config
+from backend.config.load import load_config
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
 from backend.training.algorithm.alignment import AlignmentMethod
@@ -48,26 +48,6 @@ def test_a_contradiction_names_both_keys(overrides: list[str], keys: tuple[str, 
     [line] = str(caught.value).splitlines()
     for key in keys:
         assert re.search(rf"\b{key}\b", line.partition(": ")[2]), line
-
-
-PAPERS: tuple[list[str], ...] = (
-    ["recipe=dapo", "clip_high=0.28"],
-    ["recipe=cispo", "clip_low=1.0", "clip_high=4.0"],
-    ["recipe=gspo", "clip_low=0.0003", "clip_high=0.0004"],
-    ["recipe=dr_grpo"],
-    ["recipe=grpo"],
-    ["recipe=mgrpo_trajectory", "alignment=duplicate_drop"],
-    ["recipe=my_module:MyRecipe", "credit=my_module:MyCredit"],
-    ["credit=counterfactual", "scale_rewards=false", "importance_cap=5.0"],
-    ["invalid_penalty=0.1", "entropy=0.001", "tail_weight=0.3"],
-)
-
-
-@pytest.mark.parametrize("overrides", PAPERS, ids=lambda value: " ".join(value))
-def test_the_recipes_of_the_papers_can_be_set_and_come_back_from_json(overrides: list[str]) -> None:
-    config = load_config(TREND_MARKET, [f"training.{one}" for one in overrides])
-    assert config != load_config(TREND_MARKET)
-    assert config_from_dict(config.to_dict()) == config
 
 
 def test_beliefs_about_too_many_coins_are_refused_by_name() -> None:

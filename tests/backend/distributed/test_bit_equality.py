@@ -17,7 +17,6 @@ from backend.distributed.files import RunFiles
 from backend.distributed.role_trainer import RoleTrainerService
 from backend.store.records import QueryRecord, RolloutRecord, ShardRecord, TrajectoryRecord
 from backend.store.store import Store
-from backend.training.learning import learner
 from backend.training.trainer import Trainer
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import RunFailed
@@ -154,19 +153,6 @@ def test_a_damaged_file_of_weights_is_refused(
     again, _ = open_run(config, nano, tmp_path, store, monkeypatch)
     with pytest.raises(RunFailed, match="its SHA-256 is not the one in its record"):
         again.start()
-
-
-def test_a_role_whose_updates_are_never_finite_ends_the_run(
-    nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = config_of(nano)
-    monkeypatch.setattr(learner, "MAX_SKIPPED", 1)
-    begin_run(store, config)
-    nothing = torch.tensor(float("nan"))
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, norm: nothing)
-    trainer, _ = open_run(config, nano, tmp_path, store, monkeypatch)
-    with pytest.raises(RunFailed, match=r"every update of \w+ was skipped in 1 steps in a row"):
-        trainer.run()
 
 
 def test_conversations_with_other_weights_are_refused(

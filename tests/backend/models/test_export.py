@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,11 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from backend.models.export import export_team
-from backend.models.manifest import MANIFEST, read_manifest, sample_team
+from backend.models.manifest import read_manifest, sample_team
 from backend.policies.adapters import load_versions
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from cryptosentinel.agents.registry import roles_of
-from simulator.errors import UserError
 
 NANO = sample_team() / "nano"
 PROMPT = torch.tensor([[1272, 65, 300, 12, 44, 901, 7, 1273]])
@@ -65,11 +62,3 @@ def test_a_merged_model_is_a_folder_that_transformers_loads(policies: RolePolici
         assert loaded.dtype == torch.float32 and torch.allclose(logits(loaded), expected(policies, one.role), atol=1e-5)
         text = "<tool_call>\n{}\n</tool_call><|im_end|>"
         assert AutoTokenizer.from_pretrained(one.path)(text) == AutoTokenizer.from_pretrained(NANO)(text)
-
-
-def test_a_team_that_is_its_base_has_nothing_to_export(tmp_path: Path) -> None:
-    document = json.loads((sample_team() / MANIFEST).read_text())
-    shutil.copytree(NANO, tmp_path / "nano")
-    (tmp_path / MANIFEST).write_text(json.dumps({**document, "adapters": None}))
-    with pytest.raises(UserError, match="no adapter to export"):
-        list(export_team(tmp_path, tmp_path / "out", "merged"))

@@ -193,11 +193,6 @@ def test_the_token_is_the_environment_s_and_is_never_shown(
     assert "hf_" not in shown.replace("hf_hub", "")
 
 
-def test_without_a_token_none_is_sent(hub: LocalHub, tmp_path: Path) -> None:
-    pull_model(NAME, to=tmp_path / "one")
-    assert hub.tokens == set()
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_disk_that_fills_up_under_way_is_told(
     monkeypatch: pytest.MonkeyPatch, hub: LocalHub, tmp_path: Path, number: int

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import Qwen3ForCausalLM
 
@@ -21,9 +20,7 @@ from backend.policies.adapters import (
     CONFIG,
     VERSION,
     WEIGHTS,
-    AdapterFile,
     export_adapter,
-    hub_name,
     load_versions,
     read_adapter,
     save_versions,
@@ -54,24 +51,6 @@ def policies(tiny: Qwen3ForCausalLM) -> RolePolicies:
     return made
 
 
-@pytest.mark.parametrize("targets", [LINEARS, ("q_proj", "v_proj")])
-def test_peft_answers_with_the_export_as_we_do_with_merged_weights(
-    tiny: Qwen3ForCausalLM, tmp_path: Path, targets: tuple[str, ...]
-) -> None:
-    policies = RolePolicies(tiny, ROLES, lora=lora_settings(lora_rank=4, lora_alpha=12, lora_targets=targets))
-    disturb(policies, "trader")
-    export_adapter(policies, "trader", tmp_path / "trader")
-    ids = torch.arange(12).view(2, 6)
-    with torch.no_grad():
-        untouched = tiny(ids).logits
-        merged = Qwen3ForCausalLM(tiny.config).eval()
-        merged.load_state_dict(policies.merged_state("trader"))
-        ours = merged(ids).logits
-        theirs = PeftModel.from_pretrained(tiny, str(tmp_path / "trader")).eval()(input_ids=ids).logits
-    torch.testing.assert_close(theirs, ours, atol=2e-5, rtol=1e-5)
-    assert (theirs - untouched).abs().max() > 0.05, "an adapter that moves nothing would show nothing"
-
-
 @given(
     rank=st.integers(1, 6),
     alpha=st.integers(1, 32),
@@ -93,27 +72,6 @@ def test_what_is_read_is_what_was_written(
     export_adapter(policies, "manager", tmp_path / "one", base_name="org/model", run="train-1", step=7)
     assert tree(tmp_path / "one") == before
     assert [path.name for path in tmp_path.iterdir()] == ["one"], "nothing unfinished is left"
-
-
-def test_the_config_is_what_loaders_of_adapters_read(policies: RolePolicies, tmp_path: Path) -> None:
-    export_adapter(policies, "trader", tmp_path / "trader", base_name="Qwen/Qwen3-0.6B")
-    config = json.loads((tmp_path / "trader" / CONFIG).read_text())
-    assert config["peft_type"] == "LORA" and config["task_type"] == "CAUSAL_LM" and config["inference_mode"] is True
-    assert (config["r"], config["lora_alpha"], config["bias"]) == (4, 8, "none")
-    assert config["base_model_name_or_path"] == "Qwen/Qwen3-0.6B"
-    assert config["target_modules"] == sorted(LINEARS)
-    for name, tensor in load_file(tmp_path / "trader" / WEIGHTS).items():
-        assert name.startswith("base_model.model.model.layers.") and tensor.dtype == torch.float32
-
-
-def test_a_version_kept_is_put_back_in_place(tiny: Qwen3ForCausalLM, policies: RolePolicies, tmp_path: Path) -> None:
-    kept = save_versions(policies, tmp_path / "kept", "run", 3)
-    assert {role: path.parent.name for role, (path, _) in kept.items()} == {role: role for role in ROLES}
-    save_versions(policies, tmp_path / "there" / "below", "run", 3)
-    assert tree(tmp_path / "kept") == tree(tmp_path / "there" / "below"), "equal weights, equal bytes"
-    fresh = RolePolicies(tiny, ROLES, lora=lora_settings(lora_rank=4, lora_alpha=8))
-    load_versions(fresh, tmp_path / "kept")
-    assert [fresh.version(role) for role in ROLES] == [policies.version(role) for role in ROLES]
 
 
 def test_whole_models_are_kept_as_files_and_are_no_adapters(tiny: Qwen3ForCausalLM, tmp_path: Path) -> None:
@@ -209,18 +167,6 @@ def test_a_damaged_adapter_is_refused_and_says_why(policies: RolePolicies, tmp_p
     assert [policies.version(role) for role in ROLES] == versions, "nothing was changed"
 
 
-def test_an_adapter_of_another_base_is_refused_with_both_named(
-    tiny: Qwen3ForCausalLM, policies: RolePolicies, tmp_path: Path
-) -> None:
-    save_versions(policies, tmp_path, "run", 0)
-    with torch.no_grad():
-        tiny.model.norm.weight += 1.0
-    other = RolePolicies(tiny, ROLES, lora=lora_settings(lora_rank=4, lora_alpha=8))
-    with pytest.raises(UserError, match="another base") as refused:
-        load_versions(other, tmp_path)
-    assert policies.base_fingerprint[:12] in str(refused.value) and other.base_fingerprint[:12] in str(refused.value)
-
-
 def test_the_adapter_of_one_role_is_not_taken_for_another(policies: RolePolicies, tmp_path: Path) -> None:
     save_versions(policies, tmp_path, "run", 0)
     export_adapter(policies, "manager", tmp_path / "trader")
@@ -244,27 +190,3 @@ def test_a_missing_folder_and_one_without_permission_are_told(policies: RolePoli
     finally:
         os.seteuid(os.getuid())
         (tmp_path / "manager").chmod(0o700)
-
-
-def test_an_export_that_fails_leaves_the_former_one(
-    policies: RolePolicies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before: AdapterFile = export_adapter(policies, "manager", tmp_path / "manager")
-    disturb(policies, "manager", 5)
-
-    def full(*arguments: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("backend.policies.adapters._write_json", full)
-        with pytest.raises(OSError, match="No space"):
-            export_adapter(policies, "manager", tmp_path / "manager")
-    assert read_adapter(tmp_path / "manager") == before
-    assert export_adapter(policies, "manager", tmp_path / "manager").version != before.version
-
-
-@pytest.mark.parametrize(
-    ("folder", "name"), [("Qwen--Qwen3-0.6B", "Qwen/Qwen3-0.6B"), ("nano", "nano"), ("", ""), ("a--b--c", "a/b--c")]
-)
-def test_a_pulled_folder_is_called_as_on_the_hub(folder: str, name: str) -> None:
-    assert hub_name(folder) == name

@@ -15,7 +15,7 @@ from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
 
-from backend.policies.linear_layers import AdaptedLinear, BesideAdapter, QuickLinear, _Plain, _WithAdapter, quicken
+from backend.policies.linear_layers import AdaptedLinear, BesideAdapter, QuickLinear, quicken
 from cryptosentinel.llm.local.matrices import QUICK_FROM
 
 
@@ -76,22 +76,6 @@ def test_value_and_gradients_are_those_of_peft(width: int, wide: int, rank: int,
         torch.testing.assert_close(had[name], gradient)
 
 
-def test_the_gradient_is_that_of_the_product() -> None:
-    torch.manual_seed(0)
-    x, down, up = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((5, 4), (2, 4), (3, 2)))
-    weight, bias = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
-    assert torch.autograd.gradcheck(_WithAdapter.apply, (x, weight, bias, down, up))
-    assert torch.autograd.gradcheck(lambda x, down, up: _WithAdapter.apply(x, weight, None, down, up), (x, down, up))
-
-
-def test_the_gradient_of_a_plain_layer_is_that_of_its_product() -> None:
-    torch.manual_seed(0)
-    x, weight, bias = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((5, 4), (3, 4), (3,)))
-    assert torch.autograd.gradcheck(_Plain.apply, (x, weight, bias))
-    assert torch.autograd.gradcheck(lambda x, weight: _Plain.apply(x, weight, None), (x, weight))
-    assert torch.autograd.gradcheck(lambda x: _Plain.apply(x, weight.detach(), None), (x,)), "a frozen layer"
-
-
 def as_exact(ours: Tensor, theirs: Tensor, right: Tensor) -> None:
     """Of two tensors of float32, ours is about as near to what is right."""
     assert (ours - right).abs().max() <= 2 * (theirs - right).abs().max() + 1e-6 * right.abs().max()
@@ -131,17 +115,6 @@ def test_large_layers_with_adapters_are_as_exact_as_peft_s() -> None:
     as_exact(found, value, right)
 
 
-def test_an_adapter_of_zeros_changes_no_bit() -> None:
-    _, fused = both(with_adapters(8, 8, 4, torch.float32))
-    for name, parameter in fused.named_parameters():
-        if ".lora_B." in name:
-            nn.init.zeros_(parameter)
-    x = torch.randn(16, 8)
-    with fused.disable_adapter():
-        plain = fused(x)
-    assert torch.equal(fused(x), plain)
-
-
 def tuner(model: PeftModel) -> LoraModel:
     """What peft keeps between its wrapper and the model."""
     assert isinstance(model.base_model, LoraModel)
@@ -165,18 +138,6 @@ def test_any_other_case_is_peft_s_own(case: str) -> None:
         CASES[case](model)
     assert torch.equal(ours(x), theirs(x))
     assert case == "merged" or not torch.allclose(ours(x), plain)
-
-
-@pytest.mark.parametrize("config", [{"lora_dropout": 0.5}, {"use_dora": True}, {"lora_bias": True}])
-def test_adapters_of_another_kind_are_peft_s_own(config: dict[str, Any]) -> None:
-    torch.manual_seed(2)
-    theirs, ours = both(with_adapters(6, 5, 2, **config))
-    x = torch.randn(7, 6, dtype=torch.float64)
-    answers = []
-    for model in (theirs, ours):
-        torch.manual_seed(3)
-        answers.append(model.train()(x))
-    assert torch.equal(*answers)
 
 
 def test_numbers_of_two_kinds_are_near_peft_s() -> None:

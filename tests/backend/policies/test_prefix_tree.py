@@ -19,8 +19,6 @@ from backend.policies.prefix_tree import prefix_tree
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.batches import TrainingRow, micro_batches
-from backend.training.learning.role_trainer import RoleTrainer
-from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
 CPU = torch.device("cpu")
@@ -137,24 +135,6 @@ def test_a_model_with_windows_makes_the_plain_pass(tiny: Qwen3ForCausalLM) -> No
     mask = torch.arange(21) > 15
     alone, many = (token_logps(model, ids.repeat(rows, 1), mask.repeat(rows, 1))[0] for rows in (1, 4))
     torch.testing.assert_close(many, alone.expand(4, -1), rtol=0.0, atol=1e-6)
-
-
-def test_a_pass_does_not_grow_with_the_calls_of_a_rollout(tiny: Qwen3ForCausalLM, make: Make) -> None:
-    """Of two updates, the first has its log-probs at hand: only the rows of the second are read beforehand."""
-    policies = policies_of(tiny, "lora")
-    passes: list[tuple[bool, int]] = []
-    policies.activate("manager").model.layers[0].register_forward_pre_hook(
-        lambda module, given: passes.append((torch.is_grad_enabled(), given[0].shape[:-1].numel()))
-    )
-    for calls in (1, 4, 16):
-        passes.clear()
-        batch = [make(i, query=f"q{i % 4}", ordinal=i // 16) for i in range(16 * calls)]
-        trainer = RoleTrainer(policies, "manager", trainer_settings(minibatches=2, micro_batch_tokens=50))
-        trainer.step(batch, [1.0, -1.0] * 8 * calls, [1.0 / calls] * 16 * calls)
-        tokens = len(batch) * (len(batch[0].ids) - 1)
-        assert max(size for _, size in passes) <= 50
-        assert 0.7 * tokens < sum(size for learns, size in passes if learns) <= tokens
-        assert 0.35 * tokens < sum(size for learns, size in passes if not learns) <= 0.5 * tokens
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -68,20 +68,6 @@ def test_it_is_fine_tuned_and_scored(folder: Path) -> None:
     assert KEY in learnt(tuned.folder / "adapters")
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("plugins.roles=nowhere:ROLE", "no module 'nowhere'"),
-        ("plugins.roles=own_role", "no role 'own_role' is installed: .* write module:NAME"),
-        ("plugins.roles=own_role:SIZES", "own_role:SIZES is a tuple and no role"),
-        (f"team.roles={KEY}", f"no role '{KEY}'"),
-    ],
-)
-def test_what_is_no_role_is_refused(folder: Path, override: str, said: str) -> None:
-    with pytest.raises(cs.UserError, match=said):
-        cs.train("quick", overrides=[*SMALL, override], store="mem://")
-
-
 def test_a_role_may_not_take_the_name_of_another() -> None:
     with pytest.raises(cs.UserError, match="its key must be a name of its own"):
         registry.register(registry.SUB_AGENTS["consult_trader"])

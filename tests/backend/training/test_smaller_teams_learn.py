@@ -8,23 +8,20 @@ from typing import Any
 
 import pytest
 
-from backend.builders.loaded_team import scripted_team, team_settings
+from backend.builders.loaded_team import team_settings
 from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
 from backend.models.manifest import read_manifest
-from backend.models.shape import Shape
 from backend.policies.adapters import read_adapter
 from backend.policies.tensor_files import read_tensors
 from backend.store.store import Store
 from backend.training.curriculum.queries import QueryPool
-from backend.training.memory_estimate import plan_of
 from backend.training.rl_job import check_trainable
 from backend.training.rollout.collect import collect
 from backend.training.sft.warm_start import transcribe
 from cryptosentinel.agents.registry import STANDARD, roles_of
 from cryptosentinel.llm.chat_codec import make_byte_codec
-from cryptosentinel.llm.model_files import read_config
 from simulator.errors import Interrupted, UserError
 from tests.small_world import (
     HORIZON,
@@ -103,15 +100,6 @@ def test_the_warm_start_of_a_single_agent_has_its_conversations_alone() -> None:
     texts = [make_byte_codec().decode(list(one.ids)) for one in found]
     assert all("consult_" not in text for text in texts)
     assert all('"get_funding"' in text for text in texts[:10]), "the expert looks everything up"
-
-
-def test_the_scripted_team_is_the_configured_one() -> None:
-    assert scripted_team(config_of(("trader",)).team).team.roles == ("manager", "trader")
-
-
-def test_memory_is_estimated_for_who_is_there(nano: Path) -> None:
-    shape = Shape.of(read_config(nano))
-    assert [plan_of(config_of(roles), shape).roles for roles in ((), ("trader",), STANDARD)] == [1, 2, 4]
 
 
 @pytest.mark.parametrize(

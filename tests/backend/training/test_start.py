@@ -16,7 +16,6 @@ from backend.builders.teams import load_team
 from backend.config.load import config_from_dict
 from backend.config.schema import ConfigError
 from backend.distributed.actor import ServicePlace, open_service
-from backend.distributed.driver import CoordinatorState
 from backend.distributed.files import RunFiles
 from backend.models.architectures import architecture_of
 from backend.models.checks import check_path
@@ -30,11 +29,10 @@ from backend.training.sft_job import run_sft
 from backend.training.start import NANO, begin, start_of
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import Interrupted, UserError
-from tests.backend.distributed.services_here import begin_run, last_parameters, open_run
+from tests.backend.distributed.services_here import begin_run
 from tests.small_world import (
     RUN,
     disturb,
-    one_process_trainer,
     small_config,
     small_market,
     smaller_config,
@@ -141,28 +139,6 @@ def test_a_run_that_kept_nothing_is_the_team_it_began_with(team: Path, tmp_path:
     third = begin(small_config(start_from=str(folder)), small_market(), tmp_path / "third", silent)
     assert third == tmp_path / "third" / "nano"
     assert versions(tmp_path / "third" / "adapters" / "start") == versions(team), "the copy is a team as well"
-
-
-@pytest.mark.slow
-def test_apart_it_is_the_same_training(
-    team: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options: dict[str, Any] = {"stage1_max_steps": 1, "stage2_steps": 2, "start_from": str(team), "kl": KL}
-    config = small_config(**options)
-    joint, apart = tmp_path / "joint", tmp_path / "apart"
-    base = begin(config, small_market(), joint, silent)
-    begin(config, small_market(), apart, silent)
-    with Store.open("mem://") as opened:
-        begin_run(opened, config)
-        trainer = one_process_trainer(config, small_market(), opened, joint, base)
-        trainer.run()
-    begin_run(store, config)
-    open_run(config, apart / "nano", apart, store, monkeypatch)[0].run()
-    state = CoordinatorState(apart).load()
-    assert state is not None and state.best_score == trainer.state.best_score
-    for role in ROLES:
-        mine, theirs = last_parameters(apart, role), last_parameters(joint, role)
-        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
 def test_what_a_run_began_with_travels_to_other_machines(

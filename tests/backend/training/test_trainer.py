@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,6 @@ import torch
 from backend.policies.role_policies import RolePolicies
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
-from backend.training.algorithm import recipes
-from backend.training.algorithm.advantages import group_advantages
 from backend.training.checkpoints import checkpoints
 from backend.training.validation import Validation
 from cryptosentinel.agents.registry import ROLES
@@ -66,29 +62,6 @@ def test_a_run_learns_and_leaves_its_steps(undisturbed: tuple[dict[str, bytes], 
     assert len(records) > 4 * 8
 
 
-def test_a_step_reaches_its_advantage_in_five_calls(
-    nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[list[str]] = []
-
-    def watched(*given: Any, **named: Any) -> Any:
-        names = []
-        frame = sys._getframe(1)
-        while frame.f_code.co_name != "step":
-            if not frame.f_code.co_name.startswith("<"):  # a comprehension is no call
-                names.append(frame.f_code.co_name)
-            assert frame.f_back is not None
-            frame = frame.f_back
-        seen.append(names)
-        return group_advantages(*given, **named)
-
-    monkeypatch.setattr(recipes, "group_advantages", watched)
-    small = open_trainer(smaller_config(), nano, tmp_path, store, stage=2)
-    small.publish()
-    small.step()
-    assert {tuple(names) for names in seen} == {("advantages", "assign_credit", "train", "train_step")}
-
-
 @pytest.mark.parametrize(
     ("stop_after", "error", "status"),
     [
@@ -132,27 +105,6 @@ def test_ended_between_steps_and_inside_one_and_resumed_is_bit_equal(
     assert store.run(RUN).status == "finished"
     assert tree(tmp_path) == undisturbed[0]
     assert everything(store) == undisturbed[1]
-
-
-def test_advantages_in_the_store_have_weighted_mean_zero_in_every_group(
-    undisturbed: tuple[dict[str, bytes], list[Any]],
-) -> None:
-    rewards = [record for record in undisturbed[1] if type(record).__name__ == "RewardRecord"]
-    calls: dict[tuple[Any, ...], int] = defaultdict(int)
-    for one in rewards:
-        calls[one.step, one.query, one.role, one.rollout] += 1
-    groups: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
-    for one in rewards:
-        weight = 1.0 / calls[one.step, one.query, one.role, one.rollout]
-        groups[one.step, one.query, one.role].append((weight, one.advantage))
-    spread = 0
-    for group in groups.values():
-        weights, advantages = np.array(group).T / np.array([[sum(weight for weight, _ in group)], [1.0]])
-        assert weights @ advantages == pytest.approx(0.0, abs=1e-9)
-        if advantages.any():
-            spread += 1
-            assert weights @ advantages**2 == pytest.approx(1.0)
-    assert spread >= 4, "too few groups had anything to compare for this test to mean something"
 
 
 def test_a_role_without_credit_keeps_its_parameters(
@@ -248,14 +200,6 @@ def test_a_checkpoint_of_another_model_is_refused(
         with pytest.raises(UserError, match="another model"):
             open_trainer(settings, base, tmp_path, store)
     assert tree(tmp_path / "checkpoints") == before
-
-
-def test_seeds_decide(undisturbed: tuple[dict[str, bytes], list[Any]], nano: Path, tmp_path: Path) -> None:
-    with Store.open("mem://") as opened:
-        with pytest.raises(Interrupted):
-            train_as_told(small_config(base_model=str(nano), seed=2), tmp_path, opened, stop_after=1)
-        first = [one for one in undisturbed[1] if vars(one).get("step") == 0]
-        assert [one for one in everything(opened) if vars(one).get("step") == 0] != first
 
 
 def test_a_training_ends_when_its_tokens_are_spent(nano: Path, store: Store, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from backend.config.schema import ConfigError
 from backend.store.store import Store
 from tests.small_world import SmallTraining, open_trainer, small_config
 
@@ -55,15 +54,3 @@ def test_only_roles_that_are_not_frozen_may_move(nano: Path, tmp_path: Path, sto
     moved = {role for role, version in before.items() if trainer.policies.version(role) != version}
     # RiskAnalyst is asked too seldom here to have something to learn in every run.
     assert "manager" in moved and moved <= {"manager", "risk_analyst"}
-
-
-@pytest.mark.parametrize(
-    ("freeze", "said"),
-    [
-        (["analyst"], "freeze: 'analyst' is not a role"),
-        (["manager", "market_analyst", "risk_analyst", "trader"], "there is nothing to train"),
-    ],
-)
-def test_nonsense_to_freeze_is_refused(freeze: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        small_config(freeze=freeze)

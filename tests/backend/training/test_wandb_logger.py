@@ -96,13 +96,6 @@ def test_metrics_go_there_as_they_are_in_the_journal_and_nothing_else_does(
     assert fake.run.axes == [("step", None), ("*", "step")] and fake.run.finished
 
 
-def test_without_a_project_nothing_of_it_is_imported(fake: FakeWandb, store: Store, tmp_path: Path) -> None:
-    recorder = TrainingRecorder(store, "train-1", tmp_path, 6)
-    recorder.metrics(1, {"a": 1.0})
-    recorder.close()
-    assert fake.begun == []
-
-
 @pytest.mark.parametrize("fake", ["init", "log"], indirect=True)
 def test_a_failure_is_said_once_and_ends_nothing(
     fake: FakeWandb, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.training.algorithm.alignment import AlignmentMethod
-from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit, calls_histogram
+from backend.training.algorithm.credit import RoleCredit, calls_histogram
 from backend.training.algorithm.recipes import Mgrpo
 from backend.training.algorithm.rewards import Outcome
 from backend.training.algorithm.trajectory import Trajectory
@@ -141,26 +141,6 @@ def test_equal_rewards_are_a_degenerate_group() -> None:
     found = credit(build([[(True, 0.5, [(True, 0.7)]), (True, 0.5, [(True, 0.7)])]]))
     assert (found.groups, found.degenerate) == (1, 1)
     assert [one.advantage for one in found.items] == [0.0, 0.0]
-
-
-def test_the_histogram_counts_rollouts_by_their_calls_of_the_role() -> None:
-    rolled = build([[(True, 0.5, [(True, 0.1)] * 2), (True, 0.5, [])], [(True, 0.5, [(True, 0.1)] * 2)]])
-    assert calls_histogram(rolled, "trader") == {2: 2, 0: 1}
-    assert calls_histogram(rolled, "risk_analyst") == {0: 3}
-
-
-Drawn = list[list[tuple[bool, float, list[Call]]]]
-
-
-def scored(found: RoleCredit, query: int) -> list[TrajectoryCredit]:
-    return [one for one in found.items if one.trajectory.query == QUERIES[query].key and one.reward is not None]
-
-
-def test_an_outcome_of_its_own_takes_the_place_of_the_teams() -> None:
-    rolled = build([[(True, 0.9, [(True, 0.5)]), (False, 0.9, [(True, 0.5)])]])
-    found = sub_credit(rolled, "trader", outcomes=[[0.3, 0.5]])
-    assert [one.parts.outcome for one in found.items] == [0.3, 0.5]
-    assert [one.reward for one in found.items] == pytest.approx([0.1 + 0.12 + 0.25, 0.1 + 0.2 + 0.25])
 
 
 def test_practice_behind_the_rollouts_has_no_outcome_of_its_own() -> None:

@@ -33,12 +33,6 @@ def test_what_cannot_be_a_trajectory_is_refused_by_name(make: Make, changes: dic
     assert "manager, query q0, rollout 3" in str(error.value)
 
 
-def test_no_tokens_at_all_are_refused(make: Make) -> None:
-    empty = {"ids": np.zeros(0, np.int32), "mask": np.zeros(0, np.bool_), "sampled_logps": np.zeros(0, np.float32)}
-    with pytest.raises(ValueError, match="first token"):
-        make(0, **empty)
-
-
 def test_padding_keeps_every_sampled_token_and_cuts_what_follows_the_last(make: Make) -> None:
     short, long = make(1, prompt=3, answer=1), make(2, prompt=6, answer=5)
     tail = make(3, mask=np.repeat([False, True, False], [5, 2, 6]), sampled_logps=np.zeros(13, np.float32))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.config.training import TrainingConfig
-from backend.training.curriculum.queries import PortfolioQuery, QueryPool, account_holding, pools_of
+from backend.training.curriculum.queries import PortfolioQuery, QueryPool, pools_of
 from backend.training.learning.training_metrics import market_move, ordered_exposure
 from backend.training.rollout.collect import RolloutSettings, collect, practise
 from backend.training.rollout.scoring import RolloutScorer
@@ -193,8 +193,3 @@ def test_practice_asks_about_the_drawn_coin_in_sizes_of_a_portfolio() -> None:
                 changes = sub.role != "trader" or abs(sign * one.brief["exposure"] - held) > 0.005
                 # Also where other coins fill the account: how one is traded has nothing to do with them.
                 assert not sub.valid or (sub.expert is not None) == changes
-
-
-def test_a_market_of_one_coin_has_the_account_of_a_query_on_it() -> None:
-    view = WITH_TRUTH.view(200)
-    assert account_holding(view, {COINS[0]: 0.5}).exposure == {COINS[0]: 0.5, COINS[1]: 0.0, COINS[2]: 0.0}

@@ -142,16 +142,6 @@ def test_a_market_without_a_usable_state_is_refused() -> None:
         QueryPool(replace(RECORDED, **arrays), 0, 480, 6).draw(1, 0, 4, easy=False)
 
 
-@given(st.sampled_from(HELD), st.integers(130, 400))
-def test_the_account_holds_what_the_query_says(exposure: float, bar: int) -> None:
-    view = WITH_TRUTH.view(bar)
-    account = account_holding(view, {COINS[0]: exposure})
-    worth = account.cash + sum(quantity * view.last_close(symbol) for symbol, quantity in account.positions.items())
-    assert worth == pytest.approx(account.equity)
-    assert account.positions[COINS[0]] * view.last_close(COINS[0]) / account.equity == pytest.approx(exposure)
-    assert account.positions[COINS[1]] == 0.0
-
-
 def test_a_team_sees_in_a_query_what_it_sees_in_a_backtest() -> None:
     """Also of the coins that it does not decide on."""
     for query in QueryPool(WITH_TRUTH, 200, 480, 10).draw(4, 0, 8, easy=False):

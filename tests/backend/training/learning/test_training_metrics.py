@@ -10,7 +10,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from backend.training.algorithm.alignment import align
 from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.rewards import RewardParts, sub_reward
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
@@ -83,20 +82,6 @@ def test_shares_of_the_reward_are_what_valid_answers_are_paid_for(
     for share, weight, column in zip(shares, BETA, (1, 2, 3), strict=True):
         assert share == pytest.approx(weight * sum(one[column] for one in valid_ones) / paid)
     assert found[f"{ROLE}/outcome/mean"] == pytest.approx(np.mean([one[2] for one in valid_ones]))
-
-
-@given(queries=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=8), min_size=1, max_size=4))
-def test_effective_calls_are_the_harmonic_by_the_arithmetic_mean_of_the_callers(queries: list[list[int]]) -> None:
-    assume(any(map(sum, queries)))
-    items, effective = [], 0.0
-    for number, counts in enumerate(queries):
-        weights = align(counts, "fractional", 1, np.random.default_rng(0))
-        parts = RewardParts(True, 1.0, 1.0, 1.0)
-        items += [TrajectoryCredit(said(query=f"0-{number}"), parts, 1.0, weight, 0.0) for weight in weights]
-        callers = [count for count in counts if count]
-        effective += len(callers) ** 2 / sum(1.0 / count for count in callers) if callers else 0.0
-    found = credit_metrics(ROLE, RoleCredit(items, len(queries), 0), BETA)[f"{ROLE}/calls/efficiency"]
-    assert found == pytest.approx(effective / len(items)) and found <= 1.0 + 1e-9
 
 
 def test_nothing_is_told_of_a_role_that_was_not_paid() -> None:

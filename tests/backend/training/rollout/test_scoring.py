@@ -184,15 +184,6 @@ def test_a_limit_that_never_trades_is_paid_for_what_was_missed(side: str) -> Non
     assert near is not None and near != one.expert_score(said("trader", far, side=side, exposure=1.0))
 
 
-def test_a_wait_beyond_the_horizon_is_not_scored() -> None:
-    query = replace(POOL.draw(3, 0, 1, easy=False)[0], exposure=0.0)
-    short = RolloutScorer(query, 4, 2, Costs(), 1.0)
-    assert (
-        short.expert_score(said("trader", {"type": "market", "wait": 4, "slices": 1}, side="long", exposure=1.0))
-        is None
-    )
-
-
 @settings(max_examples=40, deadline=None)
 @given(queries, st.floats(-1.0, 1.0))
 def test_equal_orders_are_worth_the_same_and_fees_only_cost(query: Query, share: float) -> None:

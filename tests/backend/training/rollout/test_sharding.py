@@ -112,12 +112,6 @@ def test_windows_on_which_nobody_practises_are_no_windows() -> None:
     assert step_queries(POOL, config, 0, STAGES[1], team("trader"))[1] == []
 
 
-def test_a_single_agent_has_nobody_who_practises() -> None:
-    config = TrainingConfig(queries_per_step=5, practice=practising(4))
-    asked, practised = step_queries(POOL, config, 0, STAGES[1], team())
-    assert (len(asked), practised) == (5, [])
-
-
 @pytest.mark.parametrize("stage", [1, 2])
 def test_steps_practise_on_windows_of_their_own(stage: int) -> None:
     config = TrainingConfig(queries_per_step=1, practice=practising(12))

@@ -67,23 +67,6 @@ def test_any_conversation_comes_back_to_the_token(
     assert mask.tolist() == list(one.mask)
 
 
-@pytest.mark.parametrize("prompts", ["short", "full"])
-def test_what_the_team_said_comes_back_to_the_token(nano: Path, prompts: str) -> None:
-    codec = codec_of(nano, False)
-    config = small_config().team.model_copy(update={"prompts": prompts})
-    pool = QueryPool(small_market(), *TRAIN, HORIZON)
-    said = transcribe(codec, [pool], team_settings(config, 1.0), 12, 0.5, 1)
-    assert {one.role for one in said} == set(ROLES)
-    for one in said:
-        messages = messages_of(codec, one)
-        if prompts == "short":
-            assert not one.tools and messages[0]["content"] == ROLES[one.role].system
-        else:
-            assert one.tools and messages[0]["content"].startswith(ROLES[one.role].guide)
-        ids, mask = encode(codec, messages, [dict(tool) for tool in one.tools] or None)
-        assert (ids.tolist(), mask.tolist()) == (list(one.ids), list(one.mask))
-
-
 @pytest.mark.skipif(not TEMPLATES, reason="TRL, which ships the templates, is not installed")
 @pytest.mark.parametrize("name", ["qwen3_6", "llama3_1", "gptoss", "cohere2", "gemma", "lfm2_v2"])
 def test_it_does_in_the_chat_format_of_any_template(name: str) -> None:

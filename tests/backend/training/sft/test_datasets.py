@@ -93,12 +93,6 @@ def test_every_conversation_has_one_fate_and_every_state_one_split(
     assert len({(row.role, row.state, row.question) for row in rows}) == len(rows)
 
 
-def test_schemas_are_in_the_rows_where_the_prompt_has_them() -> None:
-    rows, _ = select([replace(said(0.5), tools=ROLES["trader"].schemas)], ANY)
-    assert rows[0].schemas() == list(ROLES["trader"].schemas)
-    assert select([said(0.5)], ANY)[0][0].schemas() is None
-
-
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     group = [said(0.1 * n, f"é\n<|im_end|>{n}", f"0-{n}", role) for n in range(4) for role in ROLES]
     rows, counts = select(group, replace(ANY, validation_share=0.5))
@@ -107,11 +101,6 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     for role in ROLES:
         own = [row for row in rows if row.role == role]
         assert read_rows(tmp_path / "data", role) == own
-
-
-def test_a_role_without_rows_reads_as_none(tmp_path: Path) -> None:
-    write_data_set(tmp_path, select([said(0.5)], ANY)[0], {})
-    assert read_rows(tmp_path, "manager") == []
 
 
 @pytest.mark.parametrize(

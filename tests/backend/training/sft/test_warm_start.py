@@ -39,16 +39,6 @@ def test_transcripts_are_valid_seeded_and_of_every_role() -> None:
     assert {one.role for one in first} == {"manager", "market_analyst", "risk_analyst", "trader"}
 
 
-def test_the_share_of_the_expert_shows() -> None:
-    codec = make_byte_codec()
-    expert = transcribe(codec, [POOL], SETTINGS, 20, 1.0, 1)
-    assert expert == transcribe(codec, [POOL], SETTINGS, 20, 1.0, 1)
-    novice = transcribe(codec, [POOL], SETTINGS, 20, 0.0, 1)
-    asked_first = [one for one in expert if one.role == "market_analyst"]
-    assert len(asked_first) == 20, "the expert asks its analyst once before each decision"
-    assert len([one for one in novice if one.role == "market_analyst"]) != 20
-
-
 def test_the_teacher_is_the_one_that_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     whole = warm_start.expert_policies
