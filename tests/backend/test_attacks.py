@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +22,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from backend.config.load import load_config, presets
 from backend.config.schema import Config
 from backend.decisions.checked_documents import check_document
 from backend.distributed.files import RunFiles
+from backend.experiments.run import ExperimentRequest, run_experiment
 from backend.models.manifest import MANIFEST, TeamLora, TeamManifest, TeamModel, read_manifest
 from backend.models.registry import base_of_team
+from backend.paper.sessions import paper_parity
 from backend.reporting.market_reload import market_of
+from backend.reporting.run_summary import settings_file
 from backend.store.errors import StoreError
 from backend.store.records import RunRecord
 from backend.store.store import Store
@@ -38,6 +44,9 @@ from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team_settings import Section, TeamConfig
 from simulator.data.archive import write_market
 from simulator.errors import UserError
+from simulator.files import write_whole
+from tests.backend.experiments.conftest import STRATEGIES
+from tests.backend.test_malformed import Kind, mutated
 from tests.command_line import Run, program
 from tests.hostile import KEY, KEY_VARIABLE, Canary, canary, hostile_config, write_team
 from tests.small_world import small_config, small_market
@@ -279,3 +288,229 @@ def test_the_list_of_a_markets_files_reaches_nothing_outside_its_folder(tmp_path
     with pytest.raises(UserError):
         write_market(small_market(), tmp_path / "data")
     assert (tmp_path / "precious.parquet").read_text() == "mine"
+
+
+MODULE = "canary_module"  # in the folder from which the user works; whoever imports it is noticed
+
+
+NAMED = f"{MODULE}:ROLE"
+
+
+@pytest.fixture
+def bare_bird(tmp_path: Path) -> Iterator[Canary]:
+    with canary(tmp_path / "outside") as watching:
+        yield watching
+
+
+@pytest.fixture
+def trapped_command(
+    tmp_path: Path, bare_bird: Canary, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / f"{MODULE}.py").write_text(f"open({str(bird.folder / 'was-run')!r}, 'w').close()\n")
+    return program(here, monkeypatch, capsys)
+
+
+def test_a_file_saved_of_an_imported_run_comes_with_a_warning() -> None:
+    run = RunRecord(RUN, "train", 1, "", 1_700_000_000_000, {"config": hostile_config("engine.python")})
+    own, nothing = settings_file(run)
+    text, warning = settings_file(replace(run, imported=True))
+    assert nothing == "" and text == own and "first read what they run" in warning
+
+
+@pytest.fixture
+def foreign(trapped_command: Run, bare_bird: Canary, tmp_path: Path) -> str:
+    """A backtest out of a file whose record somebody has rewritten."""
+    here = tmp_path / "here"
+    write_market(small_market(), tmp_path / "data")
+    result = trapped_command(
+        "backtest", "--data", tmp_path / "data", "--start", "2020-03-01", "--end", "2020-03-03", "--baselines", "none"
+    )
+    assert result.code == 0, result.err
+    with Store.open(here / "runs" / "store") as store:
+        [run] = store.runs()
+        run.config["config"]["engine"] |= {"kind": "vllm", "python": str(bare_bird.program), "url": ""}
+        run.config["config"]["plugins"]["roles"] = [NAMED]
+        run.config["sources"] = {"scripted": {"team": NAMED, "variant": ""}}
+        store.set_document(run)
+    assert trapped_command("runs", "export", run.run, here / "theirs.gz").code == 0
+    shutil.rmtree(here / "runs")
+    assert trapped_command("runs", "import", here / "theirs.gz").code == 0
+    return run.run
+
+
+def test_nothing_is_done_again_of_an_imported_run(foreign: str, trapped_command: Run, bare_bird: Canary) -> None:
+    for arguments in (
+        ("backtest", "--like", foreign),
+        ("backtest", "--like", foreign, "--team", "scripted", "--baselines", "none"),
+        ("runs", "replay", foreign, "--decision", "1"),
+        ("runs", "replay", foreign, "--decision", "1", "--team", "scripted", "--rules"),
+        ("runs", "show", foreign),
+    ):
+        result = trapped_command(*arguments)
+        assert "Traceback" not in result.err, (arguments, result.err)
+        again = arguments[1] != "show"
+        assert result.code == 2 * again and ("was imported" in result.err) == again, (arguments, result.err)
+    bare_bird.assert_untouched()
+    assert MODULE not in sys.modules
+
+
+# -- paper sessions --------------------------------------------------------------------------------------------------
+
+
+def test_an_imported_paper_session_is_not_played_again(trapped_command: Run, bare_bird: Canary, tmp_path: Path) -> None:
+    document = {"config": Config().to_dict(), "team": NAMED}
+    session = RunRecord(
+        "paper-20240101-000000-000", "paper", 1, "", 1_700_000_000_000, document, "interrupted", imported=True
+    )
+    with Store.open(tmp_path / "here" / "runs" / "store") as store:
+        store.add_run(session)
+    folder = tmp_path / "here" / "runs" / "store"
+    with pytest.raises(UserError, match="was imported"):
+        paper_parity(session.run, folder)
+    bare_bird.assert_untouched()
+    assert MODULE not in sys.modules
+
+
+# -- files beside the database ---------------------------------------------------------------------------------------
+
+# What somebody else writes into the manifest of a backup.
+MANIFESTS = (
+    "7", "[]", "null", "{", '{"files": 7}', '{"files": {"a": 7}}', '{"files": {}}',
+    '{"files": {"../../precious": "0"}}', '{"files": {"/dev/zero": "0"}}', '{"files": {"\\u001b[2J": "0"}}',
+    '{"files": {"LOCK": null}}', "[" * 100_000,
+    '{"a":' * 50_000 + "1" + "}" * 50_000, "9" * 6_000, "NaN", "\x1b[2J", "",
+)  # fmt: skip
+
+
+def _backup(trapped_command: Run, tmp_path: Path) -> Path:
+    """A backup of a store with one run, as somebody hands it on."""
+    here = tmp_path / "here"
+    with Store.open(here / "theirs") as store:
+        store.add_run(RunRecord(RUN, "train", 1, "", 1, {"config": {}}, "finished"))
+    result = trapped_command("store", "backup", here / "backup", "--store", here / "theirs")
+    assert result.code == 0, result.err
+    return here / "backup"
+
+
+@pytest.mark.parametrize("text", MANIFESTS, ids=lambda text: repr(text[:40]))
+def test_a_manifest_of_somebody_else_is_refused_in_one_message(text: str, trapped_command: Run, tmp_path: Path) -> None:
+    backup = _backup(trapped_command, tmp_path)
+    (tmp_path / "precious").write_text("mine")
+    (backup / "db" / "closed.json").write_text(text)
+    for arguments in (("runs",), ("store", "check"), ("runs", "delete", RUN, "--yes")):
+        result = trapped_command(*arguments, "--store", backup)
+        assert result.code == 2, (arguments, result.out)
+        assert "Traceback" not in result.err and "\x1b" not in result.err, arguments
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["demo", "demo.toml", "configs/demo.toml", "presets/demo.toml"])
+def test_a_preset_beside_an_artefact_is_not_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = load_config("demo")
+    monkeypatch.chdir(tmp_path)
+    theirs = tmp_path / name
+    theirs.parent.mkdir(exist_ok=True)
+    theirs.write_text('[engine]\nkind = "vllm"\npython = "helper"\n')
+    assert load_config("demo") == ours and "demo" in presets()
+
+
+def test_a_file_that_is_written_whole_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "file.json.tmp").symlink_to(tmp_path / "mine")
+    (tmp_path / "file.json").symlink_to(tmp_path / "mine")
+    write_whole(tmp_path / "file.json", "theirs")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "file.json").read_text() == "theirs" and not (tmp_path / "file.json").is_symlink()
+
+
+# -- the file of an experiment ---------------------------------------------------------------------------------------
+
+
+def _experiment(folder: Path, *changes: tuple[str, str]) -> Path:
+    text = STRATEGIES
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "theirs.toml").write_text(text)
+    return folder / "theirs.toml"
+
+
+def test_a_secret_of_the_environment_is_not_taken_into_an_experiment(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY_API_KEY", "a-key-that-nobody-may-see")
+    path = _experiment(tmp_path / "here", ('"market.coins=1"', '"market.data=$CANARY_API_KEY"'))
+    result = command("experiment", "run", path)
+    assert result.code == 2 and "may be a secret" in result.err and "Traceback" not in result.err
+    assert "a-key-that-nobody-may-see" not in result.err + result.out
+
+
+# -- finished parts --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs with a finished experiment, and its file."""
+    folder = tmp_path_factory.mktemp("finished")
+    path = _experiment(folder)
+    run_experiment(ExperimentRequest(file=path, workers=1), "mem://", folder / "runs")
+    return folder
+
+
+EXPERIMENT = ("experiment.json", "results.json", "cells/as_is-hold-1.json", "cells/no_edge-short-2.json")
+
+
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 100), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [f"experiments/theirs/{one}" for one in EXPERIMENT])
+def test_a_malformed_part_is_taken_for_what_it_says_or_refused(
+    name: str, seeds: range, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    kind = Kind(lambda folder: folder, lambda folder: None)
+    content = (finished / "runs" / name).read_bytes()
+    command = program(tmp_path, monkeypatch, capsys)
+    for seed in seeds:
+        shutil.copytree(finished / "runs", tmp_path / "runs")
+        changed = mutated(content, kind, random.Random(f"{name} {seed}"))
+        (tmp_path / "runs" / name).write_bytes(changed)
+        try:
+            run_experiment(ExperimentRequest(file=finished / "theirs.toml", workers=1), "mem://", tmp_path / "runs")
+        except UserError as error:
+            assert str(error), seed
+        (tmp_path / "runs" / name).write_bytes(changed)
+        for arguments in (("experiment", "list"), ("experiment", "show", "theirs")):
+            result = command(*arguments)
+            assert result.code in (0, 2) and "Traceback" not in result.err, (seed, result.err)
+        shutil.rmtree(tmp_path / "runs")
+
+
+@pytest.mark.parametrize("place", ["", "cells", "results.json"])
+def test_parts_that_lie_elsewhere_or_belong_to_nothing_are_refused(place: str, finished: Path, tmp_path: Path) -> None:
+    """Also where the folder does not say yet what it is of: then it would be said now, of another's parts."""
+    runs, precious = tmp_path / "runs", tmp_path / "precious"
+    shutil.copytree(finished / "runs", runs)
+    state = runs / "experiments/theirs/experiment.json"
+
+    def go_on() -> None:
+        run_experiment(ExperimentRequest(file=finished / "theirs.toml", workers=1), "mem://", runs)
+
+    if not place:
+        state.unlink()
+        with pytest.raises(UserError, match="not what they are parts of"):
+            go_on()
+        shutil.move(state.parent, precious)
+        state.parent.symlink_to(precious)
+        with pytest.raises(UserError, match="does not lie in"):
+            go_on()
+        return
+    precious.mkdir()
+    (precious / "mine").write_text("mine")
+    part = state.parent / place
+    shutil.rmtree(part, ignore_errors=True)
+    part.unlink(missing_ok=True)
+    part.symlink_to(precious if "." not in place else precious / "mine")
+    with pytest.raises(UserError, match="is a link out of"):
+        go_on()
+    assert os.listdir(precious) == ["mine"] and (precious / "mine").read_text() == "mine"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from backend.builders.market import (
     Account,
+    Split,
     account_of,
     describe_carry,
     describe_costs,
@@ -21,6 +22,7 @@ from backend.builders.market import (
     is_historical,
     load_market,
     other_costs,
+    part_notes,
     thinking_time_of,
     unknown_to_training,
     venue_of,
@@ -28,6 +30,10 @@ from backend.builders.market import (
 )
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
+from cryptosentinel.conversation.masking import Mask
+from cryptosentinel.protocol.tool_calls import NoArguments
+from cryptosentinel.tools.context import ToolContext
+from cryptosentinel.tools.market import funding, news
 from simulator.backtest.run import BacktestRun, Window, orders_for_target, run_backtest
 from simulator.data.archive import write_market
 from simulator.data.venue import INSTRUMENTS_FILE, write_instruments, write_rules
@@ -40,9 +46,14 @@ from simulator.market.timeframes import format_time
 from simulator.strategies import EqualWeight
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.team_scenes import account_in, synthetic
 
 SYMBOLS = ("AAAUSDT", "BBBUSDT")
+
+
 FINE = generate(SyntheticConfig(bars=400, seed=5, symbols=SYMBOLS, timeframe="1h"))
+
+
 RULES = {symbol: SymbolRules(lot=0.01, tick=0.01, min_notional=5.0, taker_fee=0.002) for symbol in SYMBOLS}
 
 
@@ -249,3 +260,43 @@ def test_thinking_is_charged_on_recorded_bars_unless_told_otherwise(folder: Path
     assert "the time that decisions take" in unknown_to_training(account_of(config_on(folder), FINE), thinking=True)
     with pytest.raises(ConfigError, match="thinking_time"):
         config_from_dict({"costs": {"thinking_time": "soon"}})
+
+
+PARTS = Split((0, 120), (130, 200), (210, 320))
+
+
+def test_the_shares_are_those_of_the_tools_answers() -> None:
+    whole = synthetic()
+    late = int(whole.open_time[100])
+    symbol = whole.symbols[0]
+    market = replace(
+        whole,
+        news=tuple(item for item in whole.news if item.known_at >= late),
+        funding={symbol: tuple(event for event in whole.funding[symbol] if event.time >= late)},
+        truth=None,
+    )
+    notes = part_notes(market, PARTS)
+    for note, (start, stop) in zip(notes, (PARTS.train, PARTS.validation, PARTS.held_out), strict=True):
+        told: dict[str, list[bool]] = {"headlines": [], "funding": []}
+        for bar in range(start, stop):
+            view, account = market.view(bar), account_in(whole, max(bar, 1))
+            for name in market.symbols:
+                mask = Mask(market.symbols, True)
+                context = ToolContext(view, account, mask, market.symbols, 12, 1.0, name)
+                told["headlines"].append(news(context, NoArguments())["tone"] != "not available")
+                told["funding"].append(funding(context, NoArguments())["funding"] != "not available")
+        assert f"bars on 100%, headlines on {np.mean(told['headlines']):.0%}" in note
+        assert f"funding on {np.mean(told['funding']):.0%} of its {stop - start} bars" in note
+    assert "headlines on 0%" not in notes[1] and notes[0].startswith("The training part, 2")
+
+
+def test_a_source_that_the_training_part_lacks_is_named_with_who_learns_without_it() -> None:
+    whole = replace(synthetic(), truth=None)
+    late = int(whole.open_time[PARTS.train[1] + 5])
+    later = tuple(item for item in whole.news if item.known_at >= late)
+    assert len(part_notes(whole, PARTS)) == 3
+    *_, note = part_notes(replace(whole, news=later), PARTS)
+    assert note.startswith("The training part has no headlines: MarketAnalyst learns from prices, funding alone there.")
+    *_, note = part_notes(replace(whole, news=(), funding={}), PARTS)
+    assert note.startswith("The training part has no headlines and no funding: MarketAnalyst learns from prices alone")
+    assert "its forecast's score and its share of the outcome" in note

@@ -1,7 +1,12 @@
 """Config: presets, overrides, and the message for each mistake."""
 
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
 import tomllib
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.config.load import config_from_dict, describe, load_config, parse_toml, presets
-from backend.config.market import CostsConfig, VenueConfig
-from backend.config.schema import Config, ConfigError
-from backend.config.training import DEFAULT_RATE
+from backend.config.load import as_toml, config_from_dict, describe, load_config, parse_toml, presets
+from backend.config.market import CostsConfig, MarketConfig, VenueConfig
+from backend.config.schema import Config, ConfigError, GuardConfig
+from backend.config.training import DEFAULT_RATE, TrainingConfig
+from backend.training.rollout.collect import RolloutSettings
+from cryptosentinel.guard.limits import GuardLimits
+from cryptosentinel.team_settings import Section, TeamConfig
 from simulator.documents import MOST_DEPTH
 from simulator.exchange.costs import Costs
 from simulator.exchange.venue import Venue
+from simulator.synthetic.config import SyntheticConfig
 
 
 @pytest.mark.parametrize("preset", presets())
@@ -223,3 +232,88 @@ def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(
     monkeypatch.setattr(tomllib, "loads", lambda text: pytest.fail("it was parsed"))
     with pytest.raises(ValueError, match="nested deeper than 100 levels"):
         parse_toml(text.format(part * 50_000))
+
+
+_FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+_SCALARS = st.booleans() | st.integers(-(2**60), 2**60) | _FLOATS | st.text(max_size=12)
+
+
+_TABLES = st.recursive(
+    st.dictionaries(st.text(max_size=6), _SCALARS | st.lists(_SCALARS, max_size=3), max_size=4),
+    lambda inner: st.dictionaries(st.text(max_size=6), inner | _SCALARS, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(table=_TABLES)
+def test_any_settings_come_back(table: dict[str, Any]) -> None:
+    assert tomllib.loads(as_toml(table)) == table
+
+
+@pytest.mark.parametrize("preset", ["demo", "recorded"])
+def test_a_configuration_comes_back(preset: str, tmp_path: Path) -> None:
+    config = load_config(preset)
+    path = tmp_path / "saved.toml"
+    path.write_text(as_toml(config.to_dict()), encoding="utf-8")
+    assert load_config(str(path)) == config
+
+
+PAIRS: list[tuple[type, tuple[type[Section], ...]]] = [
+    (RolloutSettings, (TrainingConfig, TeamConfig, CostsConfig)),
+    (GuardLimits, (GuardConfig,)),
+    (Costs, (CostsConfig,)),
+    (SyntheticConfig, (MarketConfig,)),
+]
+
+
+DIFFERENT = {  # the same name, another value: why
+    (Costs, "participation"): "None is any share, which TOML writes as 0",
+    (SyntheticConfig, "start"): "the configuration's is the first day to load",
+    (SyntheticConfig, "symbols"): "the configuration's are those to load; none: as many as `coins`",
+}
+
+
+def written(owner: type) -> set[str]:
+    """The fields whose default is a literal in the source of the class, as `x: int = 5` or `x: int = Field(5, ...)`."""
+    [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        node.target.id
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _is_literal(node.value)
+    }
+
+
+def _is_literal(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.Call):
+        return any(
+            _is_literal(one) for one in (*value.args[:1], *(k.value for k in value.keywords if k.arg == "default"))
+        )
+    try:
+        return value is not None and ast.literal_eval(value) is not MISSING
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize(("settings", "sections"), PAIRS, ids=[one.__name__ for one, _ in PAIRS])
+def test_a_default_is_written_once(settings: type, sections: tuple[type[Section], ...]) -> None:
+    fed = 0
+    for section in sections:
+        for field in fields(settings):
+            if field.name not in section.model_fields or (settings, field.name) in DIFFERENT:
+                continue
+            fed += 1
+            where = f"{settings.__name__}.{field.name} and {section.__name__}.{field.name}"
+            assert field.name not in written(settings) & written(section), f"{where} both write their default"
+            if field.default is not MISSING:
+                assert field.default == section.model_fields[field.name].default, f"{where} differ"
+    assert fed
+
+
+def test_a_literal_is_recognised() -> None:
+    assert {"clip_low", "beta", "lr_end", "lora_rank"} <= written(TrainingConfig)
+    assert "learning_rate" not in written(TrainingConfig)
+    assert "taker_fee" in written(Costs) and "taker_fee" not in written(CostsConfig)

@@ -10,24 +10,41 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    FalconMambaConfig,
+    MambaConfig,
+    MptConfig,
+    PreTrainedConfig,
+    RwkvConfig,
+)
 
 from backend.builders.teams import load_team
-from backend.models.checks import Findings, check_path, fingerprint_of
-from backend.models.manifest import TeamManifest, write_manifest
+from backend.models import checks, trial_step
+from backend.models.checks import Findings, check_base, check_path, fingerprint_of
+from backend.models.export import export_team
+from backend.models.manifest import TeamManifest, read_manifest, sample_team, write_manifest
 from backend.models.registry import describe_base, hub_folder, is_hub_name, list_adapters, list_bases, resolve_base
-from backend.policies.adapters import VERSION, WEIGHTS, hub_name, save_versions
+from backend.models.trial_step import precision_that_fits
+from backend.policies import lora
+from backend.policies.adapters import VERSION, WEIGHTS, hub_name, load_versions, save_versions
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.training.start import begin
-from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.llm.nano import load_model
+from cryptosentinel.agents.registry import ROLES, roles_of
+from cryptosentinel.llm.nano import load_model, save_model, train_tokenizer
 from simulator.errors import UserError
+from tests.backend.policies.test_fused_blocks import FAMILIES, NONE
+from tests.random_models import random_model
 from tests.small_world import small_config, small_market
 
 
@@ -212,6 +229,8 @@ def untied(folder: Path) -> None:
 
 
 NORM = "model.norm.weight"
+
+
 FAULTS: dict[str, tuple[Callable[[Path], object], set[str], str]] = {
     "nan": (poison(NORM, float("nan")), {"values"}, f"{NORM} .* not finite"),
     "infinite": (poison(NORM, float("-inf")), {"values"}, "not finite"),
@@ -330,3 +349,108 @@ def test_what_is_none_of_them_is_told(tmp_path: Path) -> None:
     assert set(wrong(check_path(tmp_path / "nothing"))) == {"folder"}
     (tmp_path / "loop").symlink_to("loop")
     assert "no model folder" in wrong(check_path(tmp_path / "loop"))["folder"]
+
+
+NANO = sample_team() / "nano"
+
+
+PROMPT = torch.tensor([[1272, 65, 300, 12, 44, 901, 7, 1273]])
+
+
+@pytest.fixture(scope="module")
+def policies() -> RolePolicies:
+    """The shipped team as this program has it."""
+    manifest = read_manifest(sample_team())
+    weights = manifest.weights()
+    assert weights is not None
+    made, _ = role_policies(NANO, manifest.training, roles=roles_of(manifest.team.roles))
+    load_versions(made, sample_team() / weights)
+    return made
+
+
+def logits(model: torch.nn.Module) -> torch.Tensor:
+    """What a model says of the prompt."""
+    with torch.no_grad():
+        said: torch.Tensor = model.eval()(PROMPT).logits
+    return said
+
+
+def expected(policies: RolePolicies, role: str) -> torch.Tensor:
+    """What the role's merged weights say of the prompt."""
+    model = AutoModelForCausalLM.from_pretrained(NANO, dtype="float32")
+    model.load_state_dict(policies.merged_state(role))
+    return logits(model)
+
+
+def test_peft_loads_each_role_and_answers_as_the_team(policies: RolePolicies, tmp_path: Path) -> None:
+    written = list(export_team(Path("sample"), tmp_path, "peft"))
+    assert [one.role for one in written] == list(policies.roles)
+    for one in written:
+        base = AutoModelForCausalLM.from_pretrained(NANO, dtype="float32")
+        plain = logits(base)
+        loaded = logits(PeftModel.from_pretrained(base, str(one.path)))
+        assert torch.allclose(loaded, expected(policies, one.role), atol=1e-4)
+        assert not torch.allclose(loaded, plain, atol=1e-2), "the adapter changes nothing"
+
+
+def test_a_merged_model_is_a_folder_that_transformers_loads(policies: RolePolicies, tmp_path: Path) -> None:
+    for one in export_team(Path("sample"), tmp_path, "merged"):
+        loaded = AutoModelForCausalLM.from_pretrained(one.path)
+        assert loaded.dtype == torch.float32 and torch.allclose(logits(loaded), expected(policies, one.role), atol=1e-5)
+        text = "<tool_call>\n{}\n</tool_call><|im_end|>"
+        assert AutoTokenizer.from_pretrained(one.path)(text) == AutoTokenizer.from_pretrained(NANO)(text)
+
+
+SIZES: dict[str, Any] = {"vocab_size": 280, "hidden_size": 32, "num_hidden_layers": 2, **NONE}
+
+
+MORE: dict[str, Callable[[], PreTrainedConfig]] = {
+    "mamba": lambda: MambaConfig(**SIZES, state_size=4),
+    "falcon_mamba": lambda: FalconMambaConfig(**SIZES, state_size=4),
+    "rwkv": lambda: RwkvConfig(**SIZES, attention_hidden_size=32),
+    "mpt": lambda: MptConfig(vocab_size=280, d_model=32, n_heads=4, n_layers=2, max_seq_len=64),
+}
+
+
+def saved(family: str, folder: Path) -> Path:
+    config = (FAMILIES | MORE)[family]()
+    config.vocab_size = 280
+    tokenizer = train_tokenizer(["price up 1.5\nprice down 2.5\n"] * 20, vocab_size=280)
+    save_model(folder, random_model(1, config), tokenizer)
+    return folder
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
+def test_a_step_is_done_for_every_family(family: str, tmp_path: Path) -> None:
+    findings = check_base(saved(family, tmp_path / "base"))
+    # So short a context holds no decision, as the check of the room says.
+    wrong = [one for one in findings.entries if one.state == "wrong" and one.what != "room"]
+    assert wrong == []
+    done = [one for one in findings.entries if one.what == "training"]
+    assert [one.state for one in done] == ["ok"] and "layers adapted, saved and loaded" in done[0].detail
+
+
+def test_a_model_without_a_layer_for_adapters_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lora, "linear_names", lambda config: ())
+    wrong = {one.what: one.detail for one in check_base(saved("falcon", tmp_path / "base")).entries
+             if one.state == "wrong"}  # fmt: skip
+    assert "no layer in the blocks of falcon is one that an adapter can be on" in wrong["adapters"]
+
+
+def test_what_the_library_raises_in_a_step_is_the_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = saved("llama", tmp_path / "base")
+
+    def fails(*args: Any, **named: Any) -> None:
+        raise RuntimeError("a kernel\nis missing")
+
+    monkeypatch.setattr(RolePolicies, "logps", fails)
+    [wrong] = [one.detail for one in check_base(base).entries if one.state == "wrong" and one.what == "training"]
+    assert "its first step ends in RuntimeError: a kernel is missing. Use another model" in wrong
+
+
+def test_a_model_that_does_not_fit_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_step, "machine_memory", lambda: 10 * 2**30)
+    assert [precision_that_fits(size) for size in (10**9, 4 * 10**9, 5 * 10**9)] == ["float32", "bfloat16", None]
+    monkeypatch.setattr(checks, "precision_that_fits", lambda parameters: None)
+    found = [one for one in check_base(saved("llama", tmp_path / "base")).entries if one.what == "training"]
+    assert [one.state for one in found] == ["note"] and "does not fit" in found[0].detail

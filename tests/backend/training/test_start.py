@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +21,13 @@ from backend.distributed.files import RunFiles
 from backend.models.architectures import architecture_of
 from backend.models.checks import check_path
 from backend.models.manifest import TeamManifest, read_manifest, write_manifest
-from backend.models.registry import START
+from backend.models.registry import START, hub_folder
 from backend.models.shape import Shape
 from backend.policies.build import role_policies
+from backend.runs import train
+from backend.runs.requests import SftRequest, TrainRequest
 from backend.store.store import Store
+from backend.training import rl_job
 from backend.training.memory_estimate import estimate, plan_of
 from backend.training.sft_job import run_sft
 from backend.training.start import NANO, begin, start_of
@@ -223,3 +227,49 @@ def test_other_shapes_and_roles_are_refused_by_name(team: Path, nano: Path, tmp_
         match=r"training\.start_from = .*first cannot be gone on from: .* its lora is .*'r': 2.*, here it is .*'r': 4",
     ):
         role_policies(nano, small_config(start_from=str(team), lora_rank=4).training, start=start)
+
+
+NAME = "Qwen/Qwen3-4B"
+
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+
+
+def train_with(store: Path, runs: Path, *overrides: str) -> Any:
+    return train.train_team(TrainRequest(config="quick", overrides=overrides), store, runs)
+
+
+def sft_with(store: Path, runs: Path, *overrides: str) -> Any:
+    request = SftRequest(config="quick", overrides=overrides, folder=runs / "sft")
+    return train.fine_tune_roles(request, store=store)
+
+
+@pytest.mark.parametrize("command", [train_with, sft_with])
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (f"training.base_model={NAME}", f"cryptosentinel models pull {NAME}"),
+        ("training.start_from=nowhere", "nowhere"),
+    ],
+)
+def test_a_base_that_is_not_there(
+    command: Callable[..., Any], setting: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        command(tmp_path / "store", tmp_path / "runs", setting)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rl_job, "machine_memory", lambda device: 2**20)
+    with Store.open("mem://") as store:
+        with pytest.raises(UserError, match="cannot fit"):
+            train.train_team(TrainRequest(config="quick"), store, tmp_path / "runs")
+        assert store.runs() == [] and list(tmp_path.iterdir()) == []
+
+
+def test_the_docs_serve_a_model_from_where_pull_puts_it() -> None:
+    served = re.findall(r"vllm serve (\S+)", (DOCS / "training.md").read_text(encoding="utf-8"))
+    assert str(hub_folder(NAME)) in served
+    assert not [name for name in served if name.startswith("models/") and "--" not in name]

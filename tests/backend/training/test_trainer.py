@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,24 @@ import numpy as np
 import pytest
 import torch
 
+from backend.config.schema import Config, StoreConfig
 from backend.policies.role_policies import RolePolicies
+from backend.store.records import KINDS, Record, TrajectoryRecord
 from backend.store.store import Store
 from backend.training import trainer as trainer_module
-from backend.training.checkpoints import checkpoints
+from backend.training.checkpoints import checkpoints, load_checkpoint
+from backend.training.components import LearningStep, RolloutBatch
+from backend.training.curriculum.curriculum import StepPlan
+from backend.training.in_process import CheckpointFolder
+from backend.training.learning import learner
+from backend.training.learning.learner import MAX_IDLE_STEPS, StepData
+from backend.training.trainer import Trainer
 from backend.training.validation import Validation
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import Interrupted, RunFailed, UserError
 from tests.small_world import (
     RUN,
+    SmallTraining,
     open_trainer,
     small_config,
     small_nano,
@@ -111,9 +122,9 @@ def test_a_role_without_credit_keeps_its_parameters(
     nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = open_trainer(small_config(queries_per_step=4), nano, tmp_path, store, stage=2)
-    for role, learner in trainer.learners.items():
+    for role, one in trainer.learners.items():
         if role != "manager":
-            monkeypatch.setattr(learner, "_scored_groups", lambda *arguments: [])
+            monkeypatch.setattr(one, "_scored_groups", lambda *arguments: [])
     before = {role: trainer.policies.role_state(role) for role in ROLES}
     trainer.step()
     moved = {
@@ -228,3 +239,144 @@ def test_rates_fall_over_the_tokens_of_stage_2(nano: Path, store: Store, tmp_pat
     expected = config.training.rate_of("manager") * np.asarray(factors)
     assert list(rates.values()) == pytest.approx(expected[list(rates)])
     assert len(set(rates.values())) > 2
+
+
+def versions(trainer: SmallTraining) -> list[str]:
+    return [trainer.policies.version(role) for role in trainer.policies.roles]
+
+
+def steps(trainer: SmallTraining, number: int) -> list[dict[str, float]]:
+    return [trainer.step() for _ in range(number)]
+
+
+def test_updates_that_are_never_finite_end_the_run_with_its_parameters_intact(
+    nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(queries_per_step=4, validation_every=100)
+    monkeypatch.setattr(learner, "MAX_SKIPPED", 2)
+    trainer = open_trainer(config, nano, tmp_path, store, stage=2)
+    trainer.publish()
+    before = versions(trainer)
+
+    def never_finite(parameters: object, norm: float) -> torch.Tensor:
+        return torch.tensor(float("nan"))
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", never_finite)
+    metrics = trainer.step()
+    assert metrics["manager/skipped_updates"] > 0.0 and metrics["manager/updates"] == 0.0
+    trainer = open_trainer(config, nano, tmp_path, store)  # the count survives a resume
+    trainer.publish()
+    with pytest.raises(RunFailed, match=r"every update of (\w+) was skipped in 2 steps.*training\.learning_rate\.\1"):
+        trainer.step()
+    found = checkpoints(tmp_path / "checkpoints")
+    assert [path.name for path in found] == ["step-000001", "step-000002"]
+    state = load_checkpoint(found[-1], trainer.policies, trainer.learners)
+    assert state.step == 2 and versions(trainer) == before
+    assert [record.step for record in store.metrics(RUN)] == [1, 2], "the step is recorded before the run ends"
+
+
+class NoRollouts:
+    """A source of rollouts whose steps are empty."""
+
+    def collect(self, plan: StepPlan) -> RolloutBatch:
+        return RolloutBatch(StepData(plan.stage, [], []), {}, {})
+
+
+class SilentTrader:
+    """Learners whose trader has had no conversation for one step less than is too many, then for more."""
+
+    def load_weights(self, step: int) -> None:
+        pass
+
+    def train_step(self, step: int, data: StepData) -> LearningStep:
+        return LearningStep({"trader/silent_steps": MAX_IDLE_STEPS - 1.0 + step, "manager/silent_steps": 0.0})
+
+
+def test_a_role_that_nobody_asks_is_named_once(
+    nano: Path, tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = open_trainer(small_config(validation_every=100), nano, tmp_path, store).parts
+    trainer = Trainer(
+        parts, NoRollouts(), SilentTrader(), CheckpointFolder(tmp_path / "checkpoints", parts.policies, {})
+    )
+    with caplog.at_level(logging.WARNING):
+        trainer.step()
+        assert caplog.messages == []
+        for _ in range(2):
+            trainer.step()
+    [said] = caplog.messages
+    assert "trader" in said and RUN in said
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "DAPO with its clip": {"recipe": "dapo", "clip_high": 0.28, "scale_rewards": False},
+    "CISPO": {"recipe": "cispo", "clip_low": 1.0, "clip_high": 4.0},
+    "Dr. GRPO with Shapley values": {"recipe": "dr_grpo", "credit": "shapley", "kl": 0.1, "entropy": 0.01},
+    "GSPO with counterfactuals and copies": {
+        "recipe": "gspo", "credit": "counterfactual", "alignment": "duplicate_drop", "invalid_penalty": 0.1,
+    },
+    "GRPO for each role": {"recipe": "grpo", "kl": 0.1},
+    "the ratio as printed": {"recipe": "mgrpo_trajectory", "kl": 0.1},
+}  # fmt: skip
+
+
+def in_stage_2(nano: Path, folder: Path, store: Store, **training: Any) -> SmallTraining:
+    trainer = open_trainer(small_config(**training), nano, folder, store, stage=2)
+    trainer.publish()
+    return trainer
+
+
+@pytest.mark.parametrize(
+    "name", [name if name.startswith("D") else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+)
+def test_a_step_with_variants_learns_and_repeats(name: str, nano: Path, tmp_path: Path, store: Store) -> None:
+    options = {"validation_every": 100, "queries_per_step": 4, **VARIANTS[name]}
+    metrics = in_stage_2(nano, tmp_path / "a", store, **options).step()
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert sum(metrics.get(f"{role}/updates", 0.0) for role in ("manager", "market_analyst")) > 0
+    with Store.open("mem://") as other:
+        assert in_stage_2(nano, tmp_path / "b", other, **options).step() == metrics
+    roles = ["market_analyst", "risk_analyst", "trader"]
+    told = {role: metrics[f"{role}/credit/replayed"] for role in roles if f"{role}/credit/replayed" in metrics}
+    assert set(told.values()) == ({0.0, 1.0} if "credit" in VARIANTS[name] else set())
+
+
+def test_only_roles_that_are_not_frozen_may_move(nano: Path, tmp_path: Path, store: Store) -> None:
+    options: dict[str, Any] = {"validation_every": 100, "queries_per_step": 4, "warmup_steps": 0}
+    trainer = in_stage_2(nano, tmp_path, store, freeze=["market_analyst", "trader"], **options)
+    before = {role: trainer.policies.version(role) for role in trainer.policies.roles}
+    for _ in range(2):
+        metrics = trainer.step()
+        assert {"manager/reward/mean", "market_analyst/reward/mean"} <= metrics.keys(), "the others are paid too"
+    moved = {role for role, version in before.items() if trainer.policies.version(role) != version}
+    # RiskAnalyst is asked too seldom here to have something to learn in every run.
+    assert "manager" in moved and moved <= {"manager", "risk_analyst"}
+
+
+def keeping(nano: Path, keep: int) -> Config:
+    return smaller_config(base_model=str(nano), validation_queries=1).model_copy(
+        update={"store": StoreConfig(keep=keep)}
+    )
+
+
+def records(store: Store, kind: type[Record]) -> list[Record]:
+    return list(store.each(kind, RUN))
+
+
+def test_only_old_conversations_go_and_a_resumed_run_is_equal(nano: Path, tmp_path: Path) -> None:
+    """A run that kept all before, or was killed between its checkpoint and the deletion, drops what it has too much;
+    and in the end it has the bits of an undisturbed one that keeps all."""
+    with Store.open("mem://") as everything, Store.open("mem://") as last_only:
+        train_as_told(keeping(nano, 0), tmp_path / "all", everything)
+        for step, keep, kept in ((2, 0, [0, 1]), (3, 1, [2])):
+            with pytest.raises(Interrupted):
+                train_as_told(keeping(nano, keep), tmp_path / "last", last_only, stop_after=step)
+            assert last_only.steps(TrajectoryRecord, RUN) == kept, "dropped while it runs"
+        train_as_told(keeping(nano, 1), tmp_path / "last", last_only)
+        assert tree(tmp_path / "all") == tree(tmp_path / "last")
+        for kind in KINDS[:-1]:
+            expected = records(everything, kind)
+            if kind is TrajectoryRecord:
+                expected = [one for one in expected if vars(one)["step"] == STEPS - 1]
+            assert records(last_only, kind) == expected, kind.table
+        assert last_only.run(RUN).config["config"]["store"] == {"keep": 1}

@@ -5,26 +5,34 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
+from backend.config.training import TrainingConfig
 from backend.policies.logprobs import token_logps
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.recipes import RECIPES, DrGrpo
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning import role_trainer
 from backend.training.learning.role_trainer import RoleTrainer
+from backend.training.optimizers import OptimizerName
 from simulator.errors import UserError
 from tests.standard_settings import changed, trainer_settings
 
 Make = Callable[..., Trajectory]
+
+
 FREE = trainer_settings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
+
+
 ROLES = ("manager", "trader")
 
 
@@ -289,6 +297,8 @@ def test_a_state_that_belongs_elsewhere_is_refused(tiny: Qwen3ForCausalLM, make:
 # -- by recipe ------------------------------------------------------------------------------------------------------
 
 ADVANTAGES = [0.7, -1.2, 0.0, 0.4, 1.1, -0.6]  # the third call carries no gradient
+
+
 WEIGHTS = [0.3, 0.2, 0.4, 0.1, 0.35, 0.15]
 
 
@@ -356,3 +366,193 @@ def test_dapo_divides_each_update_by_its_share_of_all_tokens(
     for part, gradient in zip(plan, gradients, strict=True):
         members = [dealt[i] for i in part.tolist()]
         close(gradient, [g / float(counted.sum() / 2) for g in terms(policies, calls, members)])
+
+
+VOCABULARY = 40  # of the tiny model
+
+
+def policies_of(tiny: Qwen3ForCausalLM) -> RolePolicies:
+    policies = RolePolicies(tiny, ("manager",))
+    rng = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in policies.trainable("manager"):
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=rng))
+    return policies
+
+
+def branched(policies: RolePolicies, seed: int, lengths: tuple[int, ...]) -> Trajectory:
+    """A call whose branches begin alike: a prompt, and in each some sampled tokens at its end."""
+    rng = np.random.default_rng(seed)
+    prompt = rng.integers(0, VOCABULARY, 6).astype(np.int32)
+    parts: list[npt.NDArray[np.int32]] = []
+    masks: list[npt.NDArray[np.bool_]] = []
+    starts: list[int] = []
+    for number, length in enumerate(lengths):
+        starts.append(sum(len(part) for part in parts))
+        heard = rng.integers(0, VOCABULARY, 2 * number).astype(np.int32)
+        parts.append(np.concatenate([prompt, heard, rng.integers(0, VOCABULARY, length).astype(np.int32)]))
+        masks.append(np.repeat([False, True], [len(prompt) + len(heard), length]))
+    ids, mask = np.concatenate(parts), np.concatenate(masks)
+    logps = np.zeros(len(ids), np.float32)
+    for start, part, own in zip(starts, parts, masks, strict=True):
+        with torch.no_grad():
+            found = policies.logps("manager", torch.from_numpy(part).long()[None], torch.from_numpy(own)[None])[0][0]
+        logps[start : start + len(part)] = found.numpy()
+    return Trajectory(
+        "manager", "q0", seed, 0, ids, mask, logps, "v", True, 1.0, None, False, starts=tuple(starts), thought_tokens=1
+    )
+
+
+@pytest.mark.parametrize("how", ["mgrpo", "dapo", "dr_grpo"])
+def test_branches_are_one_call_to_the_objective(
+    tiny: Qwen3ForCausalLM, gradients: list[list[Tensor]], how: str
+) -> None:
+    """Equal to plain transformers on the branches: each sampled token once, behind what it was sampled behind, and by
+    the call's own denominator."""
+    policies = policies_of(tiny)
+    batch = [branched(policies, seed, lengths) for seed, lengths in enumerate([(3, 2, 4), (5,), (2, 6)])]
+    advantages, weights = [0.7, -1.2, 0.4], [0.5, 0.25, 0.25]
+    tokens = [int(one.mask.sum()) for one in batch]
+    loss = torch.zeros(())
+    for one, advantage, weight, count in zip(batch, advantages, weights, tokens, strict=True):
+        stops = (*one.starts[1:], len(one.ids))
+        for start, stop in zip(one.starts, stops, strict=True):
+            ids = torch.from_numpy(one.ids[start:stop]).long()[None]
+            mask = torch.from_numpy(one.mask[start:stop])[None]
+            logps = token_logps(policies.activate("manager"), ids, mask)[0].sum()
+            loss = loss - weight * advantage * (logps / count if how == "mgrpo" else logps)
+    denominator = {
+        "mgrpo": sum(weights),
+        "dr_grpo": DrGrpo.length * sum(weights),
+        "dapo": float(np.dot(weights, tokens)),
+    }[how]
+    want = torch.autograd.grad(loss / denominator, policies.trainable("manager"))
+    settings = changed(FREE, recipe=how)
+    metrics = RoleTrainer(policies, "manager", settings).step(batch, advantages, weights)
+    for got, wanted in zip(gradients[0], want, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
+    assert metrics["manager/trained"] == 3.0 and metrics["manager/tokens"] == sum(tokens)
+    assert metrics["manager/engine_gap"] < 1e-5
+
+
+@pytest.mark.parametrize("tokens", [10_000, 40, 1])
+def test_micro_batches_and_minibatches_of_branches(tiny: Qwen3ForCausalLM, tokens: int) -> None:
+    policies = policies_of(tiny)
+    batch = [branched(policies, seed, (3, 2)) for seed in range(4)]
+    settings = changed(FREE, micro_batch_tokens=tokens, minibatches=2)
+    metrics = RoleTrainer(policies, "manager", settings).step(batch, [1.0, -1.0, 0.5, -0.5], [0.25] * 4)
+    assert metrics["manager/updates"] == 2.0 and metrics["manager/tokens"] == 20.0
+
+
+def test_thoughts_that_are_not_learnt_have_no_gradient(tiny: Qwen3ForCausalLM, gradients: list[list[Tensor]]) -> None:
+    """With all that was sampled masked but the answer, other thoughts of the same ids change nothing but what the
+    answer is given; with nothing left, nothing moves."""
+    policies = policies_of(tiny)
+    whole = branched(policies, 3, (6,))
+    thought = np.flatnonzero(whole.mask)[:4]
+    mask, logps = whole.mask.copy(), whole.sampled_logps.copy()
+    mask[thought], logps[thought] = False, 0.0
+    answer = replace(whole, mask=mask, sampled_logps=logps)
+    ids, own = torch.from_numpy(answer.ids).long()[None], torch.from_numpy(answer.mask)[None]
+    loss = -token_logps(policies.activate("manager"), ids, own)[0].sum() / 2
+    want = torch.autograd.grad(loss, policies.trainable("manager"))
+    RoleTrainer(policies, "manager", FREE).step([answer], [1.0], [1.0])
+    for got, wanted in zip(gradients[0], want, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
+    nothing = replace(whole, mask=np.zeros_like(mask), sampled_logps=np.zeros_like(logps))
+    assert RoleTrainer(policies, "manager", FREE).step([nothing], [1.0], [1.0])["manager/updates"] == 0.0
+
+
+def test_branches_that_do_not_fit_are_refused() -> None:
+    plain = {"mask": np.array([False, True]), "sampled_logps": np.zeros(2, np.float32)}
+    for starts in ((), (1,), (0, 0), (0, 3)):
+        with pytest.raises(ValueError, match=r"branches that begin|cannot have been sampled"):
+            Trajectory(
+                "manager", "q", 0, 0, np.zeros(2, np.int32), plain["mask"], plain["sampled_logps"], "v", True, 1.0,
+                None, False, starts=starts,
+            )  # fmt: skip
+
+
+INSTALLED = [  # adamw8bit computes on a CPU as well, slowly
+    "adamw",
+    pytest.param(
+        "adamw8bit", marks=pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+    ),
+]
+
+
+RATE = 1e-2
+
+
+def settings(name: OptimizerName) -> TrainingConfig:
+    return trainer_settings(
+        learning_rate=RATE,
+        warmup_steps=3,
+        optimizer=name,
+        max_grad_norm=1e9,
+    )
+
+
+def log_prob(policies: RolePolicies, one: Trajectory) -> float:
+    ids, mask = torch.from_numpy(one.ids).long()[None], torch.from_numpy(one.mask)[None]
+    with torch.no_grad():
+        return float(policies.logps("manager", ids, mask)[0].sum())
+
+
+@pytest.mark.parametrize("mode", ["lora", "full"])
+@pytest.mark.parametrize("name", INSTALLED)
+def test_the_rewarded_becomes_likelier(name: OptimizerName, mode: str, tiny: Qwen3ForCausalLM, make: Make) -> None:
+    policies = RolePolicies(tiny, ["manager"], mode)  # type: ignore[arg-type] # one of the two
+    trainer = RoleTrainer(policies, "manager", settings(name))
+    good, bad = make(1), make(2)
+    before = log_prob(policies, good) - log_prob(policies, bad)
+    for _ in range(6):
+        trainer.step([good, bad], [1.0, -1.0], [0.5, 0.5])
+    assert log_prob(policies, good) - log_prob(policies, bad) > before + 0.1
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_two_steps_and_two_more_are_four(
+    name: OptimizerName, tiny: Qwen3ForCausalLM, make: Make, tmp_path: Path
+) -> None:
+    batch, advantages, weights = [make(1), make(2), make(3)], [1.0, -1.0, 0.5], [0.5, 0.25, 0.25]
+    rates = (1.0, 0.75, 0.5, 0.25)  # of a schedule
+
+    def start() -> RoleTrainer:
+        return RoleTrainer(RolePolicies(tiny, ["manager"]), "manager", settings(name))
+
+    straight = start()
+    whole = [straight.step(batch, advantages, weights, rate=rate) for rate in rates]
+    first, second = start(), start()
+    halves = [first.step(batch, advantages, weights, rate=rate) for rate in rates[:2]]
+    first.policies.save(tmp_path)
+    first.save(tmp_path / "trainer.safetensors")
+    second.policies.load(tmp_path)
+    second.load(tmp_path / "trainer.safetensors")
+    halves += [second.step(batch, advantages, weights, rate=rate) for rate in rates[2:]]
+    assert halves == whole
+    assert second.policies.version("manager") == straight.policies.version("manager")
+    warm_up = (1 / 3, 2 / 3, 1.0, 1.0)
+    rates_had = [metrics["manager/lr"] for metrics in whole]
+    assert rates_had == pytest.approx([RATE * warm * rate for warm, rate in zip(warm_up, rates, strict=True)])
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_the_state_of_another_optimizer_or_model_is_refused(
+    name: OptimizerName, tiny: Qwen3ForCausalLM, make: Make
+) -> None:
+    policies = RolePolicies(tiny, ["manager"])
+    trainer = RoleTrainer(policies, "manager", settings(name))
+    trainer.step([make(1)], [1.0], [1.0])
+    tensors, header = trainer.state_dict()
+    fresh = RoleTrainer(policies, "manager", settings(name))
+    with pytest.raises(UserError, match=f"is that of another: resume with training.optimizer = another, not {name}"):
+        fresh.load_state_dict(tensors, {**header, "optimizer": "another"})
+    cut = {key: tensor for key, tensor in tensors.items() if not key.startswith("3.")}
+    numbers = {key: value for key, value in header["numbers"].items() if not key.startswith("3.")}
+    wide = {key: torch.zeros(7, 3, 2) if tensor.dim() else tensor for key, tensor in tensors.items()}
+    for wrong, said in ((cut, "not of"), (wide, r"\(7, 3, 2\)")):
+        same = RoleTrainer(policies, "manager", settings(name))
+        with pytest.raises(UserError, match=f"other parameters.*{said}"):
+            same.load_state_dict(wrong, {**header, "numbers": numbers if wrong is cut else header["numbers"]})
+        assert same.state_dict()[0] == {} and same.updates == 0, "what is refused changes nothing"
