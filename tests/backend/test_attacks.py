@@ -291,8 +291,6 @@ def test_the_list_of_a_markets_files_reaches_nothing_outside_its_folder(tmp_path
 
 
 MODULE = "canary_module"  # in the folder from which the user works; whoever imports it is noticed
-
-
 NAMED = f"{MODULE}:ROLE"
 
 

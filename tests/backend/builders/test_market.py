@@ -49,11 +49,7 @@ from simulator.synthetic.generator import generate
 from tests.team_scenes import account_in, synthetic
 
 SYMBOLS = ("AAAUSDT", "BBBUSDT")
-
-
 FINE = generate(SyntheticConfig(bars=400, seed=5, symbols=SYMBOLS, timeframe="1h"))
-
-
 RULES = {symbol: SymbolRules(lot=0.01, tick=0.01, min_notional=5.0, taker_fee=0.002) for symbol in SYMBOLS}
 
 

@@ -22,7 +22,6 @@ from backend.config.schema import Config
 from backend.models.manifest import TeamManifest, TrainedSpan, write_manifest
 from backend.runs.backtest import (
     Subject,
-    backtest_teams,
     market_settings,
     notes_on,
     notes_on_headlines,
@@ -46,7 +45,6 @@ from tests.command_line import Run, program
 
 FINE = generate(SyntheticConfig(bars=1000, seed=5, symbols=("AAAUSDT", "BBBUSDT"), timeframe="1h"))
 ROOT = Path(__file__).resolve().parents[3]
-RECORDED = Path(__file__).parents[4] / "shared" / "market-data" / "binance"
 OWN = """
 class Buys:
     name = "buys"
@@ -204,18 +202,6 @@ def test_strategies_are_tested_in_a_teams_place_under_the_costs_of_the_data(comm
     assert Path("runs", run.run, "report.html").is_file()
 
 
-@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded bars are not here: ../shared/market-data/binance")
-def test_recorded_minutes_decide_inside_recorded_hours(command: Run) -> None:
-    result = command(
-        "backtest", "--data", RECORDED, "--symbols", "BTCUSDT,SOLUSDT", "--timeframe", "1h", "--finer", "1m",
-        "--set", "market.start=2024-07-20", "--set", "market.end=2024-08-10", "--start", "2024-08-01",
-        "--team", "buy_the_dip", "--baselines", "hold",
-    )  # fmt: skip
-    assert result.code == 0, result.err
-    assert "venue: 1m bars inside those of BTCUSDT" in result.out, "there are no minutes of SOLUSDT"
-    assert "square-root impact x 1" in result.out
-
-
 def test_a_baseline_that_is_tested_is_not_run_again_and_there_may_be_none(command: Run) -> None:
     for options, names in (
         (("--team", "hold"), {"hold", "flat", "equal_weight", "always_short", "sma_cross", "volatility_target",
@@ -234,28 +220,6 @@ def test_a_baseline_that_is_tested_is_not_run_again_and_there_may_be_none(comman
             )
 
 
-def test_a_request_is_the_same_backtest_as_the_command(command: Run, tmp_path: Path) -> None:
-    request = BacktestRequest(
-        data=Path("bars"), symbols=("AAAUSDT",), timeframe="4h", start="2020-01-24", end="2020-02-05",
-        decide_every=6, teams=("rsi_reversion",), overrides=("evaluation.baselines=['flat']", "venue.finer='1h'"),
-    )  # fmt: skip
-    with Store.open("here") as store:
-        run = backtest_teams(request, store).run
-        assert {one.name for one in store.backtests(run)} == {"rsi_reversion", "flat"}
-        by_page = store.backtests(run)
-        assert store.run(run).config["venue"]["told"] == "1h bars inside those of AAAUSDT"
-        with pytest.raises(UserError, match="did you mean 'rsi_reversion'"):
-            backtest_teams(replace(request, teams=("rsi_reversio",)), store)
-    result = command(
-        *BACKTEST, "--symbols", "AAAUSDT", "--team", "rsi_reversion", "--baselines", "flat", "--finer", "1h",
-        "--decide-every", 6, "--store", "there",
-    )  # fmt: skip
-    assert result.code == 0, result.err
-    with Store.open("there") as store:
-        by_command = store.backtests(store.runs()[0].run)
-    assert {one.name: one.result for one in by_page} == {one.name: one.result for one in by_command}
-
-
 @pytest.mark.parametrize("what", ["lookahead", "recursion"])
 def test_checks_trade_at_the_same_venue_as_backtests(what: str, command: Run) -> None:
     write_rules("bars/rules.json", {name: SymbolRules(lot=0.01) for name in FINE.symbols})
@@ -270,20 +234,6 @@ def test_checks_trade_at_the_same_venue_as_backtests(what: str, command: Run) ->
     assert "mark prices are left out here" in result.out
 
 
-def test_a_training_is_told_what_it_does_not_score(command: Run) -> None:
-    Path("file").write_text("")  # where a run's folder cannot be, so that it ends after its notes
-    arguments = ("train", "--data", "bars", "--timeframe", "4h", "--runs", "file")
-    result = command(*arguments)
-    assert "run train-" in result.out and "training does not score" not in result.out
-    write_rules("bars/rules.json", {name: SymbolRules(lot=0.01) for name in FINE.symbols})
-    result = command(*arguments, "--set", "costs.participation=0.1", "--set", "costs.impact=1")
-    assert (
-        "note: training does not score price impact, the limit to a share of the volume, the venue's rules with their "
-        "fees; `evaluate` and `backtest` do" in result.out
-    )
-    assert result.code == 1 and "cannot be written" in result.err
-
-
 def test_a_preset_fits_the_data_unless_one_is_named(command: Run) -> None:
     recorded, demo = load_config("recorded"), load_config("demo")
     assert recorded.costs != Config().costs
@@ -292,18 +242,6 @@ def test_a_preset_fits_the_data_unless_one_is_named(command: Run) -> None:
     assert settings_for("", ["costs.impact=0"], Path("bars")).costs.participation == 0.1
     assert settings_for("", [], Path("made")) == settings_for("", [], None) == Config()
     assert settings_for("demo", [], Path("bars")) == demo
-
-
-def test_a_team_tested_at_other_costs_than_it_was_trained_at_is_noted(command: Run, tmp_path: Path) -> None:
-    (tmp_path / "team").mkdir()
-    trained = load_config("demo")
-    span = TrainedSpan(data_hash="", first=0, until=1, origin="", shares=(0.6, 0.2), costs=trained.costs)
-    manifest = TeamManifest.of(trained, base="nano", adapters=None, trained_on=(span,))
-    write_manifest(tmp_path / "team", manifest)
-    names = ["scripted", "hold", "team"]
-    assert notes_on(names, load_config("demo"), FINE) == []
-    [note] = notes_on(names, load_config(load_config("demo"), ["costs.taker_fee=0.001"]), FINE)
-    assert note == "team was trained with other costs than it is tested with: taker_fee 0.001 instead of 0.0005"
 
 
 def test_a_name_is_a_strategy_before_it_is_a_folder(command: Run, tmp_path: Path) -> None:

@@ -25,10 +25,8 @@ from simulator.files import write_whole
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests import local_hub
-from tests.killable import Ended, Fault, Killable
-from tests.mock_endpoint import MODEL, serve
+from tests.killable import Ended, Killable
 from tests.mock_exchange import history, serving
-from tests.provider_servers import SERVERS
 from tests.small_world import small_nano, tree
 from tests.stored_runs import add_backtest_run
 
@@ -281,22 +279,6 @@ def test_a_disk_that_is_full_for_a_report_loses_no_run(of: str, stage: Stage) ->
 @pytest.mark.parametrize("name", ["sample", "download"])
 def test_a_second_interrupt_ends_it_at_once_and_loses_nothing(name: str, stage: Stage) -> None:
     end_twice(stage, name, at=stage.calm(name)[0] // 2, apart=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["interrupt", "twice"])
-def test_interrupts_while_a_model_is_tried_are_one_message(fault: Fault, killable: Killable, tmp_path: Path) -> None:
-    """At a connection to the endpoint, the second one at whatever follows. Nothing is stored by it."""
-    with serve(SERVERS["openai"]()) as endpoint:
-        arguments = ("models", "try", MODEL, "--provider", "openai", "--url", endpoint.url, "--data", SAMPLE)
-        given: dict[str, Any] = {"of": "socket.__new__", "environment": {"OPENAI_API_KEY": "sk-test"}}
-        calm = killable(tmp_path, *arguments, **given)
-        assert calm.code == 0 and calm.changes, calm.said
-        for at in range(1, calm.changes + 1):
-            ended = killable(tmp_path, *arguments, fault=fault, at=at, **given)
-            assert ended.code == 128 + signal.SIGINT and "Traceback" not in ended.said, (at, ended)
-            assert re.search("interrupted|stopped|ended at once", ended.said), (at, ended)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

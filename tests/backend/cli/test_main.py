@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 from collections.abc import Callable
@@ -12,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from backend.policies.role_policies import RolePolicies
 from backend.store.store import Store
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -195,29 +193,6 @@ def test_a_resume_refuses_other_data_and_a_lost_folder(command: Run, tmp_path: P
     assert "finished" in command("runs", "--long").out
 
 
-def test_a_full_disk_ends_with_code_1_and_one_message(
-    command: Run, tmp_path: Path, nano: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: RolePolicies, folder: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
-
-    monkeypatch.setattr(RolePolicies, "save", full)
-    result = command("train", *SMALL_OPTIONS, "--set", f"training.base_model='{nano}'")
-    assert result.code == 1
-    assert "No space left on device" in result.err
-    assert "free some space" in result.err.lower()
-    assert "Traceback" not in result.err
-    assert "failed" in command("runs").out
-
-
-def test_a_gate_that_stays_shut_ends_with_code_1(command: Run, nano: Path) -> None:
-    shut = ["--set", "training.gate_format=1", "--set", f"training.base_model='{nano}'"]
-    result = command("train", *SMALL_OPTIONS, *shut)
-    assert result.code == 1
-    assert "stage 1 did not reach 100% valid answers" in result.err
-    assert "give the warm start more steps" in result.err
-
-
 def test_runs_in_place_of_a_folder_is_a_clear_message(command: Run, tmp_path: Path, nano: Path) -> None:
     (tmp_path / "file").write_text("")
     options = [*SMALL_OPTIONS, "--set", f"training.base_model='{nano}'"]
@@ -257,21 +232,6 @@ def test_config_and_dry_run_show_what_would_be_used(command: Run) -> None:
     for value in ("somewhere", "['A', 'B']", "1h"):
         assert value in dry.out
     assert not Path("runs").exists(), "a dry run writes nothing"
-
-
-def test_options_about_the_market_hold_without_data_and_leave_the_rest_as_configured(
-    command: Run, tmp_path: Path
-) -> None:
-    (tmp_path / "my.toml").write_text("[market]\ndata = 'mine'\ntimeframe = '1h'\nsymbols = ['A', 'B']\n")
-
-    def market(*options: str) -> dict[str, str]:
-        out = command("train", "--dry-run", "--config", "./my.toml", *options).out
-        return dict(re.findall(r"market\.(data|timeframe|symbols|resample) │ (.*?) *│", out))
-
-    assert market() == {"data": "mine", "timeframe": "1h", "symbols": "['A', 'B']", "resample": ""}
-    assert market("--symbols", "B")["symbols"] == "['B']"
-    assert market("--resample", "4h") == {**market(), "resample": "4h"}
-    assert market("--data", "other")["data"] == "other"
 
 
 def test_the_sample_is_written_listed_and_checked(command: Run, tmp_path: Path) -> None:

@@ -51,12 +51,6 @@ def hub(nano: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
         yield running
 
 
-def test_nothing_is_said_to_be_there_where_nothing_is(run: Run) -> None:
-    result = run("list")
-    assert result.code == 0
-    assert "no base models in models and runs" in result.out and "no adapters in runs" in result.out
-
-
 def test_bases_and_adapters_are_listed(run: Run, team: Path, nano: Path, tmp_path: Path) -> None:
     shutil.copytree(nano, tmp_path / "models" / "Qwen--Qwen3-tiny")
     (tmp_path / "models" / "broken").mkdir()
@@ -119,31 +113,6 @@ def test_a_model_is_pulled_checked_and_used_by_its_name(run: Run, hub: LocalHub,
     assert f"use it with: --set training.base_model={NAME}" in result.out
     assert (tmp_path / "models" / "Qwen--Qwen3-tiny" / "model.safetensors").is_file()
     assert "is whole already in" in run("pull", NAME).out
-
-
-def test_a_pulled_model_that_is_not_of_use_ends_with_2(run: Run, hub: LocalHub, nano: Path, tmp_path: Path) -> None:
-    hub.models[NAME] = shutil.copytree(nano, tmp_path / "served")
-    (tmp_path / "served" / "chat_template.jinja").write_text("{{ messages }}")
-    result = run("pull", NAME, "--to", "one")
-    assert result.code == 2 and "wrong chat format: in " in result.out
-
-
-@pytest.mark.parametrize(
-    ("change", "arguments", "code", "message"),
-    [
-        ({"refuse": (403, "GatedRepo")}, (NAME,), 2, "is gated"),
-        ({}, (NAME, "--revision", "v9"), 2, "has no revision 'v9'"),
-        ({}, ("Qwen/None",), 2, "Qwen/None is not a model of"),
-    ],
-)
-def test_what_cannot_be_pulled_is_one_message(
-    run: Run, hub: LocalHub, change: dict[str, object], arguments: tuple[str, ...], code: int, message: str
-) -> None:
-    for name, value in change.items():
-        setattr(hub, name, value)
-    result = run("pull", *arguments)
-    assert result.code == code
-    assert result.err.startswith("error: ") and message in result.err and "Traceback" not in result.err
 
 
 def test_a_form_that_is_not_known_is_refused_with_those_that_are(run: Run) -> None:

@@ -216,17 +216,6 @@ def test_the_check_may_be_left_out_which_is_recorded(command: Run) -> None:
     assert verdict is not None and verdict.status == "skipped" and verdict.cuts == 0
 
 
-def test_the_command_check_looks_at_the_whole_history(command: Run) -> None:
-    check = ("check", "lookahead", "--decide-every", 2, "--out", "report.json", "--team")
-    result = command(*check, "my_own:PeeksEarly")
-    assert result.code == 1 and "LOOK-AHEAD: order at 2020-0" in result.out
-    report = json.loads(Path("report.json").read_text())
-    assert report["status"] == "look_ahead" and not report["clean"] and len(report["findings"]) == 1
-    result = command(*check, "my_own:Learns")
-    assert result.code == 0 and "over the whole history" in result.out
-    assert command(*check, "sma_cross").code == 0
-
-
 def test_the_api_has_the_verdicts(command: Run) -> None:
     result = api.backtest("my_own:Peeks,my_own:Learns", data="bars", timeframe="4h", baselines=(), store="here")
     assert {name: one.status for name, one in result.lookahead.items()} == {

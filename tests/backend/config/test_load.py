@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 import tomllib
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -103,27 +100,15 @@ def test_an_override_reaches_a_role() -> None:
         ("training.sede=1", "override 'training.sede=1': unknown key 'training.sede' (did you mean 'seed'?); known: "),
         ("trainin.seed=1", "unknown section 'trainin' (did you mean 'training'?); known: market, costs"),
         ("training.learning_rate.manger=1e-4", "training.learning_rate.manger is not allowed: expected "),
-        ("training.learning_rate.trader=1", "training.learning_rate.trader = 1 is not allowed"),
-        ("training.experimental.seed=1", "unknown key 'training.experimental'"),
         ("training.seed=-1", "training.seed = -1 is not allowed: expected integer, at least 0, at most 2147483647"),
-        ("training.seed=1.5", "training.seed = 1.5 is not allowed: expected integer"),
-        ("training.seed=true", "training.seed = true is not allowed: expected integer"),
-        ("training.seed='1'", 'training.seed = "1" is not allowed: expected integer'),
         ("training.seed=2001-01-01", 'training.seed = "2001-01-01" is not allowed: expected integer'),
         ("sft.steps.x=1", "with 'sft.steps.x=1': sft.steps = {\"x\": 1} is not allowed: expected integer"),
         ("training.stage1_steps.x=1", "override 'training.stage1_steps.x=1': 'stage1_steps' is not a section"),
-        ("training.kl=nan", "training.kl = NaN is not allowed: expected number"),
         ("costs.cash=inf", "costs.cash = Infinity is not allowed: expected number, above 0.0"),
-        ("costs.taker_fe=1", "unknown key 'costs.taker_fe' (did you mean 'taker_fee'?)"),
         ("costs.maker_fee=-0.02", "costs.maker_fee = -0.02 is not allowed: expected number, above -0.01"),
         ("costs.impact=1", "impact needs participation"),
-        ("costs.participation=1.5", "costs.participation = 1.5 is not allowed: expected number, at least 0.0"),
-        ("team.horizon_bars=0.5", "team.horizon_bars = 0.5 is not allowed: expected integer"),
-        ("venue.rulez=x", "unknown key 'venue.rulez' (did you mean 'rules'?); known: rules, finer"),
-        ("venue.finer=2m", "venue.finer = \"2m\" is not allowed: expected one of '', '1m'"),
         ("evaluation.baselines=holt", "no baseline 'holt' (did you mean 'hold'?); there are always_short"),
         ("evaluation.baselines=hold,hold", "the baseline 'hold' is named twice"),
-        ("market.edge=1", "market.edge = 1 is not allowed: expected true or false"),
         (
             "training.recipe=grpoo",
             "training.recipe: 'grpoo' is not a known recipe (did you mean 'grpo'?); there are mgrpo,",
@@ -141,8 +126,6 @@ def test_an_override_reaches_a_role() -> None:
             "nano.hidden_size = 100 is not allowed: expected integer, at least 16, at most 2048, a multiple",
         ),
         ("training.seed", "override 'training.seed': write it as section.key=value"),
-        ("seed=1", "override 'seed=1': write it as section.key=value"),
-        (".=1", "write it as section.key=value"),
     ],
 )
 def test_a_mistake_is_told_with_the_way_out(override: str, message: str) -> None:
@@ -235,11 +218,7 @@ def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(
 
 
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-
-
 _SCALARS = st.booleans() | st.integers(-(2**60), 2**60) | _FLOATS | st.text(max_size=12)
-
-
 _TABLES = st.recursive(
     st.dictionaries(st.text(max_size=6), _SCALARS | st.lists(_SCALARS, max_size=3), max_size=4),
     lambda inner: st.dictionaries(st.text(max_size=6), inner | _SCALARS, max_size=3),
@@ -267,8 +246,6 @@ PAIRS: list[tuple[type, tuple[type[Section], ...]]] = [
     (Costs, (CostsConfig,)),
     (SyntheticConfig, (MarketConfig,)),
 ]
-
-
 DIFFERENT = {  # the same name, another value: why
     (Costs, "participation"): "None is any share, which TOML writes as 0",
     (SyntheticConfig, "start"): "the configuration's is the first day to load",
@@ -276,30 +253,8 @@ DIFFERENT = {  # the same name, another value: why
 }
 
 
-def written(owner: type) -> set[str]:
-    """The fields whose default is a literal in the source of the class, as `x: int = 5` or `x: int = Field(5, ...)`."""
-    [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    assert isinstance(tree, ast.ClassDef)
-    return {
-        node.target.id
-        for node in tree.body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and _is_literal(node.value)
-    }
-
-
-def _is_literal(value: ast.expr | None) -> bool:
-    if isinstance(value, ast.Call):
-        return any(
-            _is_literal(one) for one in (*value.args[:1], *(k.value for k in value.keywords if k.arg == "default"))
-        )
-    try:
-        return value is not None and ast.literal_eval(value) is not MISSING
-    except ValueError:
-        return False
-
-
 @pytest.mark.parametrize(("settings", "sections"), PAIRS, ids=[one.__name__ for one, _ in PAIRS])
-def test_a_default_is_written_once(settings: type, sections: tuple[type[Section], ...]) -> None:
+def test_two_defaults_of_one_name_are_equal(settings: type, sections: tuple[type[Section], ...]) -> None:
     fed = 0
     for section in sections:
         for field in fields(settings):
@@ -307,13 +262,6 @@ def test_a_default_is_written_once(settings: type, sections: tuple[type[Section]
                 continue
             fed += 1
             where = f"{settings.__name__}.{field.name} and {section.__name__}.{field.name}"
-            assert field.name not in written(settings) & written(section), f"{where} both write their default"
             if field.default is not MISSING:
                 assert field.default == section.model_fields[field.name].default, f"{where} differ"
     assert fed
-
-
-def test_a_literal_is_recognised() -> None:
-    assert {"clip_low", "beta", "lr_end", "lora_rank"} <= written(TrainingConfig)
-    assert "learning_rate" not in written(TrainingConfig)
-    assert "taker_fee" in written(Costs) and "taker_fee" not in written(CostsConfig)

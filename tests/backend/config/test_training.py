@@ -60,8 +60,6 @@ def test_beliefs_about_too_many_coins_are_refused_by_name() -> None:
 
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
 # Declared, given to the recipe, handed to the formula, used.
 WALK = {
     "backend/config/training.py",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from backend.decisions.backtest_document import BacktestDocument
 from backend.decisions.document import StoredDecision
 from backend.decisions.recording import episode_decisions
 from backend.evaluation.behaviour import JudgedLoss as Loss
-from backend.evaluation.behaviour import LossCoverage, calls_of, judged_losses, loss_coverage, shortfall_of
+from backend.evaluation.behaviour import LossCoverage, judged_losses, loss_coverage, shortfall_of
 from backend.evaluation.reliability import FEWEST
 from backend.reporting.behaviour import behaviour_section
 from backend.reporting.blocks import Missing, Picture, Table
@@ -59,14 +56,6 @@ def test_who_always_states_the_quantile_of_the_sample_has_no_skill() -> None:
     judged = losses(500, 2)
     quantile = float(np.quantile([loss.came for loss in judged], 0.95, method="inverted_cdf"))
     assert coverage_of([replace(loss, stated=quantile) for loss in judged]).skill.value == pytest.approx(0.0, abs=1e-12)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(FEWEST, 60), st.integers(0, 10_000), st.floats(0.0, 3.0))
-def test_no_answer_has_more_skill_than_one(count: int, seed: int, factor: float) -> None:
-    coverage = coverage_of(losses(count, seed, factor))
-    assert coverage.verdicts == count and coverage.skill.value <= 1.0
-    assert 0.0 <= coverage.passed.low <= coverage.passed.value <= coverage.passed.high <= 1.0
 
 
 def test_too_few_say_nothing() -> None:
@@ -128,14 +117,6 @@ def test_a_venue_that_ends_a_trade_is_no_order_of_the_team() -> None:
     result = document()
     forced = result.model_copy(update={"fills": tuple(replace(fill, reason="liquidation") for fill in result.fills)})
     assert shortfall_of(decisions(), forced, small_market()) is None
-
-
-def test_calls_are_counted_over_all_decisions() -> None:
-    stored = decisions()
-    asked = calls_of(stored)
-    conversations = sum(len(decision.document.conversations) - 1 for decision in stored)
-    assert math.fsum(asked.values()) * len(stored) == pytest.approx(conversations) and asked["market_analyst"] > 0.0
-    assert calls_of([]) == {}
 
 
 def test_the_section_has_a_plot_and_tables_or_says_why_not() -> None:

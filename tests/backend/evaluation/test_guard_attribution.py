@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from backend.decisions.backtest_document import BacktestDocument
 from backend.decisions.document import StoredDecision
-from backend.evaluation.guard_attribution import GUARD, RISK_ANALYST, Intervention, by_rule, interventions
+from backend.evaluation.guard_attribution import GUARD, RISK_ANALYST, by_rule, interventions
 from backend.reporting.backtest_sections import sections
 from backend.reporting.blocks import Missing, Table
 from backend.reporting.market_reload import MarketReload
@@ -143,31 +142,6 @@ def test_without_a_bar_nothing_would_have_been_traded() -> None:
         [record(0, FIRST, [clamp(A, 1.0, 0.0), clamp(B, 1.0, 0.0)])], gone, FREE, time_of(FIRST + 6)
     )
     assert one.saved is None and other.saved is not None
-
-
-@given(
-    st.lists(
-        st.builds(
-            Intervention,
-            st.just(0),
-            st.sampled_from([GUARD, RISK_ANALYST]),
-            st.sampled_from(["a", "b"]),
-            st.just(A),
-            st.just(1.0),
-            st.just(0.0),
-            st.one_of(st.none(), st.floats(-1e6, 1e6)),
-        )
-    )
-)
-def test_rules_add_up(found: list[Intervention]) -> None:
-    worths = by_rule(found)
-    assert sum(one.count for one in worths) == len(found)
-    assert sum(one.valued for one in worths) == sum(one.saved is not None for one in found)
-    assert math.fsum(one.saved for one in worths) == pytest.approx(
-        math.fsum(one.saved for one in found if one.saved is not None), abs=1e-6
-    )
-    assert all(one.losses_avoided >= 0.0 and one.gains_missed >= 0.0 for one in worths)
-    assert [one.by for one in worths] == sorted((one.by for one in worths), key=lambda by: by != RISK_ANALYST)
 
 
 def scene(decisions: list[StoredDecision]) -> WindowResult:

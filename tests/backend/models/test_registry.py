@@ -229,8 +229,6 @@ def untied(folder: Path) -> None:
 
 
 NORM = "model.norm.weight"
-
-
 FAULTS: dict[str, tuple[Callable[[Path], object], set[str], str]] = {
     "nan": (poison(NORM, float("nan")), {"values"}, f"{NORM} .* not finite"),
     "infinite": (poison(NORM, float("-inf")), {"values"}, "not finite"),
@@ -352,8 +350,6 @@ def test_what_is_none_of_them_is_told(tmp_path: Path) -> None:
 
 
 NANO = sample_team() / "nano"
-
-
 PROMPT = torch.tensor([[1272, 65, 300, 12, 44, 901, 7, 1273]])
 
 
@@ -402,8 +398,6 @@ def test_a_merged_model_is_a_folder_that_transformers_loads(policies: RolePolici
 
 
 SIZES: dict[str, Any] = {"vocab_size": 280, "hidden_size": 32, "num_hidden_layers": 2, **NONE}
-
-
 MORE: dict[str, Callable[[], PreTrainedConfig]] = {
     "mamba": lambda: MambaConfig(**SIZES, state_size=4),
     "falcon_mamba": lambda: FalconMambaConfig(**SIZES, state_size=4),

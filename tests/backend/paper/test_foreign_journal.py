@@ -109,14 +109,6 @@ def test_a_bar_that_does_not_fit_its_session_is_refused(
         assert result.code == 2 and "restore a backup" in result.err, result.err
 
 
-@pytest.mark.parametrize("config", [1.5, {"store": 1.5}, {"store": {"keep": "x"}}])
-def test_a_record_without_settings_is_shown(config: object, session: Session, command: Run, tmp_path: Path) -> None:
-    _, run, journal = session
-    assert _store(tmp_path / "runs" / "store", replace(run, config={**run.config, "config": config}), journal)
-    result = command("runs", "show", run.run)
-    assert result.code in (0, 2) and "Traceback" not in result.err, result.err
-
-
 def test_the_session_itself_is_gone_on_with(session: Session, command: Run, tmp_path: Path) -> None:
     folder, run, journal = session
     shutil.copytree(folder / "data", tmp_path / "data")

@@ -6,8 +6,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +13,8 @@ import pytest
 
 from backend.builders.market import limits_of
 from backend.builders.strategies import named_strategy
-from backend.models.manifest import SAMPLE_TEAM
 from backend.paper.journal import EntryKind, Journal, entries_of
 from backend.paper.parity import Parity, check_parity
-from backend.paper.sessions import PaperRequest, paper_parity, run_paper
 from backend.paper.switch import KILL_FILE, set_kill
 from backend.store import Store, StoreError
 from simulator.errors import UserError
@@ -100,32 +96,6 @@ def test_killed_at_any_write_the_books_are_those_of_the_undisturbed_session(
             assert scene.books(entries_of(store, scene.RUN)) == expected, f"struck at write {at}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("before", [True, False])
-def test_killed_again_and_again(undisturbed: tuple[str, list[object], int], tmp_path: Path, before: bool) -> None:
-    """A session that gets only a few writes further each time ends with the same books. The first writes of a life say
-    that it continues and what of the feed it cannot use; so lives of always the same few writes would not come further.
-    """
-    strategy, expected, _ = undisturbed
-    lives = cycle((3, 4, 5, 6))
-    with Store.open("mem://") as store:
-        over = played(scene.begin, store, tmp_path, next(lives), before, strategy)
-        while not over:
-            over = played(scene.go_on, store, tmp_path, next(lives), before, strategy)
-        assert scene.books(entries_of(store, scene.RUN)) == expected
-
-
-def played(
-    play: Callable[..., object], store: Store, folder: Path, strike_at: int, before: bool, strategy: str
-) -> bool:
-    """Whether the session came to its end before it was struck."""
-    try:
-        play(store, folder, strike_at=strike_at, before=before, strategy=strategy)
-    except scene.StruckError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize(
     "words", [("--team", "paper_traded.py:Alternating"), ("--team", "./paper_traded.py:Alternating")]
 )
@@ -141,20 +111,6 @@ def test_a_strategy_of_ones_own_is_traded_by_the_commands_as_in_its_backtest(
     assert run.code == 0 and " 0 missed" in run.out, run.err
     report = command("paper", "report", "paper-own")
     assert report.code == 0 and ": 0 differences" in " ".join(report.out.split()), report.err
-
-
-@pytest.mark.slow
-def test_the_team_that_ships_is_traded_as_in_its_backtest(tmp_path: Path) -> None:
-    """A model speaks at every decision, and says the same in the backtest of the recorded inputs."""
-    request = PaperRequest(
-        team=SAMPLE_TEAM, data=ROOT / "data" / "synthetic", timeframe="4h", start="2021-06-10", end="2021-06-13",
-        decide_every=1, symbols=("AAAUSDT",), overrides=("paper.history_bars=130", "costs.thinking_time=20"),
-    )  # fmt: skip
-    with Store.open("mem://") as store:
-        outcome = run_paper(request, store, tmp_path)
-        decided = [entry.document for entry in entries_of(store, outcome.run) if entry.kind == "decision"]
-        assert len(decided) > 10 and all(one["conversations"] for entry in decided for one in entry["decisions"])
-        assert paper_parity(outcome.run, store).differences == ()
 
 
 def test_a_strategy_that_decides_something_else_is_not_resumed(tmp_path: Path) -> None:

@@ -28,11 +28,7 @@ from tests.random_models import random_model
 from tests.standard_settings import lora_settings
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
-
-
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
 PLAIN, SHORT = Hardware(), Hardware(precision="bfloat16")
 
 
@@ -97,23 +93,13 @@ def test_another_architecture_keeps_its_blocks() -> None:
 
 
 NONE: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-
-
 SIZES: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, **NONE}
-
-
 GATED: dict[str, Any] = {**SIZES, "intermediate_size": 48, "num_key_value_heads": 2, "attention_dropout": 0.5}
-
-
 GPT: dict[str, Any] = {
     "vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "resid_pdrop": 0.5, "embd_pdrop": 0.5,
     "attn_pdrop": 0.5, **NONE,
 }  # fmt: skip
-
-
 DROPS: dict[str, Any] = {"dropout": 0.5, "attention_dropout": 0.5, "activation_dropout": 0.5, "layerdrop": 0.5}
-
-
 FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
     "opt": lambda: OPTConfig(**SIZES, ffn_dim=48, word_embed_proj_dim=32, max_position_embeddings=64, **DROPS),
     "gpt2": lambda: GPT2Config(**GPT),

@@ -241,8 +241,6 @@ def test_large_logits_overflow_nothing() -> None:
 
 
 Make = Callable[..., Trajectory]
-
-
 CPU = torch.device("cpu")
 
 

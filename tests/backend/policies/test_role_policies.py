@@ -36,11 +36,7 @@ from tests.small_world import tree
 from tests.standard_settings import lora_settings
 
 Make = Callable[..., Trajectory]
-
-
 ROLES = ("manager", "trader")
-
-
 MODES: tuple[PolicyMode, ...] = ("lora", "full")
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from backend.store import (
     BacktestRecord,
-    MetricRecord,
     RewardRecord,
     RolloutRecord,
     RunRecord,
@@ -70,27 +69,12 @@ def test_a_trajectory_comes_back_equal(record: TrajectoryRecord) -> None:
         assert store.trajectories("r", record.step) == [record]
 
 
-def test_tokens_are_stored_as_little_endian_bytes() -> None:
-    row = replace(TRAJECTORY, ids=(1, -2), mask=(True, False), sampled_logps=(0.5, 0.0)).row()
-    assert row["ids"] == bytes([1, 0, 0, 0, 254, 255, 255, 255])
-    assert row["mask"] == bytes([1, 0])
-    assert row["sampled_logps"] == bytes([0, 0, 0, 63, 0, 0, 0, 0])
-
-
 @given(st.dictionaries(st.text(max_size=8), JSON, max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_a_document_comes_back_equal(document: dict[str, object]) -> None:
     with Store.open("mem://") as store:
         store.add_backtest(BacktestRecord("r", "team", document))
         assert store.backtests("r") == [BacktestRecord("r", "team", document)]
-
-
-@given(st.dictionaries(TEXT, st.floats(allow_nan=False), max_size=6))
-@settings(max_examples=60, deadline=None)
-def test_metrics_come_back_equal(values: dict[str, float]) -> None:
-    with Store.open("mem://") as store:
-        store.add_metrics("r", 3, values)
-        assert store.metrics("r") == [MetricRecord("r", 3, values)]
 
 
 def test_a_metric_may_be_nan() -> None:

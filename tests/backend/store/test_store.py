@@ -214,14 +214,6 @@ def test_the_first_weights_of_a_step_stay(store: Store) -> None:
     assert store.published("r", 1) == [first]
 
 
-def test_a_folder_keeps_what_was_written(tmp_path: Path) -> None:
-    folder = tmp_path / "a b#1&%20"  # none of these may end up as part of a URL
-    with Store.open(folder) as store:
-        store.add_run(replace(RUN, status="finished"))
-    with Store.open(str(folder)) as store:
-        assert store.runs() == [replace(RUN, status="finished")]
-
-
 def test_a_folder_that_cannot_be_used_is_told_and_let_go(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match=r"file: cannot use this folder \(.*\); choose one that can be written"):
@@ -237,11 +229,6 @@ def test_a_closed_store_says_so(store: Store) -> None:
     store.close()
     with pytest.raises(StoreError, match="is closed"):
         store.runs()
-
-
-def test_a_scheme_that_is_not_supported_is_named() -> None:
-    with pytest.raises(StoreError, match="rocksdb://x: give a folder"):
-        Store.open("rocksdb://x")
 
 
 def test_threads_may_share_a_store(store: Store) -> None:

@@ -94,15 +94,6 @@ def test_a_run_that_is_there_must_be_the_very_same(tmp_path: Path) -> None:
         assert everything(store) == before
 
 
-def test_many_records_go_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "_RECORDS_AT_ONCE", 2)
-    with Store.open("mem://") as one, Store.open("mem://") as other:
-        count = fill(one, steps=5)
-        export_run(one, "r", tmp_path / "f")
-        assert import_run(other, tmp_path / "f") == ("r", count)
-        assert everything(other) == everything(one)
-
-
 def test_an_import_cut_short_shows_no_run_and_can_be_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,11 +92,7 @@ def test_rates_are_constant_where_no_end_is_set() -> None:
 
 
 COINS = ("AAAUSDT", "BBBUSDT")
-
-
 WITH_TRUTH = generate(SyntheticConfig(bars=500, seed=3, symbols=COINS))
-
-
 RECORDED = replace(WITH_TRUTH, truth=None)
 
 
@@ -232,11 +228,7 @@ def test_a_team_sees_in_a_query_what_it_sees_in_a_backtest() -> None:
 
 
 BARS = 6
-
-
 THREE_COINS = generate(SyntheticConfig(bars=420, seed=2, symbols=THREE))
-
-
 THREE_RECORDED = replace(THREE_COINS, truth=None)
 
 

@@ -37,11 +37,7 @@ from tests.small_world import small_config
 from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
-
-
 OUTCOME = Outcome(0.8, 0.0, 0.0, 0.0, 0.0)
-
-
 ROLE = "market_analyst"
 
 
@@ -146,11 +142,7 @@ def test_only_steps_in_a_row_without_a_finite_update_end_a_run(learn: Callable[.
 
 
 SPEAKER = "trader"
-
-
 BETA = (0.1, 0.4, 0.5)
-
-
 PARTS = st.tuples(st.booleans(), st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 
 
@@ -225,8 +217,6 @@ def test_nothing_is_told_of_a_role_that_was_not_paid() -> None:
 
 
 ROLES = ("manager", "trader")
-
-
 # Several updates of several micro-batches, with log-probs that are remembered, an anchor and an entropy bonus.
 SETTINGS = trainer_settings(
     learning_rate=2e-3, warmup_steps=1, minibatches=2, kl=0.1, entropy=0.01, micro_batch_tokens=64

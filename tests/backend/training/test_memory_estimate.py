@@ -268,8 +268,6 @@ def test_the_architecture_is_the_folders_the_names_or_nanos(tmp_path: Path) -> N
 
 
 REAL = {"qwen3_4b": "Qwen3-4B"}
-
-
 PRESETS = {"demo", "quick", "recorded", "recorded_training", "smollm2", "qwen3_4b", "thinking"}
 
 

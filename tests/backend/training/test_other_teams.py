@@ -200,17 +200,11 @@ def test_interrupted_and_resumed_or_on_services_it_is_bit_equal_and_the_team_kee
 
 
 THINKING_STEPS, BUDGET = 3, 32
-
-
 # Nano's template, which opens a thought in every answer, as DeepSeek-R1's does, and drops it from what was said before.
 _CLOSED = "{%- if enable_thinking is defined and enable_thinking is false %}{{- '"
-
-
 TEMPLATE = CHAT_TEMPLATE.replace(f"{_CLOSED}<think>\\n", f"{{{{- '<think>\\n' }}}}{_CLOSED}").replace(
     "(message.content or '')", "((message.content or '').split('</think>\\n\\n')[-1])"
 )
-
-
 THOUGHTS = ("up", "It is down 1.5", "flat, or up")
 
 
@@ -264,20 +258,12 @@ def test_a_training_with_thoughts_that_is_resumed_ends_bit_equal(thinker: Path, 
 
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-
-
 KEY = "range_analyst"
-
-
 OWN = ("plugins.roles=own_role:ROLE", f"team.roles={','.join(STANDARD)},{KEY}")
-
-
 SMALL = (
     "market.bars=900", "market.coins=1", "nano.decisions=60", "nano.steps=20", "training.queries_per_step=1",
     "training.rollouts_per_query=2", "training.validation_queries=1", "training.stage2_steps=0",
 )  # fmt: skip
-
-
 _TABLES: tuple[dict[str, Any], ...] = (
     registry._FOUND,
     registry.SUB_AGENTS,

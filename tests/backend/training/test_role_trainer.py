@@ -28,11 +28,7 @@ from simulator.errors import UserError
 from tests.standard_settings import changed, trainer_settings
 
 Make = Callable[..., Trajectory]
-
-
 FREE = trainer_settings(learning_rate=1e-2, warmup_steps=1, max_grad_norm=1e9)
-
-
 ROLES = ("manager", "trader")
 
 
@@ -297,8 +293,6 @@ def test_a_state_that_belongs_elsewhere_is_refused(tiny: Qwen3ForCausalLM, make:
 # -- by recipe ------------------------------------------------------------------------------------------------------
 
 ADVANTAGES = [0.7, -1.2, 0.0, 0.4, 1.1, -0.6]  # the third call carries no gradient
-
-
 WEIGHTS = [0.3, 0.2, 0.4, 0.1, 0.35, 0.15]
 
 
@@ -479,8 +473,6 @@ INSTALLED = [  # adamw8bit computes on a CPU as well, slowly
         "adamw8bit", marks=pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
     ),
 ]
-
-
 RATE = 1e-2
 
 

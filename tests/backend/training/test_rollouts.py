@@ -56,8 +56,6 @@ from tests.standard_settings import main_credit, sub_credit
 from tests.team_scenes import standard_team
 
 SETTINGS = RolloutSettings(6, 4, HORIZON, Costs(), 1.0, guard_limits())
-
-
 POOL = QueryPool(small_market(), *TRAIN, HORIZON)
 
 
@@ -191,14 +189,8 @@ def test_practice_asks_about_whole_positions() -> None:
 
 
 ENGINE = ScriptedEngine(make_byte_codec(), novice_policies())
-
-
 OF_SHARDS = RolloutSettings(3, 4, 6, Costs(), 1.0, guard_limits())
-
-
 WINDOWS = QueryPool(generate(SyntheticConfig(bars=500, seed=2)), 0, 480, 6)
-
-
 STAGES = {1: Stage(1, True, (1.0, 0.0), (0.1, 0.0, 0.9)), 2: Stage(2, False, (0.1, 0.9), (0.1, 0.4, 0.5))}
 
 
@@ -290,14 +282,8 @@ def test_steps_practise_on_windows_of_their_own(stage: int) -> None:
 
 
 PLAYERS = ("market_analyst", "risk_analyst", "trader")
-
-
 Game = dict[frozenset[str], float]
-
-
 coalitions = [frozenset(some) for size in range(4) for some in combinations(PLAYERS, size)]
-
-
 games = st.lists(st.floats(0.0, 1.0), min_size=8, max_size=8).map(lambda row: dict(zip(coalitions, row, strict=True)))
 
 

@@ -41,11 +41,7 @@ from simulator.synthetic.generator import generate
 from simulator.synthetic.information import SOURCES, DecisionValues
 
 HORIZON, PATHS = 6, 64
-
-
 POOL = QueryPool(generate(SyntheticConfig(bars=300, seed=5, symbols=("AAAUSDT",))), 0, 290, HORIZON)
-
-
 queries = st.integers(0, 30).map(lambda step: POOL.draw(1, step, 1, easy=False)[0])
 
 
@@ -243,8 +239,6 @@ def test_a_reward_of_the_users_own_takes_the_place_of_the_shipped_one() -> None:
 
 
 STATES = 80
-
-
 AT_THE_PRICE_NOW = Execution(type="limit", wait=0, slices=1, offset=0.0)
 
 

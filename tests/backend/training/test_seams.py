@@ -56,22 +56,12 @@ from tests.small_world import (
 )
 
 TEMPERATURE = 0.6
-
-
 PROMPTS = ((3, 1, 4), (2, 7, 1, 8))  # one a query
-
-
 ROLLOUTS = 16
-
-
 ANSWER = 1  # tokens
-
-
 # The arm of each role: a token whose id leaves this remainder when divided by two. They are opposite, so that a role
 # that learns from another's policy or reward goes the wrong way.
 ARMS = {"manager": 0, "trader": 1}
-
-
 TEAM = tuple(ARMS)
 
 
@@ -237,11 +227,7 @@ def open_bandit(folder: Path, store: Store) -> Bandit:
 
 
 STEPS = 6
-
-
 SMALL_GAP = 1e-4  # nats between two computations of one log-prob
-
-
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 

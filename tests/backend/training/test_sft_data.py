@@ -210,8 +210,6 @@ def test_a_fine_tuning_learns_from_one_alone_and_beside_a_team(nano: Path, tmp_p
 
 
 TEXT = st.one_of(st.text(max_size=20), st.sampled_from(["<|im_end|>", "<tool_call>", "</tool_response>\n", "\n", "é€"]))
-
-
 TEMPLATES = shipped_templates()
 
 
@@ -304,14 +302,8 @@ def test_turns_in_another_order_are_refused(roles: list[str]) -> None:
 
 
 TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
-
-
 ASKED = TURN + "{% if add_generation_prompt %}<|assistant|>{% endif %}{# <think> </think> #}"
-
-
 BEGUN = TURN + "{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}{# </think> #}"
-
-
 THINKERS = {
     "kept": make_byte_codec(think=True),
     "dropped": chat_format(tokenizer_for(ASKED), Path(), think=True),

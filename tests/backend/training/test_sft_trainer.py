@@ -60,8 +60,6 @@ from tests.small_world import HORIZON, TRAIN, VALIDATION, rollout_settings, smal
 from tests.team_scenes import account_in, synthetic
 
 SETTINGS = SftSettings(steps=30, batch_tokens=60, learning_rate=1e-2, warmup_steps=3, weight_decay=0.01, seed=0)
-
-
 # Steps in parts: the gradient of the whole batch, and equal bits with one process and with two.
 IN_PARTS = SftSettings(
     steps=3, batch_tokens=256, learning_rate=1e-3, warmup_steps=1, weight_decay=0.01, seed=1, parts=2
@@ -224,8 +222,6 @@ def test_helpers_change_no_bit_of_a_warm_start() -> None:
 
 
 POOL = QueryPool(small_market(), *TRAIN, HORIZON)
-
-
 TEAM = team_settings(small_config().team, 1.0)
 
 

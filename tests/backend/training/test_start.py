@@ -230,8 +230,6 @@ def test_other_shapes_and_roles_are_refused_by_name(team: Path, nano: Path, tmp_
 
 
 NAME = "Qwen/Qwen3-4B"
-
-
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 

@@ -36,23 +36,11 @@ from tests.small_world import HORIZON, TRAIN, small_market
 from tests.standard_settings import main_credit, sub_credit
 
 QUERIES = QueryPool(small_market(), *TRAIN, HORIZON).draw(1, 0, 3, easy=False)
-
-
 Call = tuple[bool, float | None]  # valid, expert score
-
-
 scores = st.floats(0.0, 1.0)
-
-
 calls = st.lists(st.tuples(st.booleans(), st.none() | scores), max_size=4)
-
-
 rollouts = st.lists(st.tuples(st.booleans(), scores, calls), min_size=1, max_size=6)
-
-
 groups = st.lists(rollouts, min_size=1, max_size=3)
-
-
 methods = st.sampled_from(["fractional", "duplicate_drop", "none"])
 
 
@@ -191,17 +179,9 @@ def test_with_a_penalty_an_invalid_answer_changes_no_other_s_advantage() -> None
 
 
 unit = st.floats(0.0, 1.0)
-
-
 real = st.floats(-1e3, 1e3)
-
-
 rows = st.lists(real, min_size=1, max_size=8)
-
-
 distributions = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3).map(lambda row: np.array(row) / sum(row))
-
-
 NAN = float("nan")
 
 
@@ -319,8 +299,6 @@ def test_what_is_no_number_raises() -> None:
 
 
 METHODS: tuple[AlignmentMethod, ...] = ("duplicate_drop", "fractional", "none")
-
-
 counts_of = st.lists(st.integers(0, 7), min_size=1, max_size=8)
 
 
@@ -428,8 +406,6 @@ def test_nonsense_is_refused() -> None:
 
 # Rewards have few decimals here, so that two of them are either equal or clearly different.
 grid = st.integers(0, 1000).map(lambda n: n / 1000)
-
-
 weighted_groups = st.lists(st.tuples(grid, st.integers(1, 20)), min_size=1, max_size=12).map(
     lambda rows: (np.array([row[0] for row in rows]), np.array([row[1] for row in rows], float))
 )

@@ -30,8 +30,6 @@ from backend.training.chosen_recipe import credit_of, recipe_of
 from simulator.errors import UserError
 
 KINDS: tuple[RatioKind, ...] = ("token", "sequence", "trajectory")
-
-
 OF_RATIO: dict[RatioKind, type[Recipe]] = {"token": Mgrpo, "sequence": Gspo, "trajectory": MgrpoTrajectory}
 
 
@@ -167,11 +165,7 @@ def test_importance_multiplies_tokens_or_their_mean_and_has_no_gradient() -> Non
 
 
 seeds = st.integers(0, 10_000)
-
-
 kinds = st.sampled_from(sorted(RECIPES))
-
-
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
