@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from backend.builders.loaded_team import team_settings
@@ -35,6 +36,7 @@ from backend.training.trainer import Progress, Trainer
 from cryptosentinel.agents.registry import roles_of
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
+from simulator.errors import Interrupted
 from simulator.exchange.costs import Costs
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
@@ -175,6 +177,32 @@ def train_as_told(
     market = market or small_market()
     with recorded_run(store, RUN, "train", 1, market.content_hash, config, resumes=True):
         run_rl(config, market, store, RUN, folder, lambda what, done, total: None, stop)
+
+
+def records_of(store: Store, steps: int) -> list[Any]:
+    """What the run `RUN` stored of its first steps, but for its metrics."""
+    found: list[Any] = []
+    for step in range(steps):
+        found += [*store.queries(RUN, step), *store.rollouts(RUN, step)]
+        found += [*store.trajectories(RUN, step), *store.rewards(RUN, step)]
+    return found
+
+
+def train_and_resume(config: Config, folder: Path, stop_after: int, market: Market | None = None) -> list[Any]:
+    """Train in `folder / "whole"` at a stretch and in `folder / "cut"` with an interrupt; both must leave the same
+    files and records. The records."""
+    with Store.open("mem://") as whole, Store.open("mem://") as cut:
+        train_as_told(config, folder / "whole", whole, market=market)
+        with pytest.raises(Interrupted):
+            train_as_told(config, folder / "cut", cut, stop_after, market)
+        train_as_told(config, folder / "cut", cut, market=market)
+        steps = len(whole.metrics(RUN))
+        assert records_of(whole, steps) == records_of(cut, steps)
+        mine, theirs = tree(folder / "whole"), tree(folder / "cut")
+        if Path(config.training.base_model).is_dir():  # the manifest names it by its place relative to the folder
+            assert mine.pop("team.json") and theirs.pop("team.json")
+        assert mine == theirs
+        return records_of(whole, steps)
 
 
 class Files(dict[str, bytes]):

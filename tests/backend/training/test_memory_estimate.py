@@ -1,4 +1,4 @@
-"""The estimate of memory against what is really held: exact where it is counted, within 30 % where it is measured."""
+"""The estimate of memory against what is really held, on this machine and on an H200, and what the presets take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, Qwen3Config, Qwen3ForCausalLM
 
-from backend.config.load import load_config, presets
+from backend.config.load import load_config
 from backend.config.schema import Config, NanoConfig
 from backend.config.training import TrainingConfig
 from backend.models.architectures import KNOWN_SMALL, architecture_of, qwen3_config, smollm2_config
@@ -21,7 +21,6 @@ from backend.policies.hardware import DeviceKind, Hardware, Precision
 from backend.policies.role_policies import RolePolicies
 from backend.training.memory_estimate import (
     GIB,
-    Estimate,
     MemoryPlan,
     activations,
     base_bytes,
@@ -52,9 +51,6 @@ def small_llama(layers: int) -> LlamaConfig:
         vocab_size=300, hidden_size=64, intermediate_size=160, num_hidden_layers=layers, num_attention_heads=4,
         num_key_value_heads=2, head_dim=32, max_position_embeddings=4096, tie_word_embeddings=True,
     )  # fmt: skip
-
-
-# -- counted --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -133,11 +129,6 @@ def test_the_cache_is_counted_exactly() -> None:
     assert need.size == 2 * cache.nbytes
 
 
-# -- measured -------------------------------------------------------------------------------------------------------
-
-
-# -- laws and words -------------------------------------------------------------------------------------------------
-
 PLANS = st.builds(
     MemoryPlan,
     weights=st.sampled_from(["lora", "full"]),
@@ -160,25 +151,14 @@ def test_more_of_anything_takes_no_less(plan: MemoryPlan) -> None:
     again = MemoryPlan(**{**plan.__dict__, "checkpointing": True})
     assert estimate(shape, again).of("updates") <= estimate(shape, plan).of("updates")
     half = replace(plan, precision="bfloat16")
-    assert estimate(shape, half).of("always") < estimate(shape, plan).of("always")
-    for phase in ("rollouts", "updates", "publishing"):
-        short, long = estimate(shape, half).of(phase), estimate(shape, plan).of(phase)
-        # What is trained is copied in bfloat16, which outweighs activations of a few tokens.
-        assert short <= long + (2 * shape.parameters if phase == "updates" else 0)
-    quarter = replace(half, quantization="nf4")
-    assert base_bytes(shape, quarter) < base_bytes(shape, half) < base_bytes(shape, plan)
+    assert base_bytes(shape, replace(half, quantization="nf4")) < base_bytes(shape, half) < base_bytes(shape, plan)
 
 
 def served(*overrides: str) -> tuple[Config, Shape]:
     """A training of Qwen3-4B with a vLLM server, as on one large GPU."""
-    plain = [
-        "training.precision=auto",
-        "engine.concurrency=32",
-        "engine.context_tokens=4096",
-        "training.lora_rank=32",
-    ]
-    wide = ["training.micro_batch_tokens=2048", "team.max_tokens=256"]
-    config = load_config("qwen3_4b", [*plain, *wide, *overrides])
+    training = [f"training.{one}" for one in ("precision=auto", "lora_rank=32", "micro_batch_tokens=2048")]
+    engine = ["engine.concurrency=32", "engine.context_tokens=4096", "team.max_tokens=256"]
+    config = load_config("qwen3_4b", [*training, *engine, *overrides])
     return config, Shape.of(architecture_of(config.training, config.nano))
 
 
@@ -196,15 +176,9 @@ def test_a_compiled_step_takes_what_it_took_on_an_h200(tokens: int, again: bool,
     """GiB at most in torch's allocator, of Qwen3-0.6B's shape with half of the tokens sampled."""
     shape = Shape.of(qwen3_config("Qwen3-0.6B"))
     plan = MemoryPlan(
-        roles=1,
-        rank=lora_settings().lora_rank,
-        precision="bfloat16",
-        micro_tokens=tokens,
-        micro_sampled=tokens // 2,
-        checkpointing=again,
-        device="cuda",
-        compiled=True,
-    )
+        roles=1, rank=lora_settings().lora_rank, precision="bfloat16", micro_tokens=tokens, micro_sampled=tokens // 2,
+        checkpointing=again, device="cuda", compiled=True,
+    )  # fmt: skip
     trained = round((1 + plan.moments) * shape.adapter(plan.rank) * 4)
     expected = base_bytes(shape, plan) + trained + estimate(shape, plan).of("updates")
     assert 0.99 < expected / GIB / measured_there < 1.1
@@ -267,54 +241,17 @@ def test_the_architecture_is_the_folders_the_names_or_nanos(tmp_path: Path) -> N
         qwen3_config("Qwen3-3B")
 
 
-REAL = {"qwen3_4b": "Qwen3-4B"}
-PRESETS = {"demo", "quick", "recorded", "recorded_training", "smollm2", "qwen3_4b", "thinking"}
-
-
-def test_these_presets_ship() -> None:
-    assert set(presets()) == PRESETS
-
-
-def server_bytes(needed: Estimate) -> int:
-    """Bytes of the vLLM server."""
-    return sum(one.size for one in needed.needs if one.part.startswith("vLLM"))
-
-
-@pytest.mark.parametrize(("name", "model"), REAL.items())
-def test_a_preset_of_a_real_model_trains_adapters_of_it_through_vllm(name: str, model: str) -> None:
-    config = load_config(name)
-    assert config.training.base_model == f"Qwen/{model}"
-    assert (config.training.weights, config.engine.kind) == ("lora", "vllm")
-    assert config.team.prompts == "auto"
-    assert config.training.kl > 0.0 and all(config.training.rate_of(role) <= 1e-4 for role in ROLES)
-    assert config.engine.context_tokens <= qwen3_config(model).max_position_embeddings
-
-
 def test_the_preset_fits_into_a_card_of_24_gb() -> None:
     config = load_config("qwen3_4b")
     shape = Shape.of(architecture_of(config.training, config.nano))
     plan = plan_of(config, shape, "cuda")
     card, needed = 24 * 10**9, estimate(shape, plan)
-    assert plan.shared and server_bytes(needed) < config.engine.gpu_share * card
-    assert needed.total - server_bytes(needed) < (1.0 - config.engine.gpu_share) * card
+    server = sum(one.size for one in needed.needs if one.part.startswith("vLLM"))
+    assert plan.shared and server < config.engine.gpu_share * card
+    assert needed.total - server < (1.0 - config.engine.gpu_share) * card
     require(config, shape, "cuda", card)
 
 
 def test_the_small_models_have_their_published_sizes() -> None:
     sizes = {name: Shape.of(smollm2_config(name)).parameters for name in KNOWN_SMALL}
     assert sizes == {"SmolLM2-135M-Instruct": 134_515_008, "SmolLM2-360M-Instruct": 361_821_120}
-
-
-def test_the_preset_of_a_model_that_thinks_has_room_for_thought_and_answer() -> None:
-    config, plain = load_config("thinking"), load_config("qwen3_4b")
-    team = config.team
-    assert team.thinking_tokens > 0
-    assert plain.team.thinking_tokens == 0 and team.max_tokens >= plain.team.max_tokens, (
-        "a thought takes no answer's room"
-    )
-    assert config.engine.context_tokens > 8 * (team.thinking_tokens + team.max_tokens)  # a manager's turns
-    shape = Shape.of(architecture_of(config.training, config.nano))
-    assert server_bytes(estimate(shape, plan_of(config, shape))) < 80 * GIB
-    thoughtless = config.model_copy(update={"team": team.model_copy(update={"thinking_tokens": 0})})
-    short = replace(plan_of(thoughtless, shape))
-    assert plan_of(config, shape).context >= short.context

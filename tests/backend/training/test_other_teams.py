@@ -1,8 +1,9 @@
-"""Trainings of a single agent and of some roles: who is there learns, a resumed run is equal, and the team that comes
-of it works as it was trained."""
+"""Trainings of a single agent, of some roles, of a portfolio, of a model that thinks and of a user's own role: who is
+there learns, a resumed run is equal, and the team that comes of it works as it was trained."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from backend.config.schema import Config, ConfigError, NanoConfig
 from backend.models.manifest import read_manifest
 from backend.policies.adapters import read_adapter
 from backend.policies.tensor_files import read_tensors
+from backend.store.records import QueryRecord, TrajectoryRecord
 from backend.store.store import Store
 from backend.training.curriculum.queries import QueryPool
 from backend.training.rl_job import check_trainable
@@ -33,22 +35,21 @@ from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, ChatCodec, make_byte_co
 from cryptosentinel.llm.nano import TEMPLATE_FILE, load_model, save_model
 from cryptosentinel.llm.templates.choose import chat_format
 from cryptosentinel.protocol.tool_calls import render_thought
-from simulator.errors import Interrupted, UserError
+from simulator.errors import UserError
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.backend.distributed.services_here import begin_run, last_parameters, open_run
 from tests.small_world import (
     HORIZON,
-    RUN,
     TRAIN,
     VALIDATION,
+    records_of,
     rollout_settings,
     small_config,
     small_market,
     smaller_config,
-    train_as_told,
-    tree,
+    train_and_resume,
 )
 
 STEPS = 2
@@ -62,33 +63,19 @@ def config_of(roles: tuple[str, ...], **training: Any) -> Config:
     return config_from_dict(document)
 
 
-@pytest.mark.parametrize(
-    "roles",
-    [(), pytest.param(("trader", "market_analyst"), marks=pytest.mark.slow)],
-    ids=["single agent", "two sub-agents"],
-)
-def test_a_training_of_the_team_resumes_and_works(roles: tuple[str, ...], nano: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("roles", [(), pytest.param(("trader", "market_analyst"), marks=pytest.mark.slow)])
+def test_a_training_of_a_smaller_team_resumes_and_works(roles: tuple[str, ...], nano: Path, tmp_path: Path) -> None:
     config, team = config_of(roles, base_model=str(nano)), roles_of(roles)
-    with Store.open("mem://") as store:
-        train_as_told(config, tmp_path / "whole", store)
-        spoken = {one.role for step in range(STEPS) for one in store.trajectories(RUN, step)}
-        rewarded = {one.role for step in range(STEPS) for one in store.rewards(RUN, step)}
-        metrics = {name.partition("/")[0] for record in store.metrics(RUN) for name in record.values}
-        last = dict(store.metrics(RUN)[-1].values)
-        assert spoken <= set(team) and rewarded <= set(team) and "manager" in spoken
-        assert not metrics & (set(roles_of(STANDARD)) - set(team))
-        assert last["manager/updates"] > 0, "there was something to learn"
-    if roles:
-        with Store.open("mem://") as store:
-            with pytest.raises(Interrupted):
-                train_as_told(config, tmp_path / "stopped", store, stop_after=1)
-            train_as_told(config, tmp_path / "stopped", store)
-        assert tree(tmp_path / "stopped") == tree(tmp_path / "whole")
-
+    stored = train_and_resume(config, tmp_path, 1)
+    told = {one.role for one in stored if hasattr(one, "role")}
+    assert "manager" in told and told <= set(team), "who speaks and is paid"
     folder = tmp_path / "whole"
-    files = {path.name.partition(".")[0] for path in (folder / f"checkpoints/step-{STEPS:06d}/policies").iterdir()}
-    assert files == set(team)
-    contents = [read_tensors(folder / f"checkpoints/step-{STEPS:06d}/policies/{role}.safetensors")[0] for role in team]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert not {name.partition("/")[0] for line in lines for name in line} & (set(roles_of(STANDARD)) - set(team))
+    assert lines[-1]["manager/updates"] > 0, "there was something to learn"
+    policies = folder / f"checkpoints/step-{STEPS:06d}/policies"
+    assert {path.stem for path in policies.iterdir()} == set(team)
+    contents = [read_tensors(policies / f"{role}.safetensors")[0] for role in team]
     equal = [all((one[name] == contents[0][name]).all() for name in contents[0]) for one in contents]
     assert all(equal) == (len(team) == 1)
 
@@ -99,13 +86,8 @@ def test_a_training_of_the_team_resumes_and_works(roles: tuple[str, ...], nano: 
     decided = collect(loaded.team, loaded.engine, queries, rollout_settings(config), 1)
     talks = [talk for group in decided for one in group for talk in one.decision.transcripts]
     assert any(talk.valid for talk in talks)
-    assert {(talk.role, talk.policy_version) for talk in talks} <= set(versions_in(folder).items())
-
-
-def versions_in(folder: Path) -> dict[str, str]:
-    """By role the version that the team in `folder` decides with."""
-    kept = folder / str(read_manifest(folder).adapters)
-    return {path.name: read_adapter(path).version for path in kept.iterdir()}
+    kept = {path.name: read_adapter(path).version for path in (folder / str(read_manifest(folder).adapters)).iterdir()}
+    assert {(talk.role, talk.policy_version) for talk in talks} <= set(kept.items())
 
 
 def test_the_warm_start_of_a_single_agent_has_its_conversations_alone() -> None:
@@ -164,42 +146,23 @@ def portfolio_config(two_coins: Market, tmp_path_factory: pytest.TempPathFactory
     return made
 
 
-def stored_by(store: Store) -> list[Any]:
-    found: list[Any] = []
-    for step in range(STEPS):
-        found += [*store.queries(RUN, step), *store.rollouts(RUN, step), *store.trajectories(RUN, step)]
-        found += store.rewards(RUN, step)
-    return found
-
-
 def test_interrupted_and_resumed_or_on_services_it_is_bit_equal_and_the_team_keeps_its_mode(
     portfolio_config: Config, two_coins: Market, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with (
-        Store.open("mem://") as once,
-        Store.open("mem://") as twice,
-        Store.open("mem://") as apart,
-    ):
-        train_as_told(portfolio_config, tmp_path / "once", once, market=two_coins)
-        with pytest.raises(Interrupted):
-            train_as_told(portfolio_config, tmp_path / "twice", twice, stop_after=1, market=two_coins)
-        train_as_told(portfolio_config, tmp_path / "twice", twice, market=two_coins)
-        first, second = tree(tmp_path / "once"), tree(tmp_path / "twice")
-        assert {name for name in first if first[name] != second.get(name)} <= {"team.json"}
-
+    stored = train_and_resume(portfolio_config, tmp_path, 1, two_coins)
+    assert {one.symbols for one in stored if isinstance(one, QueryRecord)} == {COINS}
+    nano = Path(portfolio_config.training.base_model)
+    with Store.open("mem://") as apart:
         begin_run(apart, portfolio_config, two_coins)
-        nano = Path(portfolio_config.training.base_model)
         open_run(portfolio_config, nano, tmp_path / "apart", apart, monkeypatch, market=two_coins)[0].run()
-        for role in ROLES:
-            mine, theirs = (last_parameters(tmp_path / name, role) for name in ("once", "apart"))
-            assert mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
-        assert stored_by(once) == stored_by(twice) == stored_by(apart)
-        assert {query.symbols for query in once.queries(RUN, 1)} == {COINS}
-    team = load_team(str(tmp_path / "once"), Config().team, base=portfolio_config.training.base_model).team
+        assert records_of(apart, STEPS) == stored
+    for role in ROLES:
+        mine, theirs = (last_parameters(tmp_path / name, role) for name in ("whole", "apart"))
+        assert mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
+    team = load_team(str(tmp_path / "whole"), Config().team, base=str(nano)).team
     assert team.settings.portfolio, "a trained team decides as it was trained to"
 
 
-THINKING_STEPS, BUDGET = 3, 32
 # Nano's template, which opens a thought in every answer, as DeepSeek-R1's does, and drops it from what was said before.
 _CLOSED = "{%- if enable_thinking is defined and enable_thinking is false %}{{- '"
 TEMPLATE = CHAT_TEMPLATE.replace(f"{_CLOSED}<think>\\n", f"{{{{- '<think>\\n' }}}}{_CLOSED}").replace(
@@ -232,29 +195,12 @@ def thinker(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def thinking_config(base: Path) -> Config:
-    config = small_config(base_model=str(base), stage2_steps=THINKING_STEPS - 1)
-    return config.model_copy(update={"team": config.team.model_copy(update={"thinking_tokens": BUDGET})})
-
-
-def trajectories(store: Store) -> list[Any]:
-    return [one for step in range(THINKING_STEPS) for one in store.trajectories(RUN, step)]
-
-
 @pytest.mark.slow
 def test_a_training_with_thoughts_that_is_resumed_ends_bit_equal(thinker: Path, tmp_path: Path) -> None:
-    config = thinking_config(thinker)
-    with Store.open("mem://") as store:
-        train_as_told(config, tmp_path / "whole", store)
-        said = trajectories(store)
-    assert any(one.valid for one in said)
-    assert all(one.thought_tokens for one in said)
-    with Store.open("mem://") as store:
-        with pytest.raises(Interrupted):
-            train_as_told(config, tmp_path / "halved", store, stop_after=2)
-        train_as_told(config, tmp_path / "halved", store)
-        assert trajectories(store) == said
-    assert tree(tmp_path / "halved") == tree(tmp_path / "whole")
+    config = small_config(base_model=str(thinker), stage2_steps=2)
+    config = config.model_copy(update={"team": config.team.model_copy(update={"thinking_tokens": 32})})
+    said = [one for one in train_and_resume(config, tmp_path, 2) if isinstance(one, TrajectoryRecord)]
+    assert any(one.valid for one in said) and all(one.thought_tokens for one in said)
 
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -264,12 +210,7 @@ SMALL = (
     "market.bars=900", "market.coins=1", "nano.decisions=60", "nano.steps=20", "training.queries_per_step=1",
     "training.rollouts_per_query=2", "training.validation_queries=1", "training.stage2_steps=0",
 )  # fmt: skip
-_TABLES: tuple[dict[str, Any], ...] = (
-    registry._FOUND,
-    registry.SUB_AGENTS,
-    registry.ROLES,
-    registry.SPEAKERS,
-)
+_TABLES: tuple[dict[str, Any], ...] = (registry._FOUND, registry.SUB_AGENTS, registry.ROLES, registry.SPEAKERS)
 
 
 @pytest.fixture

@@ -230,15 +230,6 @@ def test_a_missing_package_or_key_is_told_before_anything_is_trained(monkeypatch
     require_wandb()
 
 
-@pytest.mark.parametrize("name", ["a/b", "a#b", "a\\b", "x" * 129])
-def test_a_project_with_a_name_that_is_refused_there_is_refused_here(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv("WANDB_PROJECT", name)
-    with pytest.raises(UserError, match="is not a name that Weights & Biases takes"):
-        require_wandb()
-
-
 def test_the_package_itself_takes_what_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -123,17 +123,6 @@ def test_every_example_is_seen_once_before_any_is_seen_again(
             left -= set(batch)
 
 
-def test_conversations_of_one_length_do_not_come_by_themselves() -> None:
-    """A manager that holds says it in half the tokens: learnt by turns, the last batches decide what it does."""
-    lengths = [170] * 68 + [339] * 172
-    alike = []
-    for cut in (_batches, _mixed_batches):
-        batches = cut(lengths, 2048, np.random.default_rng(5))
-        drawn = [{lengths[example] for example in next(batches)} for _ in range(30)]
-        alike.append(float(np.mean([len(kinds) == 1 for kinds in drawn])))
-    assert alike[0] > 0.9 > 0.3 > alike[1]
-
-
 def test_the_rate_warms_up_and_falls_to_a_tenth() -> None:
     rates = [learning_rate(step, SETTINGS) for step in range(SETTINGS.steps)]
     assert rates[:3] == pytest.approx([1e-2 / 3, 2e-2 / 3, 1e-2])
@@ -380,13 +369,6 @@ def test_the_difference_is_taken_where_every_team_was_measured() -> None:
     assert (low, high) == pytest.approx(mean_interval([0.3, 0.1], 200, 1)), (
         "of the two states that all were measured in"
     )
-
-
-@pytest.mark.parametrize("rows", [[[NAN, NAN], [0.5, 0.5]], [[NAN, NAN], [NAN, NAN]]])
-def test_too_few_states_have_no_difference(rows: list[list[float]]) -> None:
-    found = compare_roles(scores(*rows), scores(*rows), scores(*rows), 200, 1)["manager"]
-    assert found["difference"] is None
-    assert found["before"] == (0.5 if found["states"] else None)
 
 
 def test_the_expert_beats_a_team_that_wavers_and_ties_with_itself() -> None:
