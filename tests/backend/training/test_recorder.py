@@ -8,8 +8,8 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from unittest import mock
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -117,51 +117,13 @@ def test_lines_of_steps_to_be_done_again_are_forgotten(recorder: TrainingRecorde
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
-class FakeRun:
-    """Remembers what it is told; fails where it is told to."""
-
-    def __init__(self, fails: str) -> None:
-        self.lines: list[dict[str, float]] = []
-        self.axes: list[tuple[str, str | None]] = []
-        self.finished = False
-        self._fails = fails
-
-    def define_metric(self, name: str, step_metric: str | None = None) -> None:
-        self.axes.append((name, step_metric))
-
-    def log(self, values: dict[str, float]) -> None:
-        if self._fails == "log":
-            raise ConnectionResetError("\x1b[31m the service is gone")
-        self.lines.append(values)
-
-    def finish(self) -> None:
-        self.finished = True
-
-
-class FakeWandb(ModuleType):
-    """Stands for the package `wandb`."""
-
-    def __init__(self, fails: str) -> None:
-        super().__init__("wandb")
-        self.begun: list[dict[str, Any]] = []
-        self.settings: dict[str, Any] = {}
-        self.run = FakeRun(fails)
-        self._fails = fails
-
-    def Settings(self, **settings: Any) -> str:
-        self.settings = settings
-        return "the settings"
-
-    def init(self, **how: Any) -> FakeRun:
-        self.begun.append(how)
-        if self._fails == "init":
-            raise TimeoutError("nobody answers")
-        return self.run
-
-
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> FakeWandb:
-    made = FakeWandb(getattr(request, "param", ""))
+def fake(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> MagicMock:
+    """Stands for the package `wandb`; its `init` or its `log` fails where the test says so."""
+    made, fails = MagicMock(), getattr(request, "param", "")
+    made.init.side_effect = TimeoutError("nobody answers") if fails == "init" else None
+    gone = ConnectionResetError("\x1b[31m the service is gone")
+    made.init.return_value.log.side_effect = gone if fails == "log" else None
     monkeypatch.setitem(sys.modules, "wandb", made)
     return made
 
@@ -174,29 +136,30 @@ def wandb_store() -> Iterator[Store]:
 
 
 def test_metrics_go_there_as_they_are_in_the_journal_and_nothing_else_does(
-    fake: FakeWandb, wandb_store: Store, tmp_path: Path
+    fake: MagicMock, wandb_store: Store, tmp_path: Path
 ) -> None:
     recorder = TrainingRecorder(wandb_store, "train-1", tmp_path, 6, "mine")
     recorder.metrics(1, {"manager/reward/mean": 0.5, "odd name\n<b>": 1.0})
     recorder.metrics(2, {"manager/reward/mean": 0.75})
     recorder.close()
-    [begun] = fake.begun
-    assert begun == {
+    assert fake.init.call_args.kwargs == {
         "project": "mine", "id": "train-1", "name": "train-1", "dir": str(tmp_path), "resume": "allow",
-        "settings": "the settings",
+        "settings": fake.Settings.return_value,
     }, "neither the configuration nor anything else"  # fmt: skip
     off = ("disable_code", "disable_git", "disable_job_creation", "x_disable_meta", "x_disable_machine_info")
-    assert all(fake.settings[name] is True for name in off) and fake.settings["console"] == "off"
-    assert fake.run.lines == [
-        {"step": 1, "manager/reward/mean": 0.5, "odd_name__b_": 1.0},
-        {"step": 2, "manager/reward/mean": 0.75},
-    ]
-    assert fake.run.axes == [("step", None), ("*", "step")] and fake.run.finished
+    given, run = fake.Settings.call_args.kwargs, fake.init.return_value
+    assert all(given[name] is True for name in off) and given["console"] == "off"
+    sent = [{"step": 1, "manager/reward/mean": 0.5, "odd_name__b_": 1.0}, {"step": 2, "manager/reward/mean": 0.75}]
+    assert [one.args[0] for one in run.log.call_args_list] == sent
+    assert (
+        run.define_metric.call_args_list == [mock.call("step"), mock.call("*", step_metric="step")]
+        and run.finish.called
+    )
 
 
 @pytest.mark.parametrize("fake", ["init", "log"], indirect=True)
 def test_a_failure_is_said_once_and_ends_nothing(
-    fake: FakeWandb, wandb_store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    fake: MagicMock, wandb_store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = TrainingRecorder(wandb_store, "train-1", tmp_path, 6, "mine")
     with caplog.at_level(logging.WARNING):
@@ -206,7 +169,7 @@ def test_a_failure_is_said_once_and_ends_nothing(
     [said] = caplog.messages
     assert "The run goes on" in said and "\x1b" not in said
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(wandb_store.metrics("train-1")) == 3
-    assert len(fake.begun) == 1
+    assert fake.init.call_count == 1
 
 
 def test_a_missing_package_or_key_is_told_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
