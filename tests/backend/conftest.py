@@ -15,6 +15,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from backend.training.algorithm.trajectory import Trajectory
+from tests.command_line import Run, program
 from tests.small_world import small_nano
 
 VOCABULARY = 40
@@ -23,6 +24,12 @@ VOCABULARY = 40
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """command("backtest", "--data", ...) runs the program in an empty folder, as the shell would."""
+    return program(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

@@ -121,61 +121,6 @@ def test_every_list_takes_commas_or_several_options(name: str, tmp_path: Path, m
 
 
 BACKTEST = ("backtest", "--data", "bars", "--timeframe", "4h", "--start", "2020-01-24", "--end", "2020-02-05")
-CHECKS = ("check", "lookahead", "--data", "bars", "--timeframe", "4h", "--team", "hold")
-# what it is: (arguments, the trouble, the way out)
-MISTAKES: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "a strategy misspelt": ((*BACKTEST, "--team", "ema_cros"), "no team 'ema_cros'", "did you mean 'ema_cross'"),
-    "nobody of that name": ((*BACKTEST, "--team", "zz"), "no team 'zz'", "folder of a finished training"),
-    "a folder without a team": ((*BACKTEST, "--team", "bars"), "no team 'bars'", "folder of a finished"),
-    "no such module": ((*BACKTEST, "--team", "nothing:Here"), "no module 'nothing'", "from the folder it is in"),
-    "own strategy that fails": ((*BACKTEST, "--team", "my_own:Broken"), "division by zero (my_own.py", "mend it"),
-    "the same one twice": ((*BACKTEST, "--team", "hold,hold"), "named twice", "name each once in --team"),
-    "a baseline misspelt": ((*BACKTEST, "--baselines", "hold,holt"), "no baseline 'holt'", "did you mean 'hold'"),
-    "a baseline twice": ((*BACKTEST, "--baselines", "hold,hold"), "'hold' is named twice", "'hold'"),
-    "no finer bars": ((*BACKTEST, "--finer", "5m"), "no 5m bars of AAAUSDT, BBBUSDT", "data list"),
-    "not finer": ((*BACKTEST, "--finer", "4h"), "is not finer than the 4h bars", "venue.finer"),
-    "a strange timeframe": ((*BACKTEST, "--finer", "7m"), "venue.finer", "one of '', '1m', '3m', '5m'"),
-    "no file of rules": ((*BACKTEST, "--rules", "x.json"), "x.json", "there is no such file"),
-    "impact without a bound": (
-        (*BACKTEST, "--config", "demo", "--set", "costs.impact=1"), "impact needs participation", "costs.impact=1"
-    ),
-    "a typo in a setting": ((*BACKTEST, "--set", "venue.rulez=x"), "unknown key 'venue.rulez'", "'rules'"),
-    "nobody to check": (CHECKS[:-2], "nothing to check is named", "give --team"),
-    "a strategy to check misspelt": ((*CHECKS[:-1], "holdd"), "no team 'holdd'", "did you mean 'hold'"),
-    "a typo in a check": ((*CHECKS, "--set", "costs.taker=1"), "unknown key 'costs.taker'", "taker_fee"),
-    "a check of finer bars": ((*CHECKS, "--set", "venue.finer=5m"), "no 5m bars", "data list"),
-    "a demo at a venue that cannot be": (
-        ("demo", "--config", "quick", "--set", "venue.finer=1m"), "needs recorded bars", "finer"
-    ),
-    "a training at a venue that cannot be": (
-        ("train", "--data", "bars", "--set", "venue.rules=x.json"), "x.json", "there is no such file"
-    ),
-    "an import of nothing": (
-        ("data", "import", "nowhere", "--out", "o"), "there is no such folder or file", "name a folder of recorded"
-    ),
-    "an import into itself": (("data", "import", "bars", "--out", "bars/o"), "lies in the tree", "outside"),
-    "a download without symbols": (
-        ("data", "download", "--symbols", ",", "--start", "2024-01-01", "--out", "o"), "no symbol", "at least one"
-    ),
-    "a download of no market": (
-        ("data", "download", "--symbols", "A/B", "--start", "2024-01-01", "--out", "o", "--market", "future"),
-        "market is 'future'", "'spot' or 'swap'",
-    ),
-    "a download backwards": (
-        ("data", "download", "--symbols", "A/B", "--start", "2024-01-02", "--end", "2024-01-01", "--out", "o"),
-        "is not after the start", "2024-01-02",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence_and_exit_code_2(mistake: str, command: Run) -> None:
-    arguments, trouble, way_out = MISTAKES[mistake]
-    result = command(*arguments)
-    assert result.code == 2, result.out + result.err
-    assert trouble in result.err and way_out in result.err
-    assert "Traceback" not in result.err + result.out
-    assert len(result.err) < 1200
 
 
 def test_strategies_are_tested_in_a_teams_place_under_the_costs_of_the_data(command: Run) -> None:

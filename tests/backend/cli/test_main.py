@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 from backend.store.store import Store
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
-from tests.command_line import Run, program
+from tests.command_line import Run
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "data" / "synthetic"
@@ -29,12 +28,6 @@ SMALL = (
 SMALL_OPTIONS = [part for override in SMALL for part in ("--set", override)]
 
 
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """command("backtest", "--data", ...) runs the program in an empty folder, as the shell would."""
-    return program(tmp_path, monkeypatch, capsys)
-
-
 def bars(count: int = 400, seed: int = 3) -> pd.DataFrame:
     """Sound 4h bars."""
     market = generate(SyntheticConfig(bars=count, seed=seed, symbols=("AAAUSDT",)))
@@ -46,127 +39,6 @@ def _write(folder: Path, table: pd.DataFrame, name: str = "AAAUSDT-4h.parquet") 
     folder.mkdir(exist_ok=True)
     table.to_parquet(folder / name)
     return folder
-
-
-def _broken(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], list[object]]:
-    def arrange(folder: Path) -> list[object]:
-        return ["backtest", "--data", _write(folder / "d", change(bars()))]
-
-    return arrange
-
-
-def _file(folder: Path, content: bytes) -> list[object]:
-    (folder / "d").mkdir()
-    (folder / "d" / "AAAUSDT-4h.parquet").write_bytes(content)
-    return ["backtest", "--data", folder / "d"]
-
-
-def _empty_folder(folder: Path) -> list[object]:
-    (folder / "d").mkdir()
-    return ["backtest", "--data", folder / "d"]
-
-
-def _toml(text: str) -> Callable[[Path], list[object]]:
-    def arrange(folder: Path) -> list[object]:
-        (folder / "my.toml").write_text(text)
-        return ["config", "--config", folder / "my.toml"]
-
-    return arrange
-
-
-def _team(text: str) -> Callable[[Path], list[object]]:
-    def arrange(folder: Path) -> list[object]:
-        (folder / "team").mkdir()
-        (folder / "team" / "team.json").write_text(text)
-        return ["backtest", "--data", SAMPLE, "--team", folder / "team"]
-
-    return arrange
-
-
-def _backtest_run(folder: Path) -> list[object]:
-    from tests.stored_runs import add_backtest_run
-
-    with Store.open(folder / "runs" / "store") as store:
-        add_backtest_run(store, "backtest-1")
-    return ["train", "--resume", "backtest-1"]
-
-
-def _high_below_low(table: pd.DataFrame) -> pd.DataFrame:
-    return table.assign(high=table["high"].where(table.index != 7, table["low"] * 0.9))
-
-
-# what it is: (how it is arranged, what the message must say: the trouble, and the way out)
-MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
-    "no such folder": (lambda f: ["backtest", "--data", f / "d"], "no such folder", "'sample' names the sample market"),
-    "empty folder": (_empty_folder, "holds no bars", "named like BTCUSDT-1h.parquet"),
-    "no bars in file": (lambda f: _file(f, b""), "not a readable Parquet file", "download it again"),
-    "impossible": (_broken(_high_below_low), "1 bars are impossible", "mend the file"),
-    "too few bars": (_broken(lambda t: t.iloc[:100]), "window is too short", "Choose other dates"),
-    "unknown symbol": (
-        lambda f: ["backtest", "--data", SAMPLE, "--symbols", "XYZUSDT"], "no symbol 'XYZUSDT'", "there are AAAUSDT"
-    ),
-    "symbol twice": (
-        lambda f: ["backtest", "--data", SAMPLE, "--symbols", "AAAUSDT,AAAUSDT"], "asked for twice", "AAAUSDT"
-    ),
-    "timeframe not there": (
-        lambda f: ["backtest", "--data", SAMPLE, "--timeframe", "1h"], "no bars of 1h", "it has 4h"
-    ),
-    "bad date": (
-        lambda f: ["backtest", "--data", SAMPLE, "--start", "31.1.2020"], "is not a date", "write it like 2023-01-31"
-    ),
-    "no funding folder": (
-        lambda f: ["backtest", "--data", SAMPLE, "--set", f"market.funding_dir='{f}/x'"], "no such folder of funding",
-        "x",
-    ),
-    "too few bars to train": (
-        lambda f: ["train", "--data", _write(f / "d", bars(150))], "too short to train on", "use more bars"
-    ),
-    "too few bars to evaluate": (
-        lambda f: ["evaluate", "scripted", "-c", "quick", "--data", _write(f / "d", bars(300))],
-        "held-out part has", "use fewer",
-    ),
-    "unknown preset": (lambda f: ["config", "--config", "dema"], "no preset 'dema'", "did you mean 'demo'"),
-    "broken TOML": (_toml("[market\n"), "not valid TOML", "my.toml"),
-    "unknown key": (_toml("[training]\nsede = 1\n"), "unknown key 'training.sede'", "did you mean 'seed'"),
-    "unknown team": (
-        lambda f: ["backtest", "--data", SAMPLE, "--team", f / "nobody"], "no team", "folder of a finished"
-    ),
-    "team twice": (
-        lambda f: ["backtest", "--data", SAMPLE, "--team", "scripted", "--team", "scripted"], "twice", "each once"
-    ),
-    "broken team": (_team("{"), "team.json cannot be used", "finished training run"),
-    "unknown run": (lambda f: ["runs", "train-2001"], "train-2001", "runs"),
-    "resume of an unknown run": (lambda f: ["train", "--resume", "../../x"], "../../x", "runs"),
-    "resume of a backtest": (_backtest_run, "no training run", "cryptosentinel runs"),
-    "store of a strange kind": (lambda f: ["runs", "--store", "http://x"], "http://x", "give a folder"),
-    "no base model": (
-        lambda f: ["train", "--set", f"training.base_model='{f / 'x'}'", "--set", "market.bars=400"],
-        "no model folder", "config.json",
-    ),
-    "demo on recorded data": (
-        lambda f: ["demo", "--config", "quick", "--set", f"market.data='{SAMPLE}'"], "makes its own market", "train"
-    ),
-    "sample over other files": (
-        lambda f: ["data", "sample", "--out", _write(f / "synthetic", bars()).parent],
-        "not of a written market", "empty folder",
-    ),
-    "unusable data": (
-        lambda f: ["data", "check", _write(f / "d", bars().iloc[::-1])], "1 findings make the data unusable", "fix"
-    ),
-    "unknown option": (lambda f: ["backtest", "--dta", "x"], "No such option", "--dta"),
-    "unknown command": (lambda f: ["trian"], "No such command", "trian"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_clear_message_and_exit_code_2(mistake: str, command: Run, tmp_path: Path) -> None:
-    arrange, trouble, way_out = MISTAKES[mistake]
-    result = command(*arrange(tmp_path))
-    assert result.code == 2, result.out + result.err
-    assert trouble in result.err
-    assert way_out in result.err
-    assert "Traceback" not in result.err + result.out
-    assert len(result.err) < 1200
 
 
 def test_a_store_that_another_program_has_open_is_used_with_it(command: Run, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from backend.cli.parts.lazy import commands_below
 from backend.decisions.document import write_decisions
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from tests.command_line import Run, program
+from tests.command_line import Run
 from tests.stored_runs import add_demo_run, full_decision
 
 ROOT = Path(__file__).parents[3]
@@ -100,11 +100,6 @@ def test_every_option_that_a_message_names_is_one_of_some_command() -> None:
                     wrong.append(f"{path.relative_to(ROOT)}:{line}: no command has {option}")
     assert not wrong, "\n".join(wrong)
     assert count > 50
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return program(tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("what", ["show", "replay"])

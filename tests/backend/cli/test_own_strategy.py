@@ -183,21 +183,12 @@ class Unseeded(Base):
         return np.random.default_rng().random() < 0.5
 
 
-class Broken(Base):
-    def up(self, view):
-        return 1 / 0
-
-
 class Nothing:
     pass
 
 
 def made():
     return Peeks()
-
-
-def empty():
-    return object()
 
 
 number = 3
@@ -389,8 +380,8 @@ def test_what_does_not_repeat_and_what_asks_past_the_clock(command: Run) -> None
 )
 def test_the_warm_up_that_is_needed(command: Run, subject: str, code: int, settled: int | None, sentence: str) -> None:
     result = command(
-        "check", "recursion", "--team", subject, "--start", "2020-01-30", "--decide-every", 1, "--warm-up", "150,40,100",
-        "--out", "report.json",
+        "check", "recursion", "--team", subject, "--start", "2020-01-30", "--decide-every", 1,
+        "--warm-up", "150,40,100", "--out", "report.json",
     )  # fmt: skip
     assert (result.code, result.err) == (code, ""), result.err
     assert sentence in result.out
@@ -407,28 +398,6 @@ def test_the_history_that_the_scripted_team_needs(command: Run) -> None:
     )
     assert result.code == 0, result.err
     assert "scripted: from 130 bars of history on" in result.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "nothing to check is named: give --team"),
-        (["--team", "absent:Own"], "no module 'absent' in"),
-        (["--team", "my_own:Absent"], "no class or function 'Absent'; its classes with a method decide are Base"),
-        (["--team", "my_own:"], "write module:MyStrategy, like my_module:MyStrategy"),
-        (["--team", "my_own:empty"], "makes a object without a method decide"),
-        (["--team", "my_own:Broken"], "ZeroDivisionError: division by zero (my_own.py, line"),
-        (["--team", "wrong_syntax:A"], "cannot be imported: SyntaxError"),
-        (["--team", "wrong_import:A"], "cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"),
-        (["--team", "hold", "--out", "absent/report.json"], "give the path of a file in a folder that exists"),
-    ],
-)
-def test_a_mistake_is_one_message(command: Run, arguments: list[str], message: str) -> None:
-    Path("wrong_syntax.py").write_text("class A(:\n")
-    Path("wrong_import.py").write_text("import no_such_thing\n")
-    result = command("check", "lookahead", *arguments)
-    assert result.code == 2 and "Traceback" not in result.err
-    assert message in result.err
 
 
 def test_bad_lengths_and_too_little_history_are_told(command: Run) -> None:

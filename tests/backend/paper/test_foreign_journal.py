@@ -19,15 +19,10 @@ from backend.store.records import JournalRecord, RunRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from tests.backend.test_malformed import _replaced
-from tests.command_line import Run, program
+from tests.command_line import Run
 from tests.small_world import small_market
 
 Session = tuple[Path, RunRecord, list[JournalRecord]]
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return program(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")
