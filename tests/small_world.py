@@ -222,12 +222,13 @@ def tree(folder: Path, hidden: str = "") -> Files:
     return Files({str(path.relative_to(folder)): path.read_bytes().replace(hidden.encode(), b"") for path in files})
 
 
-def disturb(policies: RolePolicies) -> RolePolicies:
-    """Other weights for every role, near the former ones."""
-    torch.manual_seed(3)
+def disturb(policies: RolePolicies, *roles: str, size: float = 0.02, seed: int = 3) -> RolePolicies:
+    """Other weights for these roles, else for every one, near the former ones: the same on any hardware. At their start
+    half of the gradient of an adapter is 0."""
+    rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in (one for role in policies.roles for one in policies.trainable(role)):
-            parameter.add_(0.02 * torch.randn_like(parameter))
+        for parameter in (one for role in roles or policies.roles for one in policies.trainable(role)):
+            parameter.add_(size * torch.randn(parameter.shape, generator=rng).to(parameter.device))
     return policies
 
 

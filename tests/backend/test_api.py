@@ -136,11 +136,7 @@ def test_a_fine_tuning(here: Path, nano: Path) -> None:
     [
         ({"data": "nowhere"}, "no such folder"),
         ({"start": "soon"}, "'soon' is not a date"),
-        ({"symbols": ["XYZUSDT"]}, "no symbol 'XYZUSDT'"),
-        ({"baselines": "holt"}, "no baseline 'holt'"),
         ({"overrides": ["costs.taker=1"]}, "unknown key 'costs.taker'"),
-        ({"config": "dema"}, "no preset 'dema'"),
-        ({"teams": ["hold", "hold"]}, "named twice"),
         ({"teams": []}, "no team"),
         ({"decide_every": -1}, "decide_every"),
     ],
@@ -153,14 +149,15 @@ def test_a_mistake_is_a_user_error_and_leaves_nothing(here: Path, wrong: dict[st
 
 def test_a_configuration_object_is_used_as_it_is(here: Path) -> None:
     config = load_config("quick", ["costs.taker_fee=0.01"])
-    request: dict[str, Any] = {
-        "data": "data/synthetic",
-        "symbols": "AAAUSDT",
-        "start": "2021-06-20",
-        "baselines": (),
-        "store": "mem://",
-    }
-    result = cs.backtest("hold", config=config, **request)
+    result = cs.backtest(
+        "hold",
+        config=config,
+        data="data/synthetic",
+        symbols="AAAUSDT",
+        start="2021-06-20",
+        baselines=(),
+        store="mem://",
+    )
     assert result.config.costs == config.costs and list(result.frame().index) == ["hold"]
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -52,6 +51,8 @@ from tests.hostile import KEY, KEY_VARIABLE, Canary, canary, hostile_config, wri
 from tests.small_world import small_config, small_market
 
 RUN = "train-20240101-000000-000"
+MODULE = "canary_module"
+NAMED = f"{MODULE}:ROLE"
 
 
 @pytest.fixture
@@ -65,7 +66,9 @@ def bird(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Canary]:
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """In a folder with a module; whoever imports it is noticed."""
     (tmp_path / "here").mkdir()
+    (tmp_path / "here" / f"{MODULE}.py").write_text(f"open({str(tmp_path / 'outside' / 'was-run')!r}, 'w').close()\n")
     return program(tmp_path / "here", monkeypatch, capsys)
 
 
@@ -79,16 +82,9 @@ def _stored(key: str, bird: Canary, kind: str = "train") -> RunRecord:
 SECTIONS = [name for name in Config.model_fields if name != "team"]
 
 
-@pytest.mark.parametrize("name", [*SECTIONS, "config", "signature", "plugins.roles"])
-def test_a_teams_folder_has_no_place_for_another_setting(name: str, tmp_path: Path) -> None:
-    document = {"config": Config().to_dict(), **Config().to_dict()}
-    team = write_team(tmp_path / "team", **{name: document.get(name, "")})
-    with pytest.raises(UserError, match=re.escape(name)):
-        read_manifest(team)
-
-
 @given(
-    st.sampled_from(["", "team", "lora", "model"]), st.text(st.characters(codec="ascii"), min_size=1),
+    st.sampled_from(["", "team", "lora", "model"]),
+    st.text(st.characters(codec="ascii"), min_size=1) | st.sampled_from([*SECTIONS, "config", "plugins.roles"]),
     st.none() | st.text() | st.dictionaries(st.text(), st.integers()),
 )  # fmt: skip
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -290,26 +286,6 @@ def test_the_list_of_a_markets_files_reaches_nothing_outside_its_folder(tmp_path
     assert (tmp_path / "precious.parquet").read_text() == "mine"
 
 
-MODULE = "canary_module"  # in the folder from which the user works; whoever imports it is noticed
-NAMED = f"{MODULE}:ROLE"
-
-
-@pytest.fixture
-def bare_bird(tmp_path: Path) -> Iterator[Canary]:
-    with canary(tmp_path / "outside") as watching:
-        yield watching
-
-
-@pytest.fixture
-def trapped_command(
-    tmp_path: Path, bare_bird: Canary, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    here = tmp_path / "here"
-    here.mkdir()
-    (here / f"{MODULE}.py").write_text(f"open({str(bird.folder / 'was-run')!r}, 'w').close()\n")
-    return program(here, monkeypatch, capsys)
-
-
 def test_a_file_saved_of_an_imported_run_comes_with_a_warning() -> None:
     run = RunRecord(RUN, "train", 1, "", 1_700_000_000_000, {"config": hostile_config("engine.python")})
     own, nothing = settings_file(run)
@@ -318,27 +294,27 @@ def test_a_file_saved_of_an_imported_run_comes_with_a_warning() -> None:
 
 
 @pytest.fixture
-def foreign(trapped_command: Run, bare_bird: Canary, tmp_path: Path) -> str:
+def foreign(command: Run, bird: Canary, tmp_path: Path) -> str:
     """A backtest out of a file whose record somebody has rewritten."""
     here = tmp_path / "here"
     write_market(small_market(), tmp_path / "data")
-    result = trapped_command(
+    result = command(
         "backtest", "--data", tmp_path / "data", "--start", "2020-03-01", "--end", "2020-03-03", "--baselines", "none"
     )
     assert result.code == 0, result.err
     with Store.open(here / "runs" / "store") as store:
         [run] = store.runs()
-        run.config["config"]["engine"] |= {"kind": "vllm", "python": str(bare_bird.program), "url": ""}
+        run.config["config"]["engine"] |= {"kind": "vllm", "python": str(bird.program), "url": ""}
         run.config["config"]["plugins"]["roles"] = [NAMED]
         run.config["sources"] = {"scripted": {"team": NAMED, "variant": ""}}
         store.set_document(run)
-    assert trapped_command("runs", "export", run.run, here / "theirs.gz").code == 0
+    assert command("runs", "export", run.run, here / "theirs.gz").code == 0
     shutil.rmtree(here / "runs")
-    assert trapped_command("runs", "import", here / "theirs.gz").code == 0
+    assert command("runs", "import", here / "theirs.gz").code == 0
     return run.run
 
 
-def test_nothing_is_done_again_of_an_imported_run(foreign: str, trapped_command: Run, bare_bird: Canary) -> None:
+def test_nothing_is_done_again_of_an_imported_run(foreign: str, command: Run, bird: Canary) -> None:
     for arguments in (
         ("backtest", "--like", foreign),
         ("backtest", "--like", foreign, "--team", "scripted", "--baselines", "none"),
@@ -346,18 +322,18 @@ def test_nothing_is_done_again_of_an_imported_run(foreign: str, trapped_command:
         ("runs", "replay", foreign, "--decision", "1", "--team", "scripted", "--rules"),
         ("runs", "show", foreign),
     ):
-        result = trapped_command(*arguments)
+        result = command(*arguments)
         assert "Traceback" not in result.err, (arguments, result.err)
         again = arguments[1] != "show"
         assert result.code == 2 * again and ("was imported" in result.err) == again, (arguments, result.err)
-    bare_bird.assert_untouched()
+    bird.assert_untouched()
     assert MODULE not in sys.modules
 
 
 # -- paper sessions --------------------------------------------------------------------------------------------------
 
 
-def test_an_imported_paper_session_is_not_played_again(trapped_command: Run, bare_bird: Canary, tmp_path: Path) -> None:
+def test_an_imported_paper_session_is_not_played_again(command: Run, bird: Canary, tmp_path: Path) -> None:
     document = {"config": Config().to_dict(), "team": NAMED}
     session = RunRecord(
         "paper-20240101-000000-000", "paper", 1, "", 1_700_000_000_000, document, "interrupted", imported=True
@@ -367,7 +343,7 @@ def test_an_imported_paper_session_is_not_played_again(trapped_command: Run, bar
     folder = tmp_path / "here" / "runs" / "store"
     with pytest.raises(UserError, match="was imported"):
         paper_parity(session.run, folder)
-    bare_bird.assert_untouched()
+    bird.assert_untouched()
     assert MODULE not in sys.modules
 
 
@@ -382,23 +358,23 @@ MANIFESTS = (
 )  # fmt: skip
 
 
-def _backup(trapped_command: Run, tmp_path: Path) -> Path:
+def _backup(command: Run, tmp_path: Path) -> Path:
     """A backup of a store with one run, as somebody hands it on."""
     here = tmp_path / "here"
     with Store.open(here / "theirs") as store:
         store.add_run(RunRecord(RUN, "train", 1, "", 1, {"config": {}}, "finished"))
-    result = trapped_command("store", "backup", here / "backup", "--store", here / "theirs")
+    result = command("store", "backup", here / "backup", "--store", here / "theirs")
     assert result.code == 0, result.err
     return here / "backup"
 
 
 @pytest.mark.parametrize("text", MANIFESTS, ids=lambda text: repr(text[:40]))
-def test_a_manifest_of_somebody_else_is_refused_in_one_message(text: str, trapped_command: Run, tmp_path: Path) -> None:
-    backup = _backup(trapped_command, tmp_path)
+def test_a_manifest_of_somebody_else_is_refused_in_one_message(text: str, command: Run, tmp_path: Path) -> None:
+    backup = _backup(command, tmp_path)
     (tmp_path / "precious").write_text("mine")
     (backup / "db" / "closed.json").write_text(text)
     for arguments in (("runs",), ("store", "check"), ("runs", "delete", RUN, "--yes")):
-        result = trapped_command(*arguments, "--store", backup)
+        result = command(*arguments, "--store", backup)
         assert result.code == 2, (arguments, result.out)
         assert "Traceback" not in result.err and "\x1b" not in result.err, arguments
     assert (tmp_path / "precious").read_text() == "mine"

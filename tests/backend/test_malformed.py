@@ -338,17 +338,3 @@ def test_a_line_without_an_end_is_refused_before_it_is_in_memory(
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < 16 * 2**20
-
-
-def test_a_record_without_a_field_or_of_another_type_is_named(tmp_path: Path) -> None:
-    lines = _exported().splitlines(keepends=True)
-    for index, line in enumerate(lines[1:], 1):
-        table, row = json.loads(line)
-        if table != "run":
-            continue
-        for field, value in (("kind", None), ("seed", "1"), ("started_at", 1.5), ("status", "odd"), ("config", 7)):
-            changed = {name: one for name, one in {**row, field: value}.items() if one is not None}
-            content = b"".join([*lines[:index], json.dumps([table, changed]).encode() + b"\n", *lines[index + 1 :]])
-            (tmp_path / "run.jsonl.gz").write_bytes(gzip.compress(content, 1))
-            with Store.open("mem://") as store, pytest.raises(UserError, match=f"table run.*{field}"):
-                import_run(store, tmp_path / "run.jsonl.gz")

@@ -25,6 +25,7 @@ from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies
 from tests.backend.models.test_architectures import CONFIGS, batch, lively
 from tests.random_models import random_model
+from tests.small_world import disturb
 from tests.standard_settings import lora_settings
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
@@ -44,10 +45,7 @@ def learned(
     """Log-probs, entropies, their gradient and the reference's log-probs, of a policy away from its start."""
     shape = LoraSettings(3, 6, targets)
     policies = RolePolicies(lively(CONFIGS[kind]()), ["manager", "trader"], mode, shape, hardware=hardware)
-    rng = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in policies.trainable("trader"):
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng))
+    disturb(policies, "trader", size=0.1, seed=2)
     ids, mask = (one[rows] for one in batch())
     reference = policies.reference_logps("trader", ids, mask, 0.7)
     logps, entropy = policies.logps("trader", ids, mask, 0.7, entropy_gradient=True)
@@ -133,10 +131,8 @@ def test_nothing_is_dropped_with_checkpointing_or_without(family: str, mode: Pol
         RolePolicies(model, ["manager"], mode, lora_settings(lora_rank=2), hardware=Hardware(checkpointing=on))
         for on in (False, True)
     )
-    with torch.no_grad():
-        for one, other in zip(plain.trainable("manager"), again.trainable("manager"), strict=True):
-            one.add_(0.02 * torch.randn(one.shape, generator=torch.Generator().manual_seed(2)))
-            other.copy_(one)
+    for policies in (plain, again):
+        disturb(policies, seed=2)
     expected, gradients = learnt(plain)
     for policies in (plain, again, again):
         logps, found = learnt(policies)

@@ -32,6 +32,7 @@ from cryptosentinel.llm.local.matrices import products
 from cryptosentinel.llm.nano import load_model, save_model, train_tokenizer
 from simulator.errors import UserError
 from tests.random_models import random_model
+from tests.small_world import disturb
 from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
@@ -49,12 +50,7 @@ def batch(shared: bool = False) -> tuple[Tensor, Tensor]:
 
 def moved_policies(model: Qwen3ForCausalLM, hardware: Hardware, mode: PolicyMode = "lora", **more: Any) -> RolePolicies:
     """Policies away from their start: at B = 0 half of a LoRA's gradient is 0."""
-    policies = RolePolicies(model, ROLES, mode, hardware=hardware, **more)
-    rng = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in policies.trainable("manager"):
-            parameter.add_(0.02 * torch.randn(parameter.shape, generator=rng))
-    return policies
+    return disturb(RolePolicies(model, ROLES, mode, hardware=hardware, **more), "manager", seed=1)
 
 
 def learnt(policies: RolePolicies, shared: bool = False) -> tuple[Tensor, list[Tensor], int]:
@@ -74,12 +70,6 @@ def learnt(policies: RolePolicies, shared: bool = False) -> tuple[Tensor, list[T
 
 def flat(tensors: list[Tensor]) -> Tensor:
     return torch.cat([one.reshape(-1) for one in tensors])
-
-
-# -- checkpointing --------------------------------------------------------------------------------------------------
-
-
-# -- bfloat16 -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["lora", "full"])

@@ -26,6 +26,7 @@ from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.batches import TrainingRow, micro_batches
 from cryptosentinel.llm.local.matrices import QUICK_FROM
+from tests.small_world import disturb
 
 
 class _Layers(nn.Module):
@@ -270,12 +271,7 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 
 
 def policies_of(tiny: Qwen3ForCausalLM, mode: PolicyMode) -> RolePolicies:
-    policies = RolePolicies(tiny, ["manager"], mode)
-    rng = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in policies.trainable("manager"):
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=rng))
-    return policies
+    return disturb(RolePolicies(tiny, ["manager"], mode), size=0.05, seed=1)
 
 
 def passed(

@@ -32,7 +32,7 @@ from backend.policies.role_policies import PolicyMode, RolePolicies
 from backend.policies.tensor_files import fingerprint, read_tensors, write_tensors
 from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
 from simulator.errors import UserError
-from tests.small_world import tree
+from tests.small_world import disturb, tree
 from tests.standard_settings import lora_settings
 
 Make = Callable[..., Trajectory]
@@ -44,14 +44,6 @@ def tokens(make: Make) -> tuple[Tensor, Tensor]:
     """ids and mask (3, T) of trajectories of different lengths."""
     batch = pad_trajectories([make(1), make(2, prompt=2, answer=2), make(3, prompt=9)])
     return batch.ids, batch.mask
-
-
-def disturb(policies: RolePolicies, role: str, seed: int = 0) -> None:
-    """As after some training: every parameter of the role moved."""
-    rng = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policies.trainable(role):
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -75,7 +67,7 @@ def test_roles_start_as_the_base_and_move_apart(tiny: Qwen3ForCausalLM, make: Ma
     base = token_logps(tiny, ids, mask)[0]
     before = policies.logps("manager", ids, mask)[0].detach()
     torch.testing.assert_close(before, base)
-    disturb(policies, "trader")
+    disturb(policies, "trader", size=0.1)
     trader = policies.logps("trader", ids, mask)[0].detach()
     assert (trader - base).abs().max() > 0.01
     torch.testing.assert_close(policies.reference_logps("trader", ids, mask), base)
@@ -86,8 +78,7 @@ def test_roles_start_as_the_base_and_move_apart(tiny: Qwen3ForCausalLM, make: Ma
 @pytest.mark.parametrize("mode", MODES)
 def test_a_gradient_reaches_one_role_only(tiny: Qwen3ForCausalLM, make: Make, mode: PolicyMode) -> None:
     policies = RolePolicies(tiny, ROLES, mode)
-    for role in ROLES:
-        disturb(policies, role)
+    disturb(policies, size=0.1)
     policies.reference_logps("trader", *tokens(make))
     policies.logps("trader", *tokens(make))[0].sum().backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in policies.trainable("trader"))
@@ -102,7 +93,7 @@ def test_merging_gives_the_adapted_model_and_leaves_base_and_adapter(
 ) -> None:
     ids, mask = tokens(make)
     policies = RolePolicies(tiny, ROLES, mode)
-    disturb(policies, "trader")
+    disturb(policies, "trader", size=0.1)
     adapted = policies.logps("trader", ids, mask)[0].detach()
     base, version = policies.reference_logps("trader", ids, mask), policies.version("trader")
     merged = policies.merged_state("trader")
@@ -175,10 +166,7 @@ LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 @pytest.fixture
 def policies(tiny: Qwen3ForCausalLM) -> RolePolicies:
-    made = RolePolicies(tiny, ROLES, lora=lora_settings(lora_rank=4, lora_alpha=8))
-    for seed, role in enumerate(ROLES):
-        disturb(made, role, seed)
-    return made
+    return disturb(RolePolicies(tiny, ROLES, lora=lora_settings(lora_rank=4, lora_alpha=8)), size=0.1)
 
 
 @given(
@@ -192,7 +180,7 @@ def test_what_is_read_is_what_was_written(
 ) -> None:
     shape = LoraSettings(rank, alpha, tuple(sorted(targets)))
     policies = RolePolicies(tiny, ROLES, lora=shape)
-    disturb(policies, "manager", rank)
+    disturb(policies, "manager", size=0.1, seed=rank)
     written = export_adapter(policies, "manager", tmp_path / "one", base_name="org/model", run="train-1", step=7)
     found = read_adapter(tmp_path / "one", policies.base_fingerprint)
     assert found == written
@@ -206,7 +194,7 @@ def test_what_is_read_is_what_was_written(
 
 def test_whole_models_are_kept_as_files_and_are_no_adapters(tiny: Qwen3ForCausalLM, tmp_path: Path) -> None:
     whole, fresh = (RolePolicies(tiny, ROLES, "full") for _ in range(2))
-    disturb(whole, "trader")
+    disturb(whole, "trader", size=0.1)
     with pytest.raises(UserError, match=r"trader was trained with .* no adapter"):
         export_adapter(whole, "trader", tmp_path / "trader")
     assert not list(tmp_path.iterdir())

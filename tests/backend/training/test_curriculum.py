@@ -49,18 +49,10 @@ def changed(plan: Curriculum, **changes: object) -> Curriculum:
     return Curriculum(plan.config.model_copy(update=changes))
 
 
-def test_stage_1_pays_for_format_and_expertise_on_easy_states() -> None:
-    stage = PLAN.stage(1)
-    assert stage.easy
-    assert stage.alpha == (1.0, 0.0)
-    assert stage.beta == (0.1, 0.0, 0.9)
-    assert sum(stage.beta) == pytest.approx(1.0)
-
-
-def test_stage_2_pays_as_configured_on_all_states() -> None:
-    stage = PLAN.stage(2)
-    assert not stage.easy
-    assert (stage.alpha, stage.beta) == (ALPHA, PLAN.config.beta)
+def test_stage_1_pays_for_format_and_expertise_on_easy_states_and_stage_2_as_configured_on_all() -> None:
+    first, second = PLAN.stage(1), PLAN.stage(2)
+    assert (first.easy, first.alpha, first.beta) == (True, (1.0, 0.0), (0.1, 0.0, 0.9))
+    assert (second.easy, second.alpha, second.beta) == (False, ALPHA, PLAN.config.beta)
 
 
 @given(st.dictionaries(st.sampled_from(["manager", "trader", "risk_analyst"]), st.floats(0, 1)))

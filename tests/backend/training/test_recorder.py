@@ -38,7 +38,7 @@ from tests.team_scenes import standard_team
 @pytest.fixture
 def store() -> Iterator[Store]:
     with Store.open("mem://") as opened:
-        opened.add_run(RunRecord(RUN, "train", 1, "hash", 0, {}))
+        opened.add_run(RunRecord(RUN, "train", 1, "hash", 0, {"config": {"engine": {"url": "http://secret@x"}}}))
         yield opened
 
 
@@ -128,22 +128,15 @@ def fake(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Mag
     return made
 
 
-@pytest.fixture
-def wandb_store() -> Iterator[Store]:
-    with Store.open("mem://") as opened:
-        opened.add_run(RunRecord("train-1", "train", 1, "hash", 0, {"config": {"engine": {"url": "http://secret@x"}}}))
-        yield opened
-
-
 def test_metrics_go_there_as_they_are_in_the_journal_and_nothing_else_does(
-    fake: MagicMock, wandb_store: Store, tmp_path: Path
+    fake: MagicMock, store: Store, tmp_path: Path
 ) -> None:
-    recorder = TrainingRecorder(wandb_store, "train-1", tmp_path, 6, "mine")
+    recorder = TrainingRecorder(store, RUN, tmp_path, 6, "mine")
     recorder.metrics(1, {"manager/reward/mean": 0.5, "odd name\n<b>": 1.0})
     recorder.metrics(2, {"manager/reward/mean": 0.75})
     recorder.close()
     assert fake.init.call_args.kwargs == {
-        "project": "mine", "id": "train-1", "name": "train-1", "dir": str(tmp_path), "resume": "allow",
+        "project": "mine", "id": RUN, "name": RUN, "dir": str(tmp_path), "resume": "allow",
         "settings": fake.Settings.return_value,
     }, "neither the configuration nor anything else"  # fmt: skip
     off = ("disable_code", "disable_git", "disable_job_creation", "x_disable_meta", "x_disable_machine_info")
@@ -159,16 +152,16 @@ def test_metrics_go_there_as_they_are_in_the_journal_and_nothing_else_does(
 
 @pytest.mark.parametrize("fake", ["init", "log"], indirect=True)
 def test_a_failure_is_said_once_and_ends_nothing(
-    fake: MagicMock, wandb_store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    fake: MagicMock, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorder = TrainingRecorder(wandb_store, "train-1", tmp_path, 6, "mine")
+    recorder = TrainingRecorder(store, RUN, tmp_path, 6, "mine")
     with caplog.at_level(logging.WARNING):
         for step in (1, 2, 3):
             recorder.metrics(step, {"a": 1.0})
         recorder.close()
     [said] = caplog.messages
     assert "The run goes on" in said and "\x1b" not in said
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(wandb_store.metrics("train-1")) == 3
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(store.metrics(RUN)) == 3
     assert fake.init.call_count == 1
 
 
@@ -196,9 +189,9 @@ def test_a_missing_package_or_key_is_told_before_anything_is_trained(monkeypatch
 def test_the_package_itself_takes_what_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    mirror = WandbLogger("mine", "train-1", tmp_path)
+    mirror = WandbLogger("mine", RUN, tmp_path)
     mirror.log(1, {"a": 0.5, "b": float("nan")})
     mirror.close()
     assert not mirror.failed
     [record] = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
-    assert record.name == "run-train-1.wandb" and record.read_bytes().startswith(b":W&B")
+    assert record.name == f"run-{RUN}.wandb" and record.read_bytes().startswith(b":W&B")

@@ -19,12 +19,13 @@ from transformers import Qwen3ForCausalLM
 from backend.config.training import TrainingConfig
 from backend.policies.logprobs import token_logps
 from backend.policies.role_policies import RolePolicies
-from backend.training.algorithm.recipes import RECIPES, DrGrpo
+from backend.training.algorithm.recipes import DrGrpo
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning import role_trainer
 from backend.training.learning.role_trainer import RoleTrainer
 from backend.training.optimizers import OptimizerName
 from simulator.errors import UserError
+from tests.small_world import disturb
 from tests.standard_settings import changed, trainer_settings
 
 Make = Callable[..., Trajectory]
@@ -34,20 +35,18 @@ ROLES = ("manager", "trader")
 
 def moved(tiny: Qwen3ForCausalLM) -> RolePolicies:
     """Policies away from their start: at B = 0 half of a LoRA's gradient is 0."""
-    policies = RolePolicies(tiny, ROLES)
-    rng = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for role in ROLES:
-            for parameter in policies.trainable(role):
-                parameter.add_(0.05 * torch.randn(parameter.shape, generator=rng))
-    return policies
+    return disturb(RolePolicies(tiny, ROLES), size=0.05, seed=1)
+
+
+def tensors(one: Trajectory) -> tuple[Tensor, Tensor]:
+    """Ids and mask (1, T)."""
+    return torch.from_numpy(one.ids).long()[None], torch.from_numpy(one.mask)[None]
 
 
 def sampled(policies: RolePolicies, one: Trajectory) -> Trajectory:
     """The same trajectory as if the role's present policy had sampled it."""
-    ids, mask = torch.from_numpy(one.ids).long()[None], torch.from_numpy(one.mask)[None]
     with torch.no_grad():
-        logps = policies.logps(one.role, ids, mask)[0][0]
+        logps = policies.logps(one.role, *tensors(one))[0][0]
     return replace(one, sampled_logps=logps.numpy())
 
 
@@ -72,9 +71,8 @@ def test_the_step_takes_the_policy_gradient_of_the_weighted_mean(
     batch, advantages, weights = some(policies, make)
     loss = torch.zeros(())
     for one, advantage, weight in zip(batch, advantages, weights, strict=True):
-        ids, mask = torch.from_numpy(one.ids).long()[None], torch.from_numpy(one.mask)[None]
-        logps = token_logps(policies.activate("manager"), ids, mask)[0]
-        loss = loss - weight * advantage * logps.sum() / mask.sum() / sum(weights)
+        logps = token_logps(policies.activate("manager"), *tensors(one))[0]
+        loss = loss - weight * advantage * logps.sum() / int(one.mask.sum()) / sum(weights)
     want = torch.autograd.grad(loss, policies.trainable("manager"))
     metrics = RoleTrainer(policies, "manager", FREE).step(batch, advantages, weights)
     close(gradients[0], list(want))
@@ -117,24 +115,18 @@ def test_training_one_role_leaves_the_others_bit_equal(tiny: Qwen3ForCausalLM, m
         manager.step(foreign, advantages, weights)
 
 
-def test_the_kl_term_pulls_back_to_the_base(tiny: Qwen3ForCausalLM, make: Make) -> None:
-    policies = moved(tiny)
-    batch, _, weights = some(policies, make)
-    trainer = RoleTrainer(policies, "manager", changed(FREE, kl=1.0))
-    kls = []
-    for _ in range(10):
-        batch = [sampled(policies, one) for one in batch]
-        kls.append(trainer.step(batch, [0.0] * 6, weights)["manager/kl"])
-    assert kls[-1] < 0.5 * kls[0]
-
-
-def test_the_entropy_term_flattens(tiny: Qwen3ForCausalLM, make: Make) -> None:
-    policies = moved(tiny)
-    batch, _, weights = some(policies, make)
-    trainer = RoleTrainer(policies, "manager", changed(FREE, entropy=1.0))
-    entropies = [trainer.step(batch, [0.0] * 6, weights)["manager/entropy"] for _ in range(5)]
-    assert entropies == sorted(entropies)
-    assert entropies[-1] > entropies[0] + 0.05
+def test_the_kl_term_pulls_back_to_the_base_and_that_of_entropy_flattens(tiny: Qwen3ForCausalLM, make: Make) -> None:
+    told: dict[str, list[float]] = {}
+    for name in ("kl", "entropy"):
+        policies = moved(tiny)
+        batch, _, weights = some(policies, make)
+        trainer = RoleTrainer(policies, "manager", changed(FREE, **{name: 1.0}))
+        told[name] = []
+        for _ in range(10):
+            batch = [sampled(policies, one) for one in batch]
+            told[name].append(trainer.step(batch, [0.0] * 6, weights)[f"manager/{name}"])
+    assert told["kl"][-1] < 0.5 * told["kl"][0]
+    assert told["entropy"] == sorted(told["entropy"]) and told["entropy"][-1] > told["entropy"][0] + 0.05
 
 
 @pytest.fixture
@@ -247,62 +239,6 @@ def test_the_gradient_norm_is_bounded(tiny: Qwen3ForCausalLM, make: Make, gradie
     assert torch.cat([g.flatten() for g in gradients[0]]).norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
-# -- by recipe ------------------------------------------------------------------------------------------------------
-
-ADVANTAGES = [0.7, -1.2, 0.0, 0.4, 1.1, -0.6]  # the third call carries no gradient
-WEIGHTS = [0.3, 0.2, 0.4, 0.1, 0.35, 0.15]
-
-
-@pytest.fixture
-def policies(tiny: Qwen3ForCausalLM) -> RolePolicies:
-    return moved(tiny)
-
-
-@pytest.fixture
-def calls(policies: RolePolicies, make: Make) -> list[Trajectory]:
-    """Six calls of different lengths, as if the present policy had sampled them."""
-    return [sampled(policies, make(i, prompt=3 + 2 * i, answer=1 + i)) for i in range(6)]
-
-
-def step(
-    policies: RolePolicies, calls: list[Trajectory], advantages: list[float] = ADVANTAGES, **changes: Any
-) -> dict[str, float]:
-    trainer = RoleTrainer(copy.deepcopy(policies), "manager", changed(FREE, **changes))
-    return trainer.step(calls, advantages, WEIGHTS)
-
-
-def terms(policies: RolePolicies, calls: list[Trajectory], members: list[int]) -> list[Tensor]:
-    """sum_i w_i A_i d/dtheta sum_t log pi, the numerator of the means over tokens at ratio 1."""
-    total = torch.zeros(())
-    for i in members:
-        ids, mask = torch.from_numpy(calls[i].ids).long()[None], torch.from_numpy(calls[i].mask)[None]
-        logps = token_logps(policies.activate("manager"), ids, mask)[0]
-        total = total - WEIGHTS[i] * ADVANTAGES[i] * logps.sum()
-    return list(torch.autograd.grad(total, policies.trainable("manager")))
-
-
-@pytest.mark.parametrize("how", ["dapo", "dr_grpo"])
-def test_the_means_over_tokens_count_calls_without_a_gradient(
-    how: str, policies: RolePolicies, calls: list[Trajectory], gradients: list[list[Tensor]]
-) -> None:
-    step(policies, calls, recipe=how)
-    tokens = [int(one.mask.sum()) for one in calls]
-    counted = DrGrpo.length * sum(WEIGHTS) if how == "dr_grpo" else float(np.dot(WEIGHTS, tokens))
-    close(gradients[0], [g / counted for g in terms(policies, calls, list(range(6)))])
-
-
-@pytest.mark.parametrize("how", sorted(RECIPES))
-def test_accumulation_changes_nothing(
-    how: str, policies: RolePolicies, calls: list[Trajectory], gradients: list[list[Tensor]]
-) -> None:
-    reports = [
-        step(policies, calls, recipe=how, micro_batch_tokens=tokens, kl=0.3, entropy=0.2) for tokens in (10_000, 40, 1)
-    ]
-    for gradient, report in zip(gradients[1:], reports[1:], strict=True):
-        close(gradient, gradients[0])
-        assert report == pytest.approx(reports[0], rel=1e-4, abs=1e-5)
-
-
 VOCABULARY = 40  # of the tiny model
 
 
@@ -334,10 +270,10 @@ def test_branches_are_one_call_to_the_objective(
     tiny: Qwen3ForCausalLM, gradients: list[list[Tensor]], how: str
 ) -> None:
     """Equal to plain transformers on the branches: each sampled token once, behind what it was sampled behind, and by
-    the call's own denominator."""
+    the call's own denominator, in which one without a gradient counts too."""
     policies = moved(tiny)
-    batch = [branched(policies, seed, lengths) for seed, lengths in enumerate([(3, 2, 4), (5,), (2, 6)])]
-    advantages, weights = [0.7, -1.2, 0.4], [0.5, 0.25, 0.25]
+    batch = [branched(policies, seed, lengths) for seed, lengths in enumerate([(3, 2, 4), (5,), (2, 6), (3,)])]
+    advantages, weights = [0.7, -1.2, 0.4, 0.0], [0.5, 0.25, 0.25, 0.3]
     tokens = [int(one.mask.sum()) for one in batch]
     loss = torch.zeros(())
     for one, advantage, weight, count in zip(batch, advantages, weights, tokens, strict=True):
@@ -353,7 +289,7 @@ def test_branches_are_one_call_to_the_objective(
     settings = changed(FREE, recipe=how)
     metrics = RoleTrainer(policies, "manager", settings).step(batch, advantages, weights)
     close(gradients[0], list(want))
-    assert metrics["manager/trained"] == 3.0 and metrics["manager/tokens"] == sum(tokens)
+    assert metrics["manager/trained"] == 3.0 and metrics["manager/tokens"] == sum(tokens[:3])
     assert metrics["manager/engine_gap"] < 1e-5
 
 
@@ -366,8 +302,7 @@ def test_thoughts_that_are_not_learnt_have_no_gradient(tiny: Qwen3ForCausalLM, g
     mask, logps = whole.mask.copy(), whole.sampled_logps.copy()
     mask[thought], logps[thought] = False, 0.0
     answer = replace(whole, mask=mask, sampled_logps=logps)
-    ids, own = torch.from_numpy(answer.ids).long()[None], torch.from_numpy(answer.mask)[None]
-    loss = -token_logps(policies.activate("manager"), ids, own)[0].sum() / 2
+    loss = -token_logps(policies.activate("manager"), *tensors(answer))[0].sum() / 2
     want = torch.autograd.grad(loss, policies.trainable("manager"))
     RoleTrainer(policies, "manager", FREE).step([answer], [1.0], [1.0])
     close(gradients[0], list(want))
@@ -399,9 +334,8 @@ def settings(name: OptimizerName) -> TrainingConfig:
 
 
 def log_prob(policies: RolePolicies, one: Trajectory) -> float:
-    ids, mask = torch.from_numpy(one.ids).long()[None], torch.from_numpy(one.mask)[None]
     with torch.no_grad():
-        return float(policies.logps("manager", ids, mask)[0].sum())
+        return float(policies.logps("manager", *tensors(one))[0].sum())
 
 
 @pytest.mark.parametrize("mode", ["lora", "full"])

@@ -25,7 +25,6 @@ from backend.training.learning import learner
 from backend.training.learning.learner import MAX_IDLE_STEPS, StepData
 from backend.training.trainer import Trainer
 from backend.training.validation import Validation
-from cryptosentinel.agents.registry import ROLES
 from simulator.errors import Interrupted, RunFailed
 from tests.small_world import (
     RUN,
@@ -109,20 +108,6 @@ def test_ended_between_steps_and_inside_one_and_resumed_is_bit_equal(
     assert store.run(RUN).status == "finished"
     assert tree(tmp_path) == undisturbed[0]
     assert everything(store) == undisturbed[1]
-
-
-def test_a_role_without_credit_keeps_its_parameters(
-    nano: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = open_trainer(small_config(queries_per_step=4), nano, tmp_path, store, stage=2)
-    for role, one in trainer.learners.items():
-        if role != "manager":
-            monkeypatch.setattr(one, "_scored_groups", lambda *arguments: [])
-    before = versions(trainer)
-    trainer.step()
-    assert [role for role, one, other in zip(ROLES, before, versions(trainer), strict=True) if one != other] == [
-        "manager"
-    ]
 
 
 def test_a_ruined_role_is_rolled_back_also_after_a_resume(nano: Path, tmp_path: Path, store: Store) -> None:

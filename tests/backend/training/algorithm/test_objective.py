@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,36 +28,15 @@ from backend.training.algorithm.recipes import RECIPES, Cispo, Dapo, DrGrpo, Grp
 from backend.training.algorithm.team_credit import BROADCAST, CREDITS
 from backend.training.chosen_recipe import credit_of, recipe_of
 from simulator.errors import UserError
+from tests.backend.training.algorithm.laws import random_batch
 
 KINDS: tuple[RatioKind, ...] = ("token", "sequence", "trajectory")
 OF_RATIO: dict[RatioKind, type[Recipe]] = {"token": Mgrpo, "sequence": Gspo, "trajectory": MgrpoTrajectory}
 
 
-def batch(seed: int, rows: int = 4, length: int = 6) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """new, old (B, T), mask (B, T), advantages, weights (B,); each row has a sampled token."""
-    rng = torch.Generator().manual_seed(seed)
-    new, old = -3.0 * torch.rand(2, rows, length, generator=rng, dtype=torch.float64)
-    mask = torch.rand(rows, length, generator=rng) < 0.6
-    mask[:, 0], mask[:, 1] = False, True
-    advantages = torch.randn(rows, generator=rng, dtype=torch.float64)
-    weights = torch.rand(rows, generator=rng, dtype=torch.float64) + 0.1
-    return new.requires_grad_(), old, mask, advantages, weights
-
-
-def clipped_objective(
-    new: Tensor,
-    old: Tensor,
-    mask: Tensor,
-    advantages: Tensor,
-    weights: Tensor,
-    clip_low: float,
-    clip_high: float,
-    kind: RatioKind = "token",
-    importance: Tensor | None = None,
-    total: float | None = None,
-) -> tuple[Tensor, ClipStats]:
+def clipped(data: Any, clip: float, kind: RatioKind = "token", *more: Any) -> tuple[Tensor, ClipStats]:
     """The objective of the recipe with this ratio."""
-    return OF_RATIO[kind](clip_low, clip_high).objective(new, old, mask, advantages, weights, importance, total)
+    return OF_RATIO[kind](clip, clip).objective(*data, *more)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,9 +45,8 @@ def test_clip_known(known: dict[str, Any], kind: RatioKind) -> None:
         new = torch.tensor([[0.0, np.log(case["ratio"])]], dtype=torch.float64, requires_grad=True)
         mask = torch.tensor([[False, True]])
         advantage = torch.tensor([case["advantage"]], dtype=torch.float64)
-        value, stats = clipped_objective(
-            new, torch.zeros(1, 2), mask, advantage, torch.ones(1), case["eps_low"], case["eps_high"], kind
-        )
+        recipe = OF_RATIO[kind](case["eps_low"], case["eps_high"])
+        value, stats = recipe.objective(new, torch.zeros(1, 2), mask, advantage, torch.ones(1))
         (gradient,) = torch.autograd.grad(value, new)
         assert value.item() == pytest.approx(case["value"])
         assert (gradient[0, 1].item() != 0.0) == case["gradient_flows"]
@@ -85,7 +63,7 @@ def test_staleness_known(known: dict[str, Any]) -> None:
     assert importance.item() == pytest.approx(case["importance_weight"])
     assert policy_ratio(current, proximal, mask, "token").item() == pytest.approx(case["policy_ratio"])
     one = torch.ones(1)
-    value, _ = clipped_objective(current, proximal, mask, one, one, 0.2, 0.2, "token", importance)
+    value, _ = clipped((current, proximal, mask, one, one), 0.2, "token", importance)
     assert value.item() == pytest.approx(case["importance_weight"] * case["policy_ratio"])
     assert importance_weights(proximal + 5.0, behaviour, mask, case["cap"]).item() == case["cap"]
 
@@ -95,9 +73,7 @@ def bandit_gradient(actions: list[int], advantages: np.ndarray, weights: np.ndar
     logits = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     new = torch.log_softmax(logits, 0)[torch.tensor(actions)].unsqueeze(-1)
     mask = torch.ones(len(actions), 1, dtype=torch.bool)
-    value, _ = clipped_objective(
-        new, new.detach(), mask, torch.from_numpy(advantages), torch.from_numpy(weights), 0.2, 0.2
-    )
+    value, _ = clipped((new, new.detach(), mask, torch.from_numpy(advantages), torch.from_numpy(weights)), 0.2)
     (gradient,) = torch.autograd.grad(value, logits)
     return float(gradient[1])
 
@@ -129,9 +105,9 @@ def test_bandit_end_to_end_known(known: dict[str, Any]) -> None:
 
 @given(st.integers(0, 10_000), st.sampled_from(KINDS))
 def test_masked_tokens_get_exactly_no_gradient(seed: int, kind: RatioKind) -> None:
-    new, old, mask, advantages, weights = batch(seed)
+    new, old, mask, advantages, weights = random_batch(seed)
     poisoned = torch.where(mask, old, torch.inf)  # whatever lies in masked places, padding included
-    value, _ = clipped_objective(new, poisoned, mask, advantages, weights, 0.2, 0.2, kind)
+    value, _ = clipped((new, poisoned, mask, advantages, weights), 0.2, kind)
     value = value - masked_mean(new, mask).sum() - masked_mean(kl_tokens(new, poisoned, poisoned, mask), mask).sum()
     (gradient,) = torch.autograd.grad(value, new)
     assert torch.isfinite(value)
@@ -144,48 +120,34 @@ def test_masked_tokens_get_exactly_no_gradient(seed: int, kind: RatioKind) -> No
 def test_a_policy_that_has_run_away_keeps_a_finite_gradient(advantage: float) -> None:
     new = torch.zeros(1, 200, requires_grad=True)
     old, mask = torch.full((1, 200), -5.0), torch.ones(1, 200, dtype=torch.bool)
-    args = (mask, torch.tensor([advantage]), torch.ones(1), 0.2, 0.2, "trajectory")
-    value, _ = clipped_objective(new, old, *args)  # type: ignore[arg-type] # a tuple of mixed types
+    value, _ = clipped((new, old, mask, torch.tensor([advantage]), torch.ones(1)), 0.2, "trajectory")
     (gradient,) = torch.autograd.grad(value, new)
     assert torch.isfinite(value)
     assert torch.isfinite(gradient).all()
 
 
 def test_importance_multiplies_tokens_or_their_mean_and_has_no_gradient() -> None:
-    new, old, mask, advantages, weights = batch(3)
+    new, old, mask, advantages, weights = random_batch(3)
     behaviour = old - 0.3
     importance = importance_weights(new, behaviour, mask, 100.0)
     assert not importance.requires_grad
     assert (importance[~mask] == 1.0).all()
     even = torch.full_like(importance, 1.5)
     for kind in KINDS:
-        plain, _ = clipped_objective(new, old, mask, advantages, weights, 0.2, 0.2, kind)
-        scaled, _ = clipped_objective(new, old, mask, advantages, weights, 0.2, 0.2, kind, even)
+        plain, scaled = (clipped((new, old, mask, advantages, weights), 0.2, kind, *more)[0] for more in ((), (even,)))
         assert scaled.item() == pytest.approx(1.5 * plain.item())
 
 
 seeds = st.integers(0, 10_000)
 kinds = st.sampled_from(sorted(RECIPES))
-Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def sparse_batch(seed: int, rows: int = 4, length: int = 6) -> Batch:
-    """new, old (B, T), mask (B, T), advantages, weights (B,); a row may have no sampled token, but the first has."""
-    rng = torch.Generator().manual_seed(seed)
-    new, old = -3.0 * torch.rand(2, rows, length, generator=rng, dtype=torch.float64)
-    mask = torch.rand(rows, length, generator=rng) < 0.5
-    mask[0, 1] = True
-    advantages = torch.randn(rows, generator=rng, dtype=torch.float64)
-    weights = torch.rand(rows, generator=rng, dtype=torch.float64) + 0.1
-    return new.requires_grad_(), old, mask, advantages, weights
-
-
-def value_of(data: Batch, kind: str, total: float | None = None) -> Tensor:
+def value_of(data: Sequence[Tensor], kind: str, total: float | None = None) -> Tensor:
     value, _ = RECIPES[kind](0.2, 0.28).objective(*data, total=total)
     return value
 
 
-def by_loops(data: Batch, kind: str) -> Tensor:
+def by_loops(data: Sequence[Tensor], kind: str) -> Tensor:
     """The formulas of the papers, a token at a time."""
     new, old, mask, advantages, weights = data
     above, below = torch.zeros((), dtype=torch.float64), 0.0
@@ -210,7 +172,8 @@ def by_loops(data: Batch, kind: str) -> Tensor:
 @given(seeds, kinds)
 @settings(deadline=None)  # the first one starts torch
 def test_every_recipe_is_its_formula(seed: int, kind: str) -> None:
-    data = sparse_batch(seed)
+    data = random_batch(seed)
+    data[2][seed % 4] = False  # a call without a sampled token
     got, want = value_of(data, kind), by_loops(data, kind)
     assert got.item() == pytest.approx(want.item(), abs=1e-12)
     gradients = [torch.autograd.grad(one, data[0])[0] for one in (got, want)]
