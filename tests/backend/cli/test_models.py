@@ -18,7 +18,7 @@ from backend.policies.build import role_policies
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.nano import load_model
 from tests.command_line import Run, program
-from tests.local_hub import COMMIT, LocalHub, serving
+from tests.local_hub import COMMIT, LocalHub, as_the_hub
 from tests.small_world import small_config
 
 NAME = "Qwen/Qwen3-tiny"
@@ -44,10 +44,7 @@ def team(nano: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hub(nano: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
-    for name in ("HF_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    with serving(LocalHub({NAME: nano})) as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.url)
+    with as_the_hub(LocalHub({NAME: nano}), monkeypatch) as running:
         yield running
 
 

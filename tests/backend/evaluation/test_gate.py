@@ -164,18 +164,17 @@ def test_the_verdict_is_recorded_with_what_it_is_of(nano: Path, tmp_path: Path) 
     assert record.config["versions"]["cryptosentinel"]
 
 
-def test_a_team_was_trained_here_where_a_run_of_the_store_made_its_folder(tmp_path: Path) -> None:
+def test_a_team_was_trained_here_where_a_run_of_the_store_made_its_folder(tmp_path: Path, store: Store) -> None:
     """By the run's id, or by the folder that its record names; what was imported trained nothing here."""
     folder, elsewhere = tmp_path / "train-1", tmp_path / "my-team"
-    with Store.open("mem://") as store:
-        assert training_of(store, folder) is None
-        store.add_run(RunRecord("train-1", "train", 1, "hash", 1, {"config": {}}, "finished", imported=True))
-        store.add_run(RunRecord("backtest-1", "backtest", 1, "hash", 2, {"folder": str(elsewhere)}, "finished"))
-        assert training_of(store, folder) is None and training_of(store, elsewhere) is None
-        store.add_run(RunRecord("sft-1", "sft", 1, "hash", 3, {"folder": str(elsewhere.resolve())}, "finished"))
-        found = training_of(store, elsewhere)
-        assert found is not None and found.run == "sft-1"
-        store.delete_run("train-1")
-        store.add_run(RunRecord("train-1", "train", 1, "hash", 1, {"config": {}}, "finished"))
-        found = training_of(store, folder)
-        assert found is not None and found.run == "train-1"
+    assert training_of(store, folder) is None
+    store.add_run(RunRecord("train-1", "train", 1, "hash", 1, {"config": {}}, "finished", imported=True))
+    store.add_run(RunRecord("backtest-1", "backtest", 1, "hash", 2, {"folder": str(elsewhere)}, "finished"))
+    assert training_of(store, folder) is None and training_of(store, elsewhere) is None
+    store.add_run(RunRecord("sft-1", "sft", 1, "hash", 3, {"folder": str(elsewhere.resolve())}, "finished"))
+    found = training_of(store, elsewhere)
+    assert found is not None and found.run == "sft-1"
+    store.delete_run("train-1")
+    store.add_run(RunRecord("train-1", "train", 1, "hash", 1, {"config": {}}, "finished"))
+    found = training_of(store, folder)
+    assert found is not None and found.run == "train-1"

@@ -148,17 +148,16 @@ def test_a_session_that_is_killed_keeps_the_address_of_its_webhook_to_itself(
     assert not [record for record in caplog.records if SECRET in record.getMessage()]
 
 
-def test_the_health_check_says_what_is_wrong(tmp_path: Path) -> None:
-    with Store.open("mem://") as store:
-        scene.begin(store, tmp_path)
-        record = store.run(scene.RUN)  # as it was begun: running
-        log = tmp_path / METRICS
-        written = log.stat().st_mtime
-        assert paper_problem(record, tmp_path, written + 10.0) == ""
-        assert "no bar came" in paper_problem(record, tmp_path, written + 1e6)
-        os.remove(log)
-        assert "has not begun" in paper_problem(record, tmp_path, written)
-        store.finish_run(scene.RUN, "failed", "DataError: x")
-        assert "failed (DataError: x)" in paper_problem(store.run(scene.RUN), tmp_path, written)
-        store.finish_run(scene.RUN, "finished", "finished")
-        assert paper_problem(store.run(scene.RUN), tmp_path, written) == ""
+def test_the_health_check_says_what_is_wrong(tmp_path: Path, store: Store) -> None:
+    scene.begin(store, tmp_path)
+    record = store.run(scene.RUN)  # as it was begun: running
+    log = tmp_path / METRICS
+    written = log.stat().st_mtime
+    assert paper_problem(record, tmp_path, written + 10.0) == ""
+    assert "no bar came" in paper_problem(record, tmp_path, written + 1e6)
+    os.remove(log)
+    assert "has not begun" in paper_problem(record, tmp_path, written)
+    store.finish_run(scene.RUN, "failed", "DataError: x")
+    assert "failed (DataError: x)" in paper_problem(store.run(scene.RUN), tmp_path, written)
+    store.finish_run(scene.RUN, "finished", "finished")
+    assert paper_problem(store.run(scene.RUN), tmp_path, written) == ""

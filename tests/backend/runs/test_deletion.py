@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,6 @@ from backend.store.store import Store, StoreError
 from simulator.errors import UserError
 from tests.backend.store.synthetic import add_training
 from tests.command_line import program
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open("mem://") as opened:
-        yield opened
 
 
 def make_folder(runs: Path, run: str, **manifest: Any) -> Path:

@@ -77,23 +77,21 @@ def test_a_document_comes_back_equal(document: dict[str, object]) -> None:
         assert store.backtests("r") == [BacktestRecord("r", "team", document)]
 
 
-def test_a_metric_may_be_nan() -> None:
-    with Store.open("mem://") as store:
-        store.add_metrics("r", 0, {"manager/loss": float("nan"), "manager/kl": float("inf")})
-        values = store.metrics("r")[0].values
-        assert np.isnan(values["manager/loss"]) and np.isposinf(values["manager/kl"])
+def test_a_metric_may_be_nan(store: Store) -> None:
+    store.add_metrics("r", 0, {"manager/loss": float("nan"), "manager/kl": float("inf")})
+    values = store.metrics("r")[0].values
+    assert np.isnan(values["manager/loss"]) and np.isposinf(values["manager/kl"])
 
 
-def test_numpy_scalars_become_plain_numbers() -> None:
+def test_numpy_scalars_become_plain_numbers(store: Store) -> None:
     numbers: dict[str, Any] = {"total": np.float32(0.5), "parts": {"format": np.float64(1.0)}, "step": np.int64(3)}
     record = replace(REWARD, **numbers)
-    with Store.open("mem://") as store:
-        store.add_rewards([record])
-        store.add_backtest(BacktestRecord("r", "team", {"equity": [np.float64(1.5), np.int32(2)]}))
-        (back,) = store.rewards("r")
-        assert (back.total, back.parts, back.step) == (0.5, {"format": 1.0}, 3)
-        assert type(back.total) is float and type(back.step) is int
-        assert store.backtests("r")[0].result == {"equity": [1.5, 2]}
+    store.add_rewards([record])
+    store.add_backtest(BacktestRecord("r", "team", {"equity": [np.float64(1.5), np.int32(2)]}))
+    (back,) = store.rewards("r")
+    assert (back.total, back.parts, back.step) == (0.5, {"format": 1.0}, 3)
+    assert type(back.total) is float and type(back.step) is int
+    assert store.backtests("r")[0].result == {"equity": [1.5, 2]}
 
 
 @pytest.mark.parametrize(
@@ -130,13 +128,12 @@ def test_what_would_be_stored_wrongly_is_refused(record: Record, wrong: dict[str
         replace(record, **wrong).row()
 
 
-def test_what_a_model_says_cannot_break_a_record() -> None:
-    with Store.open("mem://") as store:
-        store.add_run(RUN)
-        store.finish_run("r", "failed", "a\0b \ud800 ⟩'")
-        assert store.run("r").message == "a?b ? ⟩'"
-        store.add_trajectories([replace(TRAJECTORY, reason="\0")])
-        assert store.trajectories("r", 0)[0].reason == "?"
+def test_what_a_model_says_cannot_break_a_record(store: Store) -> None:
+    store.add_run(RUN)
+    store.finish_run("r", "failed", "a\0b \ud800 ⟩'")
+    assert store.run("r").message == "a?b ? ⟩'"
+    store.add_trajectories([replace(TRAJECTORY, reason="\0")])
+    assert store.trajectories("r", 0)[0].reason == "?"
 
 
 def test_lengths_are_checked_at_once() -> None:

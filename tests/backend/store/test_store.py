@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,12 +27,6 @@ from backend.store import (
 )
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {"training": {"seed": 1, "note": None}})
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open("mem://") as opened:
-        yield opened
 
 
 def conversation(

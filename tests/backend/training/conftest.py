@@ -1,4 +1,4 @@
-"""What the tests of training share: a store of their own, and a look at the gradients of each optimizer step."""
+"""What the tests of training share: a look at the gradients of each optimizer step."""
 
 from __future__ import annotations
 
@@ -9,15 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-from backend.store.store import Store
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """An empty store in memory."""
-    with Store.open("mem://") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -42,16 +41,14 @@ from backend.training.sft.sft_trainer import (
 from backend.training.sft.spoken_markets import spoken_markets
 from backend.training.sft.warm_start import transcribe
 from backend.training.validation import validation_of
-from cryptosentinel.agents.registry import ROLES, STANDARD
+from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
-from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.nano import nano_config, new_nano
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.teachers import Teacher
-from cryptosentinel.team import derive_seed
 from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.tools.market import funding, news
 from simulator.market.market import Market
@@ -334,22 +331,6 @@ def test_nothing_of_the_recorded_headlines_is_in_the_made_ones_and_a_seed_repeat
 NAN = float("nan")
 
 
-def wavering_policies(
-    share: float, portfolio: bool = False, team: Collection[str] = STANDARD
-) -> dict[str, ScriptedPolicy]:
-    """The expert's rules, but for about `share` of the turns, which are the novice's. The seed decides which."""
-    experts, novices = expert_policies(team, portfolio=portfolio), novice_policies(team, portfolio=portfolio)
-
-    def wavering(role: str) -> ScriptedPolicy:
-        def says(messages: ChatMessages, seed: int) -> str:
-            rng = random.Random(derive_seed(seed, "waver"))
-            return (novices if rng.random() < share else experts)[role](messages, seed)
-
-        return says
-
-    return {role: wavering(role) for role in experts}
-
-
 def scores(*rows: list[float], valid: bool = True) -> dict[str, RoleScores]:
     table = np.array(rows)
     return {role: RoleScores(table, np.full(table.shape, valid)) for role in ROLES}
@@ -371,24 +352,27 @@ def test_the_difference_is_taken_where_every_team_was_measured() -> None:
     )
 
 
-def test_the_expert_beats_a_team_that_wavers_and_ties_with_itself() -> None:
+def test_the_expert_beats_novices_and_ties_with_itself() -> None:
     queries = QueryPool(small_market(), *VALIDATION, HORIZON).draw(1, 0, 20, easy=False)
     settings, codec = rollout_settings(small_config(rollouts_per_query=3)), make_byte_codec()
     expert = scripted_team(small_config().team)
     seen: list[tuple[int, int]] = []
 
-    def of(share: float) -> dict[str, RoleScores]:
-        loaded = expert.__class__("w", expert.team, ScriptedEngine(codec, wavering_policies(share)))
+    def of(**own: Any) -> dict[str, RoleScores]:
+        """Of novices, but for roles of their own."""
+        engine = ScriptedEngine(codec, {**novice_policies(), **own})
+        loaded = expert.__class__("w", expert.team, engine)
         return score_roles(loaded, queries, settings, 1, lambda done, total: seen.append((done, total)))
 
-    steady, wavering, wild = of(0.0), of(0.5), of(1.0)
+    experts = expert_policies()
+    steady, mixed, wild = of(**experts), of(manager=experts["manager"]), of()
     assert seen == [(16, 20), (20, 20)] * 3
     own = score_roles(expert, queries, settings, 1, lambda done, total: None)
     for role in ROLES:
         np.testing.assert_array_equal(own[role].score, steady[role].score)
         assert own[role].valid.all()
         assert own[role].score.shape == (20, 3)
-    found = compare_roles(wild, steady, wavering, 200, 1)
+    found = compare_roles(wild, steady, mixed, 200, 1)
     assert found["market_analyst"]["difference"]["mean"] > 0.01
     assert compare_roles(own, steady, own, 200, 1)["trader"]["difference"]["ci95"] == [0.0, 0.0]
 

@@ -228,9 +228,8 @@ def test_a_base_that_is_not_there(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_training_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
     monkeypatch.setattr(rl_job, "machine_memory", lambda device: 2**20)
-    with Store.open("mem://") as store:
-        with pytest.raises(UserError, match="cannot fit"):
-            train.train_team(TrainRequest(config="quick"), store, tmp_path / "runs")
-        assert store.runs() == [] and list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="cannot fit"):
+        train.train_team(TrainRequest(config="quick"), store, tmp_path / "runs")
+    assert store.runs() == [] and list(tmp_path.iterdir()) == []
