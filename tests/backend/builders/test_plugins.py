@@ -1,21 +1,27 @@
 """Plug-ins: what an installed package names by entry points is found, and nobody but the user makes code run."""
 
+from __future__ import annotations
+
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from backend.builders.engines import load_engine
+from backend.builders.engines import load_engine, served_engine
 from backend.builders.loaded_team import recording, replayed_team, scripted_team
 from backend.builders.plugins import load_plugins, reward_of
 from backend.builders.sources import bars_of_source
 from backend.builders.strategies import named_strategy
+from backend.config import plugins
 from backend.config.load import load_config
-from backend.config.plugins import PLUGIN_KINDS, PluginKind, plugin, records_of
+from backend.config.plugins import PLUGIN_KINDS, PluginKind, plugin, records_of, refuse_own_modules
 from backend.config.schema import Config
+from backend.jobs import process, queue
+from backend.jobs.queue import JobQueue
 from cryptosentinel.agents import registry
 from cryptosentinel.agents.registry import team_of
 from cryptosentinel.agents.role import Tool
@@ -274,3 +280,77 @@ def test_the_users_own_configuration_does(trap: Path) -> None:
     with pytest.raises(UserError, match="trap:ROLE is a NoneType and no role"):
         load_plugins(load_config(Config(), ["plugins.roles=trap:ROLE"]))
     assert trap.exists()
+
+
+SAMPLE = Path(__file__).resolve().parents[3] / "data" / "synthetic"
+REFUSAL = "the page runs no code that a field names"
+NAMES = ("evil:Evil", "data.uploads.evil:Evil", "evil:Evil:fast=1")
+
+
+@pytest.fixture
+def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module in the current folder that leaves a file when it is imported, in a process of the page."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(plugins._REFUSED, "1")
+    mark = tmp_path / "was-imported"
+    code = f"open({str(mark)!r}, 'w')\nclass Evil:\n    def decide(self, view, account): return []\n"
+    (tmp_path / "data" / "uploads").mkdir(parents=True)
+    for place in ("evil.py", "data/uploads/evil.py"):
+        (tmp_path / place).write_text(code)
+    return mark
+
+
+def config_with(setting: str) -> Config:
+    default = Config().training  # what the preset rewards besides is of the shipped scores
+    shipped = [f"training.{key}={getattr(default, key)}" for key in ("tail_weight", "advice_weight", "verdict_weight")]
+    return load_config("demo", [*shipped, setting])
+
+
+FIELDS: dict[str, Callable[[str], object]] = {
+    **{f"kind {kind.word}": partial(plugin, kind) for kind in PLUGIN_KINDS},
+    "strategy": named_strategy,
+    "market.source": lambda name: bars_of_source(name, Path("runs")),
+    "plugins.roles": lambda name: load_plugins(config_with(f'plugins.roles=["{name}"]')),
+    "team.tools": lambda name: load_plugins(config_with(f'team.tools=["market_analyst={name}"]')),
+    "training.reward": lambda name: reward_of(config_with(f"training.reward={name}").training),
+}
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_field_imports_a_module(evil: Path, field: str, name: str) -> None:
+    with pytest.raises(UserError, match=REFUSAL):
+        FIELDS[field](name)
+    assert not evil.exists()
+
+
+def test_a_strategy_with_arguments_is_refused_as_well(evil: Path) -> None:
+    with pytest.raises(UserError, match=REFUSAL):
+        named_strategy(NAMES[2])
+    assert not evil.exists()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_job_has_the_refusal_of_who_asked_for_it(
+    evil: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], allowed: bool
+) -> None:
+    """Whatever its process was started with; and so has the job that resumes it."""
+    monkeypatch.setattr(queue, "start_detached", lambda *given: None)
+    refuse_own_modules(not allowed)
+    jobs = JobQueue(Path("runs"))
+    job = jobs.submit(("check", "lookahead", "--team=evil:Evil", f"--data={SAMPLE}")).job
+    assert job.request.own_modules is allowed
+    refuse_own_modules(allowed)  # as its process has it
+    monkeypatch.setattr(sys, "argv", ["process"])
+    process.run_job(job.path, job.request.command)
+    assert evil.exists() is allowed and (allowed or REFUSAL in capsys.readouterr().err)
+
+
+def test_no_program_that_a_setting_names_is_run(evil: Path, tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\ntouch {evil}\n")
+    program.chmod(0o700)
+    with pytest.raises(UserError, match=REFUSAL):
+        served_engine(config_with(f"engine.python={program}").engine, tmp_path)
+    assert not evil.exists()

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import tomllib
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.config import prices
 from backend.config.load import as_toml, config_from_dict, describe, load_config, parse_toml, presets
 from backend.config.market import CostsConfig, MarketConfig, VenueConfig
+from backend.config.prices import prices_date, shipped_price
 from backend.config.schema import Config, ConfigError, GuardConfig
 from backend.config.training import DEFAULT_RATE, TrainingConfig
+from backend.training.algorithm.alignment import AlignmentMethod
+from backend.training.chosen_recipe import recipe_of
+from backend.training.rl_job import check_trainable
 from backend.training.rollout.collect import RolloutSettings
+from benchmarks.run import TREND_MARKET
+from cryptosentinel.conversation.budget import Price
 from cryptosentinel.guard.limits import GuardLimits
+from cryptosentinel.llm.endpoint.providers import PROVIDERS
+from cryptosentinel.llm.engine import Usage
 from cryptosentinel.team_settings import Section, TeamConfig
 from simulator.documents import MOST_DEPTH
 from simulator.exchange.costs import Costs
 from simulator.exchange.venue import Venue
+from simulator.market.timeframes import parse_time
 from simulator.synthetic.config import SyntheticConfig
 
 
@@ -265,3 +277,125 @@ def test_two_defaults_of_one_name_are_equal(settings: type, sections: tuple[type
             if field.default is not MISSING:
                 assert field.default == section.model_fields[field.name].default, f"{where} differ"
     assert fed
+
+
+def test_the_alignments_are_those_of_the_formulas() -> None:
+    assert set(get_args(TrainingConfig.model_fields["alignment"].annotation)) == set(get_args(AlignmentMethod))
+
+
+def test_every_key_is_read_somewhere() -> None:
+    backend = Path(__file__).parents[3] / "backend"
+    text = "\n".join(path.read_text() for path in backend.rglob("*.py") if path.parent.name != "config")
+    assert [key for key in TrainingConfig.model_fields if not re.search(rf"(config|training)\.{key}\b", text)] == []
+
+
+# What is set, and what the message must name.
+CONTRADICTIONS: tuple[tuple[list[str], tuple[str, ...]], ...] = (
+    (["credit=shapley", "beta=[0.5, 0.0, 0.5]"], ("credit", "beta")),
+    (["credit=shaply"], ("credit", "shapley")),
+    (["recipe=grpo", "alignment=duplicate_drop"], ("recipe", "alignment")),
+    (["freeze=nobody"], ("freeze", "nobody")),
+    (["precision=nf4", "lora_rank=0"], ("precision", "lora_rank")),
+    (["lr_end=0.1", "stage2_steps=0"], ("lr_end", "stage2_steps")),
+    (["stage1_steps=5", "stage1_max_steps=4"], ("stage1_steps", "stage1_max_steps")),
+    (["reward=mine:reward", "tail_weight=0.5"], ("tail_weight", "reward")),
+)
+
+
+@pytest.mark.parametrize(("overrides", "keys"), CONTRADICTIONS, ids=lambda value: " ".join(value))
+def test_a_contradiction_names_both_keys(overrides: list[str], keys: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(TREND_MARKET, [f"training.{one}" for one in overrides])
+    [line] = str(caught.value).splitlines()
+    for key in keys:
+        assert re.search(rf"\b{key}\b", line.partition(": ")[2]), line
+
+
+def test_beliefs_about_too_many_coins_are_refused_by_name() -> None:
+    settings = ["training.scenario_source=beliefs", "market.coins=7"]
+    check_trainable(load_config("quick", [*settings, "market.data=bars"]))
+    with pytest.raises(ConfigError, match=r"training\.scenario_source = 'beliefs' is for 6 coins .* market\.coins = 7"):
+        check_trainable(load_config("demo", settings))
+
+
+ROOT = Path(__file__).resolve().parents[3]
+# Declared, given to the recipe, handed to the formula, used.
+WALK = {
+    "backend/config/training.py",
+    "backend/training/chosen_recipe.py",
+    "backend/training/algorithm/recipes.py",
+    "backend/training/algorithm/objective.py",
+}
+
+
+def names_in(path: Path) -> set[str]:
+    """The names that a file's code reads, gives or declares."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for attribute in ("id", "attr", "arg"):
+            name = getattr(node, attribute, None)
+            found |= {name} if isinstance(name, str) else set()
+    return found
+
+
+def test_no_other_file_contains_the_name_of_the_clip() -> None:
+    product = [
+        path for part in ("backend", "cryptosentinel", "simulator", "ui") for path in (ROOT / part).rglob("*.py")
+    ]
+    containing = (path for path in product if "clip_high" in path.read_text(encoding="utf-8"))
+    assert {path.relative_to(ROOT).as_posix() for path in containing if "clip_high" in names_in(path)} == WALK
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert all(f"`{path}" in page for path in (*WALK, "backend/config/load.py", "backend/cli/options.py"))
+
+
+def test_what_is_set_arrives_at_the_clip() -> None:
+    assert recipe_of(load_config("quick", ["training.clip_high=0.3"]).training).clip_high == 0.3
+
+
+TABLE = tomllib.loads(Path(prices.__file__).with_name("prices.toml").read_text())
+ROWS = [
+    (provider, model, row) for provider, rows in TABLE.items() if isinstance(rows, dict) for model, row in rows.items()
+]
+
+
+def test_the_table_says_its_date_and_knows_providers_only() -> None:
+    assert parse_time(prices_date()) > 0
+    assert {provider for provider, _, _ in ROWS} <= set(PROVIDERS) and len(ROWS) > 20
+
+
+@pytest.mark.parametrize(("provider", "model", "row"), ROWS)
+def test_a_row_is_a_sensible_price(provider: str, model: str, row: list[float]) -> None:
+    price = shipped_price(provider, model)
+    assert price == Price(*row) and 0 < price.cached <= price.prompt < price.sampled < 1000
+    assert shipped_price("openrouter", f"{provider}/{model}") == price
+    assert shipped_price(provider, f"{model}-2025-11-01") == price
+
+
+def test_what_is_not_known_has_no_price() -> None:
+    assert shipped_price("openai", "gpt-99") is None and shipped_price("nobody", "gpt-4.1") is None
+    assert shipped_price("openai", "gpt-4.1-minimal") is None  # no prefix is taken for the whole
+    assert shipped_price("openrouter", "meta/llama:free") == Price()
+    assert shipped_price("openrouter", "anthropic/claude-opus-4.5") == shipped_price("anthropic", "claude-opus-4-5")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "price"),
+    [
+        (["engine.kind=openai"], Price(0.4, 0.1, 1.6)),
+        (["engine.kind=openai_api"], Price(0.4, 0.1, 1.6)),
+        (["engine.kind=openai", "engine.url=https://my-proxy.example/v1"], None),
+        (["engine.kind=openai_api", "engine.url=https://my-proxy.example/v1"], None),
+        (["engine.kind=openai_api", "engine.url=http://localhost:1/v1"], Price()),
+        (["engine.kind=ollama"], Price()),
+        (["engine.kind=vllm_chat", "engine.url=http://10.0.0.5:8000/v1"], Price()),
+        (["engine.kind=vllm_chat"], Price()),
+        ([], Price()),
+    ],
+)
+def test_a_price_is_of_a_model_at_its_provider(overrides: list[str], price: Price | None) -> None:
+    assert load_config("demo", overrides).engine.price("gpt-4.1-mini") == price
+
+
+def test_what_is_read_from_a_cache_has_its_own_price() -> None:
+    usage = Usage(prompt=1000, cached=600, sampled=100)
+    assert Price(2.0, 0.5, 8.0).of(usage) == pytest.approx((400 * 2.0 + 600 * 0.5 + 100 * 8.0) / 1e6)
