@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -90,19 +89,6 @@ def test_help_explains_every_option(path: str) -> None:
         if not getattr(one, "hidden", False):
             assert getattr(one, "help", None), f"{path} {one.name} has no help"
             assert one.param_type_name == "argument" or all(name.startswith("-") for name in one.opts)
-
-
-def test_a_backtests_help_is_a_page_in_panels_with_examples(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    with pytest.raises(SystemExit):
-        cli.app(["backtest", "--help"])
-    shown = capsys.readouterr().out
-    lines = shown.splitlines()
-    assert len(lines) <= 60 and max(map(len, lines)) <= 100
-    assert re.findall(r"╭─ (\w+) ─", shown) == ["Options", "Data", "Who", "Costs", "Checks", "Advanced"]
-    assert len(re.findall(r"^ *cryptosentinel backtest --", shown, re.MULTILINE)) == 4
 
 
 LISTS = ("symbols", "teams", "baselines", "variants")

@@ -17,7 +17,6 @@ from tests.command_line import Run
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "data" / "synthetic"
-RECORDED = ROOT.parent / "shared" / "market-data" / "binance"
 
 SMALL = (
     "team.horizon_bars=6", "team.max_tokens=24", "market.coins=1", "market.bars=400", "training.stage1_steps=1",
@@ -39,13 +38,6 @@ def _write(folder: Path, table: pd.DataFrame, name: str = "AAAUSDT-4h.parquet") 
     folder.mkdir(exist_ok=True)
     table.to_parquet(folder / name)
     return folder
-
-
-def test_a_store_that_another_program_has_open_is_used_with_it(command: Run, tmp_path: Path) -> None:
-    with Store.open(tmp_path / "store") as store:
-        assert command("runs", "--store", tmp_path / "store").code == 0
-        assert store.runs() == []
-    assert command("runs", "--store", tmp_path / "store").code == 0
 
 
 def test_a_resume_refuses_other_data_and_a_lost_folder(command: Run, tmp_path: Path, nano: Path) -> None:
@@ -156,24 +148,6 @@ def test_a_backtest_of_the_sample_is_stored_and_reported(command: Run, tmp_path:
     shown = command("runs", run.run)
     assert shown.code == 0
     assert "finished" in shown.out
-
-
-@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded bars are not here: ../shared/market-data/binance")
-@pytest.mark.parametrize("resample", ["1h", "4h"])
-def test_a_backtest_of_recorded_bars_tells_their_gaps(resample: str, command: Run, tmp_path: Path) -> None:
-    start, end = ("2018-01-20", "2018-02-20") if resample != "1h" else ("2018-02-05", "2018-02-12")
-    result = command(
-        "backtest", "--data", RECORDED, "--symbols", "BTCUSDT,ETHUSDT", "--timeframe", "1h", "--resample", resample,
-        "--start", start, "--end", end,
-    )  # fmt: skip
-    assert result.code == 0, result.err
-    assert f"BTCUSDT, ETHUSDT, {resample} bars" in result.out
-    assert f"from {start} 00:00 to {end} 00:00 UTC" in result.out
-    kind = "bars absent in" if resample == "1h" else "bars built from an incomplete set of finer bars"
-    gaps = re.findall(rf"data: BTCUSDT: .*?{kind}.*?; ETHUSDT: .*?{kind}", result.out)
-    assert gaps, result.out
-    report = next(tmp_path.glob("runs/backtest-*/report.html")).read_text()
-    assert kind in report
 
 
 @pytest.mark.slow

@@ -39,15 +39,9 @@ def test_a_model_is_tried_and_what_it_did_and_took_is_said(command: Run) -> None
         )
     assert tried.code == 0, tried.err + tried.out
     for words in (
-        "first contact: a sound call: ",
-        "as a tool call; it ended with tool_calls",
-        "takes no temperature",
-        "consult_market_analyst {'symbol': 'C1'}",
-        "submit_decision",
-        "orders: AAAUSDT",
-        "thoughts)",
-        "the team can trade with it",
-    ):
+        "first contact: a sound call: ", "as a tool call; it ended with tool_calls", "takes no temperature",
+        "consult_market_analyst {'symbol': 'C1'}", "submit_decision", "orders: AAAUSDT", "the team can trade with it",
+    ):  # fmt: skip
         assert words in tried.out, tried.out
     # Three answers of the decision: 180, 70 and 30 tokens beside 700 of thoughts each.
     money = 3 * (500 * 2.0 + 1500 * 0.5) / 1e6 + (180 + 70 + 30 + 3 * 700) * 8.0 / 1e6
@@ -93,13 +87,6 @@ def test_a_model_that_cannot_call_is_no_success(command: Run) -> None:
     assert "not the call that was asked for: I would rather talk." in tried.out
     assert "could not have traded" in tried.out and "no_call" in tried.out
     assert "try a model that calls tools" in tried.out and "--enable-auto-tool-choice" in tried.out
-
-
-def test_a_call_that_the_server_leaves_in_the_text_is_read_and_said(command: Run) -> None:
-    with serve(SERVERS["vllm without a tool parser"]()) as endpoint:
-        tried = command("models", "try", MODEL, "--provider", "vllm_chat", "--url", endpoint.url, "--data", "made")
-    assert tried.code == 0 and "written as text; it ended with stop" in tried.out, tried.out + tried.err
-    assert "takes no tools: the prompt describes them" in tried.out
 
 
 @pytest.mark.parametrize(
