@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import tomllib
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend.builders.market import limits_of
 from backend.config import prices
 from backend.config.load import as_toml, config_from_dict, describe, load_config, parse_toml, presets
 from backend.config.market import CostsConfig, MarketConfig, VenueConfig
@@ -399,3 +401,16 @@ def test_a_price_is_of_a_model_at_its_provider(overrides: list[str], price: Pric
 def test_what_is_read_from_a_cache_has_its_own_price() -> None:
     usage = Usage(prompt=1000, cached=600, sampled=100)
     assert Price(2.0, 0.5, 8.0).of(usage) == pytest.approx((400 * 2.0 + 600 * 0.5 + 100 * 8.0) / 1e6)
+
+
+def test_what_is_not_set_is_no_limit() -> None:
+    limits = asdict(limits_of(GuardConfig(max_daily_turnover=0.0)))
+    assert {name for name, value in limits.items() if value == math.inf} == {"max_daily_turnover"}
+    given = {"max_daily_turnover": 2.0, "max_drawdown": 0.3}
+    assert asdict(limits_of(GuardConfig.model_validate(given))) == {**limits, **given}
+
+
+@pytest.mark.parametrize("wrong", ["max_daily_turnover=-1", "max_drawdown=2", "daily_loss=0"])
+def test_a_limit_that_cannot_be_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigError, match=f"guard.{wrong.partition('=')[0]}|{wrong.partition('=')[0]} = "):
+        load_config("demo", [f"guard.{wrong}"])

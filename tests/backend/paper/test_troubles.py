@@ -24,8 +24,6 @@ from simulator.market.instruments import MarketKind
 from simulator.market.timeframes import MINUTE_MS
 from tests.backend.paper import paper_scenes as scene
 
-ROOT = Path(__file__).resolve().parents[3]
-
 
 @pytest.mark.parametrize("full_at", [9, 10])
 def test_a_disk_that_fills_stops_the_session_and_costs_nothing(
