@@ -76,13 +76,7 @@ def smaller_config(**training: Any) -> Config:
 
 def small_nano(folder: Path, hidden: int = 64, steps: int = 200, decisions: int = 150) -> Path:
     """Write a nano that has learnt just enough of the format for every role to answer now and then."""
-    nano = NanoConfig(
-        hidden_size=hidden,
-        layers=2,
-        decisions=decisions,
-        teacher_share=0.3,
-        steps=steps,
-    )
+    nano = NanoConfig(hidden_size=hidden, layers=2, decisions=decisions, teacher_share=0.3, steps=steps)
     pool = QueryPool(small_market(), *TRAIN, HORIZON)
     make_nano(folder, [pool], team_settings(small_config().team, 1.0), nano, 1, lambda what, done, total: None)
     return folder

@@ -185,11 +185,7 @@ def test_what_training_does_not_score_is_named(folder: Path) -> None:
     write_rules(folder / "rules.json", RULES)
     (folder / "mark").mkdir()
     bars_of(FINE, "AAAUSDT").to_parquet(folder / "mark" / "AAAUSDT-1h.parquet")
-    config = config_on(
-        folder,
-        costs={"impact": 1.0, "participation": 0.1},
-        venue={"finer": "1h"},
-    )
+    config = config_on(folder, costs={"impact": 1.0, "participation": 0.1}, venue={"finer": "1h"})
     account = account_of(config, loaded(config))
     assert len(unknown_to_training(account)) == 5
     words = describe_costs(account.costs, loaded(config))

@@ -113,12 +113,7 @@ def gradient_of(policies: RolePolicies, ids: Tensor, mask: Tensor) -> tuple[Tens
     ],
 )
 def test_log_probs_and_gradients_are_the_cpus(
-    kind: str,
-    model: Any,
-    precision: Precision,
-    checkpointing: bool,
-    quantization: Quantization,
-    cosine: float,
+    kind: str, model: Any, precision: Precision, checkpointing: bool, quantization: Quantization, cosine: float
 ) -> None:
     ids, mask = batch()
     expected, expected_gradient = gradient_of(policies_on(Hardware(), model), ids, mask)

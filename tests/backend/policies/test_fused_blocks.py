@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    FalconConfig,
-    GPT2Config,
-    LlamaConfig,
-    MixtralConfig,
-    OPTConfig,
-    PreTrainedConfig,
-    Qwen3Config,
-)
+from transformers import FalconConfig, GPT2Config, LlamaConfig, MixtralConfig, OPTConfig, PreTrainedConfig, Qwen3Config
 
 from backend.policies.hardware import Hardware
 from backend.policies.lora import LoraSettings

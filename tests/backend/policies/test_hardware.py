@@ -16,13 +16,7 @@ from backend.config.training import TrainingConfig
 from backend.models.checks import check_base
 from backend.policies import hardware as module
 from backend.policies import role_policies as of_roles
-from backend.policies.hardware import (
-    Hardware,
-    describe_hardware,
-    hardware_change,
-    hardware_of,
-    precision_on,
-)
+from backend.policies.hardware import Hardware, describe_hardware, hardware_change, hardware_of, precision_on
 from backend.policies.logprobs import token_logps
 from backend.policies.lora import LoraSettings
 from backend.policies.role_policies import PolicyMode, RolePolicies

@@ -169,11 +169,7 @@ def policies(tiny: Qwen3ForCausalLM) -> RolePolicies:
     return disturb(RolePolicies(tiny, ROLES, lora=lora_settings(lora_rank=4, lora_alpha=8)), size=0.1)
 
 
-@given(
-    rank=st.integers(1, 6),
-    alpha=st.integers(1, 32),
-    targets=st.sets(st.sampled_from(LINEARS), min_size=1),
-)
+@given(rank=st.integers(1, 6), alpha=st.integers(1, 32), targets=st.sets(st.sampled_from(LINEARS), min_size=1))
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_what_is_read_is_what_was_written(
     tiny: Qwen3ForCausalLM, tmp_path: Path, rank: int, alpha: int, targets: set[str]

@@ -369,9 +369,7 @@ def test_practice_asks_about_the_drawn_coin_in_sizes_of_a_portfolio() -> None:
     queries = portfolio_pool().draw(3, 0, 6, easy=False)
     engine = ScriptedEngine(codec(), novice_policies(portfolio=True))
     for query, group in zip(
-        queries,
-        practise(make_team(portfolio=True, horizon_bars=BARS), engine, queries, settings_of(), 1),
-        strict=True,
+        queries, practise(make_team(portfolio=True, horizon_bars=BARS), engine, queries, settings_of(), 1), strict=True
     ):
         for attempt in group:
             assert {one.brief["symbol"] for one in attempt.transcripts} == {query.symbol}

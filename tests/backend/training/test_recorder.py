@@ -105,18 +105,6 @@ def test_metrics_are_lines_with_null_for_what_is_no_number(
     assert store.metrics(RUN)[0].values["a"] == 0.5
 
 
-def test_lines_of_steps_to_be_done_again_are_forgotten(recorder: TrainingRecorder, tmp_path: Path) -> None:
-    recorder.drop_metrics_after(3)  # there is no file yet
-    for step in range(5):
-        recorder.metrics(step, {"a": float(step)})
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 5, "a"')
-    recorder.drop_metrics_after(2)
-    assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [0, 1, 2]
-    recorder.drop_metrics_after(-1)
-    assert (tmp_path / "metrics.jsonl").read_text() == ""
-
-
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> MagicMock:
     """Stands for the package `wandb`; its `init` or its `log` fails where the test says so."""

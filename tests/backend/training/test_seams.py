@@ -333,12 +333,7 @@ def test_a_mistake_between_learner_policy_and_engine_is_noticed(
 
 def run_step(nano: Path, folder: Path, store: Store, patch: pytest.MonkeyPatch) -> dict[str, str]:
     """What is wrong with the first step of a training and its validation, by what it is about."""
-    config = small_config(
-        base_model=str(nano),
-        temperature=0.7,
-        practice=dict.fromkeys(STANDARD, 4),
-        scenario_paths=1,
-    )
+    config = small_config(base_model=str(nano), temperature=0.7, practice=dict.fromkeys(STANDARD, 4), scenario_paths=1)
     validated: list[Query] = []
 
     def validate(shared: SharedShards, queries: Sequence[Query], *rest: object) -> Validation:

@@ -140,8 +140,7 @@ def test_a_folder_with_something_else_in_it_is_refused(nano: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("sources", "message"),
-    [(["nobody"], "no team 'nobody'"), (["scripted", "scripted"], "each once"), ([], "missing")],
+    ("sources", "message"), [(["nobody"], "no team 'nobody'"), (["scripted", "scripted"], "each once"), ([], "missing")]
 )
 def test_sources_that_cannot_be_used_are_refused(nano: Path, tmp_path: Path, sources: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):

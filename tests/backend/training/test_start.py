@@ -22,7 +22,7 @@ from backend.models.manifest import TeamManifest, read_manifest, write_manifest
 from backend.models.registry import START
 from backend.policies.build import role_policies
 from backend.runs import train
-from backend.runs.requests import SftRequest, TrainRequest
+from backend.runs.requests import TrainRequest
 from backend.store.store import Store
 from backend.training import rl_job
 from backend.training.sft_job import run_sft
@@ -30,15 +30,7 @@ from backend.training.start import NANO, begin, start_of
 from cryptosentinel.agents.registry import ROLES
 from simulator.errors import Interrupted, UserError
 from tests.backend.distributed.services_here import begin_run
-from tests.small_world import (
-    RUN,
-    disturb,
-    small_config,
-    small_market,
-    team_in,
-    train_as_told,
-    tree,
-)
+from tests.small_world import RUN, disturb, small_config, small_market, team_in, train_as_told, tree
 
 KL = 0.5
 
@@ -197,35 +189,6 @@ def test_other_shapes_and_roles_are_refused_by_name(team: Path, nano: Path, tmp_
         match=r"training\.start_from = .*first cannot be gone on from: .* its lora is .*'r': 2.*, here it is .*'r': 4",
     ):
         role_policies(nano, small_config(start_from=str(team), lora_rank=4).training, start=start)
-
-
-NAME = "Qwen/Qwen3-4B"
-
-
-def train_with(store: Path, runs: Path, *overrides: str) -> Any:
-    return train.train_team(TrainRequest(config="quick", overrides=overrides), store, runs)
-
-
-def sft_with(store: Path, runs: Path, *overrides: str) -> Any:
-    request = SftRequest(config="quick", overrides=overrides, folder=runs / "sft")
-    return train.fine_tune_roles(request, store=store)
-
-
-@pytest.mark.parametrize("command", [train_with, sft_with])
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        (f"training.base_model={NAME}", f"cryptosentinel models pull {NAME}"),
-        ("training.start_from=nowhere", "nowhere"),
-    ],
-)
-def test_a_base_that_is_not_there(
-    command: Callable[..., Any], setting: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=message):
-        command(tmp_path / "store", tmp_path / "runs", setting)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_training_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
