@@ -3,7 +3,7 @@
 In the repository `backend`, `simulator` and `ui` lie at the top and are imported by these names. Installed, such names
 would hide other people's packages, so the wheel has them as `cryptosentinel.backend` and so on, and each import of them
 is written anew while the wheel is built. An editable installation (`make`) uses the repository as it is. The rest is in
-pyproject.toml, which cannot say any of this. `docs/architecture.md` says why.
+pyproject.toml, which cannot say any of this. `docs/concepts/architecture.md` says why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Python API: a command of the program as a function, for notebooks and scripts. `docs/python.md` shows it.
+"""The Python API: a command of the program as a function, for notebooks and scripts. `docs/guides/python.md` shows it.
 
     import cryptosentinel as cs
     result = cs.backtest(teams=["scripted", "ema_cross"], data="sample", start="2021-06-01")

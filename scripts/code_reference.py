@@ -28,8 +28,8 @@ def api_page(places: Mapping[str, Sequence[str]]) -> str:
         "# Python API",
         "",
         f"The {len(names)} public names of the package `cryptosentinel`, as their source has them. "
-        "[Python](../python.md) shows how they are used, [parts of your own](../extending.md) which of them a part of "
-        "yours builds on.",
+        "[Python](../guides/python.md) shows how they are used, "
+        "[parts of your own](../guides/extending.md) which of them a part of yours builds on.",
         "",
         " · ".join(f"[{name}](#{name.lower()})" for name in [*functions, *classes]),
     ]
@@ -53,8 +53,8 @@ def metrics_page() -> str:
         "# Metrics",
         "",
         "What is computed of each team and strategy of a backtest, as fractions: 0.02 is 2 %. How sure a number is, is "
-        "a question of its own: [evaluation](../evaluation.md#how-sure-a-number-is). The metrics of a training are "
-        "under [what to watch](../training.md#what-to-watch).",
+        "a question of its own: [evaluation](../concepts/evaluation.md#how-sure-a-number-is). The metrics of a "
+        "training are under [what to watch](../concepts/training.md#what-to-watch).",
         "",
         "## Of the returns",
         "",
@@ -86,7 +86,7 @@ def records_page() -> str:
         "",
         "What the store holds, a table each. Times are milliseconds since the epoch, UTC. Every table has the field "
         "`run` besides, the id of the run. `cryptosentinel runs export` writes them out. "
-        "[Architecture](../architecture.md#the-store) says which code writes what.",
+        "[Architecture](../concepts/architecture.md#the-store) says which code writes what.",
         "",
         " · ".join(f"[{table}](#{table})" for table in records),
     ]

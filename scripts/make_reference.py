@@ -76,7 +76,7 @@ def commands_page() -> str:
         "# Commands",
         "",
         "All commands, as their `--help` has them. An option that may be repeated is marked with `…`. An error that a "
-        "user can fix ends with exit code 2; see [exit codes](../architecture.md#errors-and-exit-codes).",
+        "user can fix ends with exit code 2; see [exit codes](../concepts/architecture.md#errors-and-exit-codes).",
         "",
         _contents(path for path, _ in commands),
     ]
@@ -101,7 +101,7 @@ def layers_page() -> str:
         "# Layers",
         "",
         "The layers inside each package, from the contracts in `pyproject.toml`. A line imports only from lines below "
-        "it. Packages on the same line do not import each other. [Architecture](../architecture.md) says why.",
+        "it. Packages on the same line do not import each other. [Architecture](../concepts/architecture.md) says why.",
         "",
         *(_row(*columns), _row(*("---" for _ in columns)), *(_row(*row) for row in rows)),
     ]

@@ -120,7 +120,7 @@ def _served(folder: Path) -> Iterator[str]:
 
 def _add_experiment(folder: Path) -> None:
     """The experiment that the documentation shows, as if it had been run here."""
-    shutil.copytree(ROOT / "docs" / "experiments" / folder.name, folder)
+    shutil.copytree(ROOT / "docs" / "research" / "experiments" / folder.name, folder)
     result = json.loads((folder / RESULTS).read_text())
     state = {"run": result["run"], "digest": "", "seeds": result["seeds"], "config": {}, "question": result["question"]}
     (folder / _EXPERIMENT_STATE).write_text(json.dumps(state))

@@ -1,8 +1,8 @@
 """Says how each chat template that TRL ships is written here: `python -m scripts.template_table`.
 
-It prints the table of `docs/models.md`, and with `--write` puts it there. The templates come without their tokenizers,
-so each gets one of bytes in which what it writes as special tokens are special tokens. Names and findings are printed,
-nothing of a template.
+It prints the table of `docs/guides/models.md`, and with `--write` puts it there. The templates come without their
+tokenizers, so each gets one of bytes in which what it writes as special tokens are special tokens. Names and findings
+are printed, nothing of a template.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from cryptosentinel.llm.templates.choose import FormatReport, described_format
 from simulator.errors import UserError
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "models.md"
 BEGIN, END = "<!-- templates: written by python -m scripts.template_table --write -->", "<!-- /templates -->"
 _SPECIAL = re.compile(
     r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|<(?:start|end)_of_[a-z]+>|<\|[a-z_]+>|<[a-z_]+\|>|<\|\"\|>"

@@ -155,7 +155,8 @@ def test_every_setting_that_a_page_names_is_one(path: Path) -> None:
 
 
 def test_the_table_of_recipes_has_all_of_them() -> None:
-    section = prose(ROOT / "docs" / "training.md").split("## Variants of the objective")[1].split("\n## ")[0]
+    page = prose(ROOT / "docs" / "concepts" / "training.md")
+    section = page.split("## Variants of the objective")[1].split("\n## ")[0]
     table = section.split("| `recipe` |")[1].split("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(RECIPES)
 
@@ -169,7 +170,7 @@ def test_every_block_of_toml_has_settings_that_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("title", PATHS)
 def test_a_path_through_the_code_has_at_most_seven_stops_that_exist(title: str) -> None:
-    text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "concepts" / "reading.md").read_text(encoding="utf-8")
     stops = re.findall(r"^(\d)\. `([\w/]+\.py:[\w.]+)`", text.split(f"## {title}\n")[1].split("\n## ")[0], re.MULTILINE)
     assert [int(number) for number, _ in stops] == list(range(1, len(stops) + 1))
     assert 2 <= len(stops) <= STOPS

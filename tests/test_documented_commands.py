@@ -230,7 +230,7 @@ def recorded_bars(folder: Path, hours: int = 11_000) -> None:
 
 
 def files_of_other_programs(folder: Path) -> None:
-    """The files of bars that the commands of docs/data.md import, of the first days of the recorded bars."""
+    """The files of bars that the commands of docs/guides/data.md import, of the first days of the recorded bars."""
     bars = pd.read_parquet(folder / "recorded bars" / "BTCUSDT-1h.parquet").head(48)
     seconds = (bars["timestamp"].astype("int64") // 10 ** (9 if bars["timestamp"].dt.unit == "ns" else 6)).to_numpy()
     columns = ["open", "high", "low", "close", "volume"]
@@ -270,7 +270,7 @@ def own_files(folder: Path) -> None:
     """What the pages take a reader to have: bars, a strategy of the tutorial and another, an experiment, settings."""
     recorded_bars(folder / "recorded bars")
     files_of_other_programs(folder)
-    tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    tutorial = (ROOT / "docs" / "start" / "tutorial.md").read_text(encoding="utf-8")
     strategy = re.search(r"^```python\n(# my_strategy\.py.*?)^```", tutorial, re.MULTILINE | re.DOTALL)
     assert strategy is not None
     (folder / "my_strategy.py").write_text(strategy[1], encoding="utf-8")

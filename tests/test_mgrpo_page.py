@@ -1,4 +1,4 @@
-"""The example of `docs/mgrpo.md` and its pictures: the numbers are those that the training's own functions give."""
+"""The example of `docs/concepts/mgrpo.md` and its pictures: the numbers are those that the training computes."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def test_the_rollouts_of_the_picture_are_those_of_the_example() -> None:
 
 
 def test_the_page_names_the_same_numbers() -> None:
-    page = (DOCS / "mgrpo.md").read_text(encoding="utf-8")
+    page = (DOCS / "concepts" / "mgrpo.md").read_text(encoding="utf-8")
     assert "0.1 + 0.9 × 0.60 = 0.64" in page and "0.1 + 0.4 × 0.60 + 0.5 × 0.70 = 0.69" in page
     assert "+1.03" in page and "−0.90" in page

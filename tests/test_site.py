@@ -85,18 +85,19 @@ def test_the_reference_is_generated_and_not_in_git(tmp_path: Path) -> None:
 
 
 def test_a_page_keeps_its_code_and_its_addresses() -> None:
-    text = "see [a](../CHANGELOG.md#x), [b](https://arxiv.org/abs/1), [c](demo.md)\n"
-    text += "```\n[d](../CHANGELOG.md)\n  * e\n```\n"
-    moved, linked = on_the_site(text + "* f\n  * g\n", ROOT / "docs" / "usage.md", "usage.md")
-    assert moved == text.replace("../CHANGELOG.md#x", "changelog.md#x") + "* f\n    * g\n"
+    text = "see [a](../../CHANGELOG.md#x), [b](https://arxiv.org/abs/1), [c](demo.md)\n"
+    text += "```\n[d](../../CHANGELOG.md)\n  * e\n```\n"
+    usage = ROOT / "docs" / "start" / "usage.md"
+    moved, linked = on_the_site(text + "* f\n  * g\n", usage, "start/usage.md")
+    assert moved == text.replace("../../CHANGELOG.md#x", "../changelog.md#x") + "* f\n    * g\n"
     assert linked == set()
-    moved, linked = on_the_site("[a](../deploy/compose.yaml)", ROOT / "docs" / "usage.md", "usage.md")
-    assert (moved, linked) == ("[a](files/deploy/compose.yaml.txt)", {ROOT / "deploy" / "compose.yaml"})
+    moved, linked = on_the_site("[a](../../deploy/compose.yaml)", usage, "start/usage.md")
+    assert (moved, linked) == ("[a](../files/deploy/compose.yaml.txt)", {ROOT / "deploy" / "compose.yaml"})
 
 
 def test_a_bar_in_a_cell_of_code_is_one_without_its_backslash() -> None:
     row = "| a | `list[int] \\| <none>` | b | `c` |\n"
-    shown, _ = on_the_site(row, ROOT / "docs" / "usage.md", "usage.md")
+    shown, _ = on_the_site(row, ROOT / "docs" / "start" / "usage.md", "start/usage.md")
     assert shown == "| a | <code>list[int] &#124; &lt;none&gt;</code> | b | `c` |\n"
 
 
@@ -133,7 +134,7 @@ def test_a_broken_link_ends_the_build(tmp_path: Path) -> None:
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     config = config.replace("build/site-source", "source").replace("build/site", "site")
     (tmp_path / "mkdocs.yml").write_text(config, encoding="utf-8")
-    page = tmp_path / "source" / "demo.md"
+    page = tmp_path / "source" / "start" / "demo.md"
     with page.open("a", encoding="utf-8") as text:
         text.write("\n[nowhere](nowhere.md) and [no heading](tutorial.md#nowhere)\n")
     (tmp_path / "source" / "lonely.md").write_text("# In no navigation\n")
@@ -153,7 +154,7 @@ def test_a_browser_finds_words_without_a_network_and_a_telephone_shows_it_whole(
         page = browser.new_page(viewport={"width": NARROW, "height": 800})
         page.set_default_timeout(4 * PATIENCE)
         page.on("request", lambda request: requested.append(request.url))
-        for name in ("index.html", "mgrpo.html", "reference/commands.html", "architecture.html"):
+        for name in ("index.html", "concepts/mgrpo.html", "reference/commands.html", "concepts/architecture.html"):
             page.goto((site / name).as_uri())
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= NARROW, f"{name} is {width} pixels wide"

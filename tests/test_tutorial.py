@@ -11,7 +11,7 @@ import pytest
 from tests.command_line import program
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "tutorial.md"
+PAGE = ROOT / "docs" / "start" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PLACE = re.compile(r"(?:runs/)?(train|backtest)-…")
 

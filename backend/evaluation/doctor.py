@@ -2,8 +2,8 @@
 by the run's own settings.
 
 Each rule is a pure function of the metrics so far: the steps at which its condition held, with the value. Thresholds
-are constants below, each with its reason; `docs/diagnostics.md` has the causes. A metric that is NaN or absent at a
-step is not a point of its series: a role that was not called is not judged.
+are constants below, each with its reason; `docs/concepts/diagnostics.md` has the causes. A metric that is NaN or absent
+at a step is not a point of its series: a role that was not called is not judged.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class History:
-    """The metrics of a run by step, ascending; names as in `docs/training.md`."""
+    """The metrics of a run by step, ascending; names as in `docs/concepts/training.md`."""
 
     steps: Sequence[tuple[int, Values]]
     settings: RunSettings = RunSettings()

@@ -1,4 +1,4 @@
-"""The Python API: the page `docs/python.md` runs as it is written, and every function does what its command does."""
+"""The Python API: `docs/guides/python.md` runs as it is written, and every function does what its command does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simulator.synthetic.generator import generate
 from tests.small_world import HORIZON
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "python.md"
+PAGE = ROOT / "docs" / "guides" / "python.md"
 TRAINING = "## Train a team and measure it"
 SMALL = (
     f"team.horizon_bars={HORIZON}", "market.coins=1", "market.bars=900", "training.stage1_steps=1",

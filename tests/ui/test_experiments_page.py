@@ -26,7 +26,7 @@ def test_it_says_what_to_do_where_nothing_is(here: Path) -> None:
 def published_experiment(here: Path, name: str) -> tuple[Path, dict[str, Any]]:
     """The folder of an experiment of the documentation, as if it had been run here, and its result."""
     folder = here / "runs" / "experiments" / name
-    shutil.copytree(ROOT / "docs" / "experiments" / name, folder)
+    shutil.copytree(ROOT / "docs" / "research" / "experiments" / name, folder)
     result: dict[str, Any] = json.loads((folder / "results.json").read_text())
     state = {"run": result["run"], "digest": "d", "seeds": [1], "config": {}, "question": result["question"]}
     (folder / "experiment.json").write_text(json.dumps(state))

@@ -111,7 +111,7 @@ def test_jobs_and_folders_hide_nothing(here: Path, queue: JobQueue, sent: list[A
 
 
 def test_an_experiment_hides_nothing(here: Path, sent: list[Any]) -> None:
-    source = ROOT / "docs" / "experiments" / "outcome_share" / RESULTS
+    source = ROOT / "docs" / "research" / "experiments" / "outcome_share" / RESULTS
     result = _turned(json.loads(source.read_text()))
     folder = here / "runs" / "experiments" / "mine"
     folder.mkdir(parents=True)

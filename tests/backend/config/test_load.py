@@ -346,7 +346,7 @@ def test_no_other_file_contains_the_name_of_the_clip() -> None:
     ]
     containing = (path for path in product if "clip_high" in path.read_text(encoding="utf-8"))
     assert {path.relative_to(ROOT).as_posix() for path in containing if "clip_high" in names_in(path)} == WALK
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "concepts" / "architecture.md").read_text(encoding="utf-8")
     assert all(f"`{path}" in page for path in (*WALK, "backend/config/load.py", "backend/cli/options.py"))
 
 

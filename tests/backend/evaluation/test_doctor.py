@@ -154,7 +154,7 @@ def test_absent_and_nan_metrics_are_no_points(seed: int) -> None:
 
 
 def test_every_rule_is_in_the_documentation() -> None:
-    text = (Path(__file__).resolve().parents[3] / "docs" / "diagnostics.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[3] / "docs" / "concepts" / "diagnostics.md").read_text(encoding="utf-8")
     for rule in RULES:
         assert f"| **{rule.name}**{', fatal' * (rule.severity == 'fatal')}" in text, rule.name
 

@@ -221,7 +221,7 @@ def test_a_recipe_and_a_credit_of_your_own() -> None:
 
 
 def test_the_recipe_of_the_manual_is_ten_lines_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[4] / "docs" / "extending.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "guides" / "extending.md").read_text()
     block = page.split("<!-- tested: my_recipe.py -->\n```python\n")[1].split("```")[0]
     assert sum(bool(line.strip()) for line in block.splitlines()) <= 10
     (tmp_path / "my_recipe.py").write_text(block)
