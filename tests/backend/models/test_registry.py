@@ -224,7 +224,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], set[str], str]] = {
     "infinite": (poison(NORM, float("-inf")), {"values"}, "not finite"),
     "two output layers": (untied, {"values"}, "tie_word_embeddings to false"),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), {"tokenizer"}, "holds no tokenizer.json"),
-    "config is no JSON": (lambda f: (f / "config.json").write_text("{"), {"config"}, "is no JSON"),
+    "config is no JSON": (lambda f: (f / "config.json").write_text("{"), {"config"}, "is no"),
     "other shapes": (edit("config.json", intermediate_size=999), {"weights"}, "not those of its config.json"),
     "cut short": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-5]),
