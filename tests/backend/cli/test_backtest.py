@@ -112,7 +112,7 @@ BACKTEST = ("backtest", "--data", "bars", "--timeframe", "4h", "--start", "2020-
 def test_strategies_are_tested_in_a_teams_place_under_the_costs_of_the_data(command: Run) -> None:
     write_rules("bars/rules.json", {name: SymbolRules(lot=0.01, taker_fee=0.003) for name in FINE.symbols})
     result = command(
-        *BACKTEST, "--team", "donchian_breakout,my_own:Buys", "--baselines", "hold,macd_cross,oracle",
+        *BACKTEST, "--team", "donchian_breakout,my_own:Buys", "--baselines", "hold,sma_cross,oracle",
         "--finer", "1h", "--store", "here",
     )  # fmt: skip
     assert result.code == 0, result.err
@@ -124,7 +124,7 @@ def test_strategies_are_tested_in_a_teams_place_under_the_costs_of_the_data(comm
     with Store.open("here") as store:
         [run] = store.runs()
         played = {one.name: one.result for one in store.backtests(run.run)}
-    assert set(played) == {"donchian_breakout", "my_own:Buys", "hold", "macd_cross"}, "recorded bars have no oracle"
+    assert set(played) == {"donchian_breakout", "my_own:Buys", "hold", "sma_cross"}, "recorded bars have no oracle"
     assert run.config["teams"] == ["donchian_breakout", "my_own:Buys"]
     assert run.config["venue"]["rules"] and run.config["venue"]["finer"]
     assert run.config["config"]["costs"]["impact"] == 1.0

@@ -235,7 +235,7 @@ ENDS: dict[Fault, tuple[tuple[int, ...], str]] = {
     "kill": ((0, -signal.SIGKILL), ""),
     "full": ((0, 1), "space|disk"),
     "interrupt": ((128 + signal.SIGINT,), "error: .*(stopped|interrupted)"),
-    "twice": ((128 + signal.SIGINT,), "ended at once; what was stored until now is kept|stopped|interrupted|go on|continue"),
+    "twice": ((128 + signal.SIGINT,), "ended at once; what was stored|stopped|interrupted|go on|continue"),
 }
 
 

@@ -28,7 +28,7 @@ def record(store: Store, run: str, strategy: str = "ema_cross", start: int = 120
 
 
 def test_each_way_of_trading_counts_once_and_a_deleted_run_still_counts(store: Store) -> None:
-    assert [record(store, "one"), record(store, "two"), record(store, "three", "macd_cross")] == [1, 1, 2]
+    assert [record(store, "one"), record(store, "two"), record(store, "three", "sma_cross")] == [1, 1, 2]
     assert record(store, "elsewhere", "rsi_reversion", 200, 260) == 1
     for run in ("one", "two", "three"):
         store.delete_run(run)
