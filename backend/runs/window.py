@@ -12,7 +12,7 @@ from simulator.market.market import Market
 from simulator.market.timeframes import DAY_MS, format_time, parse_time
 
 DAYS = 90  # of a window without a start
-DAYS_OF_TEAM = 30  # of one for a team in the market of its training: a model decides a few times a second
+DAYS_OF_TEAM = 150  # of one for a team in the market of its training: less than a minute, and long enough to tell
 
 
 @dataclass(frozen=True)

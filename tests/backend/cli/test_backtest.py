@@ -206,10 +206,10 @@ def test_a_team_plays_its_own_world_unless_it_is_given_another(tmp_path: Path, m
         assert market_settings(request).market.data.endswith("data/synthetic")
 
 
-def test_a_team_in_its_own_market_plays_the_last_30_days_and_any_other_90(
+def test_a_team_in_its_own_market_plays_the_last_150_days_and_any_other_90(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model decides a few times a second: three coins of the demo for 90 days take it a minute and a half."""
+    """A team needs a hundred decisions to prove anything, and makes them in less than a minute."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "team").mkdir()
     _write_team(tmp_path / "team", load_config("demo", ["market.bars=1200"]))
@@ -219,7 +219,7 @@ def test_a_team_in_its_own_market_plays_the_last_30_days_and_any_other_90(
         plan = plan_backtest(BacktestRequest(**asked))
         return (plan.window.stop - plan.window.start) * plan.market.interval / DAY_MS, plan.why_window
 
-    assert days(teams=("team",)) == (30.0, "the last 30 days; choose with --start and --end")
+    assert days(teams=("team",)) == (150.0, "the last 150 days; choose with --start and --end")
     assert days(teams=("ema_cross",), config="demo", overrides=("market.bars=1200",))[0] == 90.0
     data = ROOT / "data" / "synthetic"
     assert days(teams=("team",), data=data) == (90.0, "the last 90 days; choose with --start and --end")
