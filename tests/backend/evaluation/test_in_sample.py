@@ -157,7 +157,7 @@ name = "flat"
 team = "flat"
 [[arms]]
 name = "theirs"
-team = {json.dumps(str(team))}
+team = {json.dumps(str(trained_team))}
 """
     file = tmp_path / "mine.toml"
     file.write_text(plan)

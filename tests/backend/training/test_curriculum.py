@@ -40,7 +40,8 @@ from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
 from tests.standard_limits import guard_limits
 from tests.standard_settings import standard_curriculum
-from tests.team_scenes import THREE, codec, make_team
+from tests.team_scenes import COINS as THREE
+from tests.team_scenes import codec, make_team
 
 PLAN = standard_curriculum(stage1_steps=2, stage1_max_steps=6, stage2_steps=4, gate_format=0.9, beta=(0.1, 0.4, 0.5))
 

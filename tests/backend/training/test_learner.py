@@ -173,18 +173,18 @@ def test_kinds_of_failure_and_validity_are_shares_of_all_conversations(
     found = spoken_metrics(SPEAKER, calls, 4)
     failed = {name.rpartition("/")[2]: share for name, share in found.items() if "/failed/" in name}
     assert failed.keys() == {reason.partition(":")[0] for _, _, reason in spoken if reason is not None}
-    assert sum(failed.values()) + found[f"{ROLE}/valid"] == pytest.approx(1.0)
-    assert failed.get("cut_off", 0.0) == found[f"{ROLE}/truncated"]
-    assert found[f"{ROLE}/length"] == pytest.approx(np.mean([length for _, length, _ in spoken]))
-    assert found[f"{ROLE}/calls/max"] == max(Counter(rollout for rollout, _, _ in spoken).values())
-    assert found[f"{ROLE}/calls"] == len(spoken) / 4
+    assert sum(failed.values()) + found[f"{SPEAKER}/valid"] == pytest.approx(1.0)
+    assert failed.get("cut_off", 0.0) == found[f"{SPEAKER}/truncated"]
+    assert found[f"{SPEAKER}/length"] == pytest.approx(np.mean([length for _, length, _ in spoken]))
+    assert found[f"{SPEAKER}/calls/max"] == max(Counter(rollout for rollout, _, _ in spoken).values())
+    assert found[f"{SPEAKER}/calls"] == len(spoken) / 4
 
 
 def test_practice_is_counted_apart_from_the_calls_of_the_team() -> None:
     """Of a sub-agent that the manager never asks nothing else says whether its answers are valid."""
     spoken, practice = [said(), said(reason="cut_off: no end")], [said(reason="bad_json: at 3")] * 3 + [said()]
-    assert practice_metrics(SPEAKER, spoken, [*practice, *spoken]) == {f"{ROLE}/practice/valid": 0.25}
-    assert practice_metrics(SPEAKER, [], practice) == {f"{ROLE}/practice/valid": 0.25}
+    assert practice_metrics(SPEAKER, spoken, [*practice, *spoken]) == {f"{SPEAKER}/practice/valid": 0.25}
+    assert practice_metrics(SPEAKER, [], practice) == {f"{SPEAKER}/practice/valid": 0.25}
     assert practice_metrics(SPEAKER, spoken, spoken) == practice_metrics(SPEAKER, [], []) == {}
 
 
@@ -197,7 +197,7 @@ def test_shares_of_the_reward_are_what_valid_answers_are_paid_for(
         reward = sub_reward(valid, form, outcome, expert, BETA)
         items.append(TrajectoryCredit(said(), RewardParts(valid, form, outcome, expert), reward, 1.0, 0.0))
     found = credit_metrics(SPEAKER, RoleCredit(items, 1, 0), BETA)
-    shares = [found.get(f"{ROLE}/reward/{name}_share") for name in ("format", "outcome", "expert")]
+    shares = [found.get(f"{SPEAKER}/reward/{name}_share") for name in ("format", "outcome", "expert")]
     paid = sum(item.reward or 0.0 for item in items)
     assume(paid == 0.0 or paid > 1e-9)
     if paid == 0.0:
@@ -207,12 +207,12 @@ def test_shares_of_the_reward_are_what_valid_answers_are_paid_for(
     valid_ones = [one for one in parts if one[0]]
     for share, weight, column in zip(shares, BETA, (1, 2, 3), strict=True):
         assert share == pytest.approx(weight * sum(one[column] for one in valid_ones) / paid)
-    assert found[f"{ROLE}/outcome/mean"] == pytest.approx(np.mean([one[2] for one in valid_ones]))
+    assert found[f"{SPEAKER}/outcome/mean"] == pytest.approx(np.mean([one[2] for one in valid_ones]))
 
 
 def test_nothing_is_told_of_a_role_that_was_not_paid() -> None:
     unscored = TrajectoryCredit(said(), RewardParts(True, 1.0, 1.0), None, 0.0, 0.0)
-    assert credit_metrics(SPEAKER, RoleCredit([unscored]), BETA) == {f"{ROLE}/unscored": 1.0}
+    assert credit_metrics(SPEAKER, RoleCredit([unscored]), BETA) == {f"{SPEAKER}/unscored": 1.0}
     assert spoken_metrics(SPEAKER, [], 4) == {}
 
 
