@@ -85,7 +85,7 @@ $(USER_STAMP): | .venv/bin/python
 
 $(STAMP): | .venv/bin/python
 	@echo "installing into .venv (once, a few minutes)"
-	@$(RUN)python scripts/install.py base train llm ui paper search gguf dev
+	@$(RUN)python scripts/install.py base train llm ui paper gguf dev
 	@rm -f .venv/.installed-*
 	@touch $@ $(USER_STAMP)
 

@@ -10,17 +10,23 @@ Every function raises `UserError` for what cannot be met, with what is wrong and
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
+import pandas as pd
+
 from backend.builders.sources import kept_bars
+from backend.builders.strategies import NamedStrategy, given_strategy
 from backend.config.base import suggestion
 from backend.config.schema import Config
 from backend.errors import names_missing_extras
 from backend.evaluation.paired_runs import compared_result, results_within
 from backend.reporting.comparison import ComparisonOutcome, compare_results
 from backend.runs.backtest import backtest_teams
+from backend.runs.optimize import Constraint, OptimizeOutcome, optimize_strategy
 from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
 from backend.runs.requests import (
     RUNS,
@@ -36,13 +42,16 @@ from backend.runs.requests import (
 )
 from backend.store.run_record import store_at
 from backend.store.store import Store
+from simulator.backtest.run import Strategy
 from simulator.errors import UserError
 from simulator.market.market import Market
 
 NameList = str | Sequence[str]  # one name, several with commas, or a list of them
+Tested = str | Path | Strategy | type | Callable[..., Any]  # names, or the code of a strategy
 _Request = TypeVar("_Request", bound=RunRequest)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+Bars = str | Path | Market | pd.DataFrame | Mapping[str, pd.DataFrame]
 OnProgress = Callable[[str, int, int], None]  # what is done, how many parts of it, of how many
 
 
@@ -66,28 +75,49 @@ def with_options_of(kind: type[RunRequest]) -> Callable[[Callable[_P, _R]], Call
 @names_missing_extras
 @with_options_of(BacktestRequest)
 def backtest(
-    teams: NameList = "scripted",
+    teams: Tested | Sequence[Tested] = "scripted",
     *,
-    data: str | Path | Market = "",
+    data: Bars = "",
     store: Store | str | Path = STORE,
     runs: str | Path = RUNS,
     on_progress: OnProgress | None = None,
     **options: Any,
 ) -> BacktestOutcome:
     """Backtest teams and strategies beside the baselines. `options` are those of the command `backtest`, such as
-    `symbols` and `start`: the fields of `BacktestRequest`.
+    `symbols` and `start`: the fields of `BacktestRequest`. Dates may be texts, dates or timestamps.
 
-    `data` may be a market, such as `Market.from_frame` makes of pandas tables; its bars are kept in a folder below
-    `runs`, so that the run can be repeated. An empty `baselines` is none; left out, the configuration decides.
-    `lookahead` of the outcome has the verdict on each strategy of your own; look at it before the numbers.
+    `teams` are names; a strategy of your own may also be its class, an object of it, or a function `decide(view)`.
+    `data` is a folder of bars, a CSV file, a pandas table with an index of open times and the columns open, high, low,
+    close and volume, several by symbol, or a `Market`. The bars are kept in a folder below `runs`, so that the run can
+    be repeated. An empty `baselines` is none; left out, the configuration decides. `lookahead` of the outcome has the
+    verdict on each strategy of your own; look at it before the numbers.
     """
-    if not teams and not options.get("like"):
+    names, own = _names_and_own([teams] if isinstance(teams, str) or not isinstance(teams, Sequence) else teams)
+    if not names and not options.get("like"):
         raise UserError("no team is named: give at least one, such as 'scripted'")
-    if isinstance(data, Market):
-        options["timeframe"] = data.timeframe
-        data = kept_bars(data, Path(runs))
-    request = _request(BacktestRequest, {"teams": teams, "data": data, **options}, runs)
-    return backtest_teams(request, store, Path(runs), _Callback(on_progress))
+    request = _backtest_request(names, data, runs, options)
+    return backtest_teams(request, store, Path(runs), _Callback(on_progress), own)
+
+
+@names_missing_extras
+def optimize(
+    strategy: str | type | Callable[..., Any],
+    *,
+    constraint: Constraint | None = None,
+    data: Bars = "",
+    store: Store | str | Path = STORE,
+    runs: str | Path = RUNS,
+    on_progress: OnProgress | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    **ranges: Sequence[Any],
+) -> OptimizeOutcome:
+    """Backtest a strategy with each combination of the values in `ranges`, as `fast=range(5, 30, 5)`, and the best of
+    them as `backtest` does. The names are arguments of the class, or attributes of it. `constraint` gets a combination
+    and accepts it: `lambda p: p.fast < p.slow`. `options` are those of `backtest`, such as `{"start": "2021-01-01"}`.
+
+    The outcome has the best combination, a table of all, and the probability of overfitting."""
+    request = _backtest_request((), data, runs, options)
+    return optimize_strategy(strategy, ranges, constraint, request, store, Path(runs), _Callback(on_progress))
 
 
 def compare(
@@ -156,8 +186,7 @@ def evaluate(
     **options: Any,
 ) -> EvaluationOutcome:
     """Measure the trained team in `folder` against its initial team on held-out windows. `options` are those of the
-    command `evaluate`: the fields of `EvaluateRequest`; with `gate`, it is judged by the gate's rules, which is
-    recorded."""
+    command `evaluate`: the fields of `EvaluateRequest`."""
     from backend.runs.evaluation import evaluate_team  # it imports torch
 
     request = _request(EvaluateRequest, {"folder": folder, **options})
@@ -198,6 +227,36 @@ def demo(
     from backend.runs.demo import run_demo  # it imports torch
 
     return run_demo(_request(RunRequest, {"config": config, **options}), store, Path(runs), _Callback(on_progress))
+
+
+def _names_and_own(tested: Sequence[Tested]) -> tuple[list[str], dict[str, NamedStrategy]]:
+    """The names of all that is tested, and by their names the strategies that are no names. Raises `UserError` for two
+    of one name."""
+    names: list[str] = []
+    own: dict[str, NamedStrategy] = {}
+    for one in tested:
+        if isinstance(one, str | Path):
+            names.append(str(one))
+            continue
+        strategy = given_strategy(one)
+        if strategy.name in own:
+            raise UserError(f"two strategies are called {strategy.name}: give each its own name")
+        own[strategy.name] = strategy
+        names.append(strategy.name)
+    return names, own
+
+
+def _backtest_request(
+    names: Sequence[str], data: Bars, runs: str | Path, options: Mapping[str, Any]
+) -> BacktestRequest:
+    """The request of names, bars and options as `backtest` takes them."""
+    given = dict(options)
+    if not isinstance(data, str | Path):
+        market = data if isinstance(data, Market) else Market.from_frame(data)
+        given["timeframe"] = market.timeframe
+        data = kept_bars(market, Path(runs))
+    given |= {name: day.isoformat() for name in ("start", "end") if isinstance(day := options.get(name), date)}
+    return _request(BacktestRequest, {"teams": names, "data": data, **given}, runs)
 
 
 def _request(kind: type[_Request], given: dict[str, Any], runs: str | Path = RUNS) -> _Request:

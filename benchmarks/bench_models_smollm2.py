@@ -39,7 +39,7 @@ from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.model_files import weight_files
 from cryptosentinel.llm.nano import read_base
 from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates import chat_format
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team

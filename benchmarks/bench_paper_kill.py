@@ -17,12 +17,13 @@ from backend.paper.journal import EntryKind, Journal, history_to_json
 from backend.paper.sessions import SessionParts, play_session
 from backend.paper.switch import set_kill
 from backend.runs.requests import SILENT
-from backend.store import RunRecord, Store
+from backend.store.records import RunRecord
+from backend.store.store import Store
 from benchmarks.run import Result
 from cryptosentinel.llm.engine import Completion, Request
 from simulator.exchange.costs import Costs
 from simulator.exchange.venue import Venue
-from simulator.live.recorded_feed import RecordedFeed
+from simulator.live.feed import RecordedFeed
 from simulator.market.growing import part_of
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate

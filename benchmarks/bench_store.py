@@ -24,8 +24,9 @@ import torch
 from backend.builders.market import load_market
 from backend.config.load import load_config
 from backend.config.schema import Config
-from backend.store import MetricRecord, QueryRecord, RewardRecord, RolloutRecord, RunRecord, Store, TrajectoryRecord
 from backend.store.maintenance import size_of
+from backend.store.records import MetricRecord, QueryRecord, RewardRecord, RolloutRecord, RunRecord, TrajectoryRecord
+from backend.store.store import Store
 from backend.training.components import TrainingParts
 from backend.training.in_process import local_learners, local_trainer
 from backend.training.rl_job import training_parts
@@ -46,7 +47,7 @@ MOST_SECONDS, MOST_MEGABYTES = 1.0, 200.0
 OPEN = """
 import json, re, sys, time
 from pathlib import Path
-from backend.store import Store
+from backend.store.store import Store
 times = [time.perf_counter()]
 with Store.open(sys.argv[1]) as store:
     times.append(time.perf_counter())
@@ -127,7 +128,7 @@ def _write_step(store: Store, run: str, step: int) -> None:
     calls = {"market_analyst": 1, "risk_analyst": 1, "trader": 1}
     rollouts, trajectories, rewards = [], [], []
     for query in range(A_STEP // 16):
-        store.add_queries([QueryRecord(run, step, query, 2, ("A",), 7, 1_000, 9)])
+        store.put(QueryRecord(run, step, query, 2, ("A",), 7, 1_000, 9))
         for rollout in range(4):
             rollouts.append(RolloutRecord(run, step, query, rollout, 5, True, 0.5, calls, {"fees": 0.1}))
             for role in ROLES:
@@ -135,9 +136,9 @@ def _write_step(store: Store, run: str, step: int) -> None:
                 caller = None if role == "manager" else ("manager", 0)
                 trajectories.append(TrajectoryRecord(*key, "v1", *tokens, caller=caller, format_score=1.0))
                 rewards.append(RewardRecord(*key, 0.5, {"format": 1.0}, 0.1))
-    store.add_rollouts(rollouts)
-    store.add_trajectories(trajectories)
-    store.add_rewards(rewards)
+    store.put(*rollouts)
+    store.put(*trajectories)
+    store.put(*rewards)
     store.put([MetricRecord(run, step, {"team/outcome": 0.5})])
 
 

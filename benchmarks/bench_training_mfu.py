@@ -26,8 +26,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from backend.models.architectures import qwen3_config
-from backend.models.shape import Shape
+from backend.models.shape import Shape, qwen3_config
 from backend.policies.hardware import Hardware
 from backend.policies.role_policies import RolePolicies
 from backend.training.algorithm.trajectory import Trajectory

@@ -36,7 +36,7 @@ from cryptosentinel.llm.chat_codec import PADDING, TURN_END, make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.nano import load_model, nano_config, new_nano
 from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates import chat_format
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team

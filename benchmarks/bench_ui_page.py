@@ -116,7 +116,7 @@ def _copy(store: Store, of: str, run: str, number: int) -> None:
     ended = begun + 5_000
     store.add_run(RunRecord(run, record.kind, number, record.data_hash, begun, record.config, "finished", ended))
     for stored in store.backtests(of):
-        store.add_backtest(replace(stored, run=run))
+        store.put(replace(stored, run=run))
     decisions = read_decisions(store, of)[-DECISIONS // RUNS :]
     write_decisions(store, [
         StoredDecision(run, one.backtest, ordinal, one.time, one.document) for ordinal, one in enumerate(decisions)

@@ -12,10 +12,12 @@ from typing import Any
 
 # Where each public name is. Strings, because most of these layers lie above this one.
 _PLACES = {
-    "backend.api": ("backtest", "compare", "demo", "evaluate", "sft", "train"),
+    "backend.api": ("backtest", "compare", "demo", "evaluate", "optimize", "sft", "train"),
+    "backend.decision_env": ("DecisionEnv", "TrlDecisionEnv", "Turn"),
     "backend.reporting.comparison": ("ComparisonOutcome",),
     "backend.config.load": ("load_config",),
     "backend.config.schema": ("Config",),
+    "backend.runs.optimize": ("OptimizeOutcome",),
     "backend.runs.outcomes": ("BacktestOutcome", "EvaluationOutcome", "SftOutcome", "TrainOutcome"),
     "backend.training.algorithm.recipes": ("Recipe",),
     "cryptosentinel.agents.manager": ("AskAboutPosition", "AskAnalyst"),
@@ -34,12 +36,19 @@ _PLACES = {
     "simulator.live.listener": ("FeedSettings",),
     "simulator.market.market": ("Bars", "Market", "MarketView"),
 }
+_MODULES = {"mgrpo": "backend.training.algorithm.mgrpo"}
 _PUBLIC = {name: place for place, names in _PLACES.items() for name in names}
-__all__ = sorted(_PUBLIC)  # noqa: PLE0605 - the names are those of the table
+__all__ = sorted({**_PUBLIC, **_MODULES})  # noqa: PLE0605 - the names are those of the table
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first used."""
+    """A public name, imported when it is first used, or the version of the program."""
+    if name == "__version__":
+        from importlib.metadata import version  # it takes its time
+
+        return version("cryptosentinel")
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name not in _PUBLIC:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     globals()[name] = getattr(import_module(_PUBLIC[name]), name)

@@ -15,8 +15,6 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from cryptosentinel.added_roles import ToolExchange, added_policies, exchanges, question_to_added
-from cryptosentinel.agents.joint import CONSULT_ON_COINS, CONSULT_ON_POSITIONS, EACH
 from cryptosentinel.agents.manager import ASK_SEVERAL, MAX_QUESTIONS, MOST_POSITIONS
 from cryptosentinel.agents.market_analyst import Analysis, reply
 from cryptosentinel.agents.registry import STANDARD
@@ -26,8 +24,11 @@ from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scripted_reading import (
     BookCoin,
+    ToolExchange,
+    added_policies,
     answers_by_coin,
-    asked_together,
+    exchanges,
+    question_to_added,
     read_brief,
     read_coins,
     read_limits,
@@ -175,8 +176,7 @@ def _expert_portfolio(
     messages: ChatMessages, team: Collection[str], weights: SourceWeights | None, inherits: bool
 ) -> str:
     coins, heard = read_portfolio(messages), answers_by_coin(exchanges(messages, "manager"))
-    joint = _joint_roles("get_book" in heard.get("", {}), team)
-    missing = _not_heard(coins, heard, team, joint) if inherits or "market_analyst" in team else None
+    missing = _not_heard(coins, heard, team) if inherits or "market_analyst" in team else None
     if missing is not None:
         return missing
     leans: dict[str, tuple[str, str]] = {}  # by coin: the lean and its reason
@@ -208,7 +208,7 @@ def _expert_portfolio(
         if exposure != 0.0
     ]
     if "risk_analyst" in team:
-        missing = _asking("risk_analyst", questions, heard, joint)
+        missing = _asking("risk_analyst", questions, heard)
         if missing is not None:
             return missing
         vetoed = {name for name in book if heard.get(name, {}).get("consult_risk_analyst", {}).get("verdict") == "veto"}
@@ -223,7 +223,7 @@ def _expert_portfolio(
         book |= {name: math.copysign(verdicts[name].get("to", abs(book[name])), book[name]) for name in verdicts}
     questions = [one for one in questions if one["symbol"] not in vetoed]
     if "trader" in team:
-        missing = _asking("trader", questions, heard, joint)
+        missing = _asking("trader", questions, heard)
         if missing is not None:
             return missing
     positions = [
@@ -276,12 +276,10 @@ def _rounded_down(exposure: float, coins: int) -> float:
     return round(math.floor(exposure / step + 1e-9) * step, 2)
 
 
-def _not_heard(
-    coins: Sequence[BookCoin], heard: Mapping[str, dict[str, Any]], team: Collection[str], joint: Collection[str] | None
-) -> str | None:
+def _not_heard(coins: Sequence[BookCoin], heard: Mapping[str, dict[str, Any]], team: Collection[str]) -> str | None:
     """The call that asks for an outlook on the coins that have none yet; None if all have."""
     if "market_analyst" in team:
-        return _asking("market_analyst", [{"symbol": coin.name} for coin in coins], heard, joint)
+        return _asking("market_analyst", [{"symbol": coin.name} for coin in coins], heard)
     for coin in coins:
         missing = next((tool for tool in LOOKED_UP if tool not in heard.get(coin.name, {})), None)
         if missing is not None:
@@ -289,28 +287,16 @@ def _not_heard(
     return None
 
 
-def _asking(
-    role: str, questions: Sequence[dict[str, Any]], heard: Mapping[str, dict[str, Any]], joint: Collection[str] | None
-) -> str | None:
-    """The call that puts those of the questions to a role that it has not answered, side by side, or to the roles
-    `joint` together; None if it has answered all."""
+def _asking(role: str, questions: Sequence[dict[str, Any]], heard: Mapping[str, dict[str, Any]]) -> str | None:
+    """The call that puts those of the questions to a role that it has not answered, side by side; None if it has
+    answered all."""
     left = [one for one in questions if f"consult_{role}" not in heard.get(one["symbol"], {})]
     if not left:
         return None
-    if joint is not None:
-        left = left[:MOST_POSITIONS]
-        if "side" in left[0]:
-            return render_call(CONSULT_ON_POSITIONS, {"ask": list(joint), "positions": left})
-        return render_call(CONSULT_ON_COINS, {"ask": [role], "symbols": [one["symbol"] for one in left]})
     left = left[:MAX_QUESTIONS]
     if len(left) == 1:
         return render_call(f"consult_{role}", left[0])
     return render_call(ASK_SEVERAL, {"questions": [{"ask": role, **one} for one in left]})
-
-
-def _joint_roles(joint: bool, team: Collection[str]) -> tuple[str, ...] | None:
-    """Who is asked about all positions in one call; None where the manager asks about one at a time."""
-    return tuple(role for role in ("risk_analyst", "trader") if role in team) if joint else None
 
 
 def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collection[str], inherits: bool) -> str:
@@ -318,8 +304,7 @@ def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collecti
     names = [coin.name for coin in coins] or ["C1"]
     done, choice = exchanges(messages, "manager"), rng.random()
     size = coin_size(len(coins))
-    joint = _joint_roles(any(name == "get_book" for name, _, _ in done), team)
-    done = [one for one in done if one[0] not in ("get_book", "get_limits")]
+    done = [one for one in done if one[0] != "get_limits"]
     if len(done) < 4 and choice < 0.66:
         chosen = rng.sample(names, min(len(names), rng.randint(1, min(len(names), MAX_QUESTIONS))))
         several = sorted(chosen, key=names.index)  # in one order: a model that learns it names no coin twice
@@ -327,8 +312,8 @@ def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collecti
         if choice < 0.3 and (asks or inherits):
             if not asks:
                 return render_call(rng.choice(LOOKED_UP), {"symbol": several[0]})
-            return _asking("market_analyst", [{"symbol": name} for name in several], {}, joint) or ""
-        if choice < 0.36 and not joint:
+            return _asking("market_analyst", [{"symbol": name} for name in several], {}) or ""
+        if choice < 0.36:
             return render_call("get_correlations", {})
         questions: list[dict[str, Any]] = [
             {"symbol": name, "side": rng.choice(("long", "short")), "exposure": _size(rng, size, len(coins))}
@@ -339,11 +324,11 @@ def _novice_portfolio(messages: ChatMessages, rng: random.Random, team: Collecti
             asked = [{"symbol": one["symbol"], "exposure": signs[one["side"]] * one["exposure"]} for one in questions]
             return render_call("what_if_book", {"positions": asked})
         if choice < 0.55 and "risk_analyst" in team:
-            return _asking("risk_analyst", questions, {}, joint) or ""
+            return _asking("risk_analyst", questions, {}) or ""
         if choice < 0.55 and inherits:
             return render_call("get_risk", {"symbol": questions[0]["symbol"], "side": questions[0]["side"]})
         if "trader" in team:
-            return _asking("trader", questions, {}, joint) or ""
+            return _asking("trader", questions, {}) or ""
     heard = answers_by_coin(done)
     positions: list[dict[str, Any]] = []
     for name in names if coins else ():
@@ -413,17 +398,7 @@ def _about(done: list[ToolExchange], symbol: str) -> dict[str, dict[str, Any]]:
     return {name: result for name, arguments, result in done if arguments.get("symbol") == symbol}
 
 
-def _each(name: str, answers: Sequence[tuple[str, dict[str, Any]]]) -> str:
-    """The call of an answer about each coin."""
-    return render_call(f"{name}{EACH}", {"answers": [{"symbol": coin, **answer} for coin, answer in answers]})
-
-
 def _expert_analyst(messages: ChatMessages, weights: SourceWeights | None) -> str:
-    asked = asked_together(messages, "market_analyst")
-    if asked:
-        return _each(
-            "submit_analysis", [(coin, _analysis(level_of(heard, weights), heard)) for coin, _, heard in asked]
-        )
     heard = {name: result for name, _, result in exchanges(messages, "market_analyst")}
     for tool in LOOKED_UP:
         if tool not in heard:
@@ -438,10 +413,6 @@ def _lean(level: int) -> str:
 
 
 def _novice_analyst(messages: ChatMessages, rng: random.Random) -> str:
-    asked = asked_together(messages, "market_analyst")
-    if asked:
-        drawn = [(coin, _analysis(rng.randrange(len(OUTLOOKS)), heard)) for coin, _, heard in asked]
-        return _each("submit_analysis", drawn)
     heard = {name: result for name, _, result in exchanges(messages, "market_analyst")}
     missing = [tool for tool in LOOKED_UP if tool not in heard]
     if missing and rng.random() < 0.7:
@@ -466,11 +437,6 @@ def _evidence(heard: dict[str, dict[str, Any]]) -> str:
 
 
 def _expert_risk(messages: ChatMessages, portfolio: bool, at_random: bool, rng: random.Random) -> str:
-    asked = asked_together(messages, "risk_analyst")
-    if asked:
-        return _each(
-            "submit_verdict", [(coin, verdict_of(heard["get_risk"], proposed)) for coin, proposed, heard in asked]
-        )
     heard = {name: result for name, _, result in exchanges(messages, "risk_analyst")}
     if "get_risk" not in heard:
         return render_call("get_risk", {})
@@ -481,9 +447,6 @@ def _expert_risk(messages: ChatMessages, portfolio: bool, at_random: bool, rng: 
 
 
 def _novice_risk(messages: ChatMessages, rng: random.Random, portfolio: bool) -> str:
-    asked = asked_together(messages, "risk_analyst")
-    if asked:
-        return _each("submit_verdict", [(coin, _drawn_verdict(rng, 0.5 * proposed)) for coin, proposed, _ in asked])
     if not exchanges(messages, "risk_analyst") and rng.random() < 0.8:
         return render_call("get_risk", {})
     return render_call("submit_verdict", _drawn_verdict(rng, 0.5 * read_proposed(messages) if portfolio else 0.5))
@@ -499,10 +462,6 @@ def _drawn_verdict(rng: random.Random, half: float) -> dict[str, Any]:
 
 
 def _expert_trader(messages: ChatMessages, at_random: bool, rng: random.Random) -> str:
-    asked = asked_together(messages, "trader")
-    if asked:
-        plans = [(coin, plan_by_rule(heard["preview_order"])) for coin, _, heard in asked]
-        return _each("submit_orders", plans)
     heard = {name: result for name, _, result in exchanges(messages, "trader")}
     if "preview_order" not in heard:
         return render_call("preview_order", {})
@@ -512,9 +471,6 @@ def _expert_trader(messages: ChatMessages, at_random: bool, rng: random.Random) 
 
 
 def _novice_trader(messages: ChatMessages, rng: random.Random) -> str:
-    asked = asked_together(messages, "trader")
-    if asked:
-        return _each("submit_orders", [(coin, _drawn_plan(rng)) for coin, _, _ in asked])
     if not exchanges(messages, "trader") and rng.random() < 0.8:
         return render_call("preview_order", {})
     return render_call("submit_orders", _drawn_plan(rng))

@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from cryptosentinel.agents.instructions import callable_tools, constrained_tools, instructions, listed_tools, opening
-from cryptosentinel.agents.joint import Consultation, Several, about_one, answers_of, asking_jointly, of_several
 from cryptosentinel.agents.manager import (
     AskAboutPosition,
     AskAnalyst,
@@ -36,10 +35,10 @@ from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import Clamp
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage
-from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, NoArguments, ToolCall
+from cryptosentinel.protocol.tool_calls import MalformedCall, NoArguments, ToolCall
 from cryptosentinel.team_settings import TeamSettings
-from cryptosentinel.tools.book import WhatIfBook
 from cryptosentinel.tools.context import ToolContext
+from cryptosentinel.tools.portfolio import WhatIfBook
 from simulator.backtest.run import orders_for_target
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
@@ -138,7 +137,6 @@ class Team:
         self.manager, self.sub_agents = team_of(
             settings.roles,
             settings.portfolio,
-            joint_questions=settings.joint_questions,
             tools=settings.tools,
             inherits=settings.inherit_tools,
         )
@@ -159,7 +157,7 @@ class Team:
         """Decide on `symbols`, for which `share` of the equity is meant. `sent` are orders that other decisions have
         sent at this bar already; the guard counts them. `ledger` books the inference cost.
         `seed` fixes all sampling."""
-        context = replace(self._context(view, account, symbols, share), limits=guard.limits.numbers())
+        context = replace(self.context(view, account, symbols, share), limits=guard.limits.numbers())
         session = _DecisionSession(self, context, seed, ledger)
         manager = yield from session.converse(self.manager, context, {}, 0)
         orders, rulings = session.orders_of(manager)
@@ -167,32 +165,18 @@ class Team:
         return TeamDecision(passed, [manager, *session.sub_transcripts], rulings, clamps, symbols)
 
     def consult(
-        self, tool: str, questions: Sequence[Question], view: MarketView, account: AccountView, seed: int
+        self, tool: str, question: Question, view: MarketView, account: AccountView, seed: int
     ) -> AgentTask[Transcript]:
-        """Put questions to the sub-agent behind a consultation `tool`, without a manager: for its training. There is
-        one, or with `settings.joint_questions` one about each of several coins."""
+        """Put a question to the sub-agent behind a consultation `tool`, without a manager: for its training."""
         # In a portfolio a coin has the same name here as in a decision on all of them.
-        symbols = view.symbols if self.settings.portfolio else (questions[0].symbol,)
-        session = _DecisionSession(self, self._context(view, account, symbols, 1.0), seed)
-        named = [one.model_copy(update={"symbol": session.context.mask.alias(one.symbol)}) for one in questions]
-        if self.settings.joint_questions:
-            yield from session.delegate_jointly(asking_jointly(self.sub_agents[tool], named))
-        else:
-            yield from session.delegate(ToolCall(tool, named[0]))
+        symbols = view.symbols if self.settings.portfolio else (question.symbol,)
+        session = _DecisionSession(self, self.context(view, account, symbols, 1.0), seed)
+        named = question.model_copy(update={"symbol": session.context.mask.alias(question.symbol)})
+        yield from session.delegate(ToolCall(tool, named))
         return session.sub_transcripts[0]
 
-    def rebuilt(
-        self, decision: TeamDecision, binding: Iterable[Transcript], view: MarketView, account: AccountView
-    ) -> list[Order]:
-        """The orders before the guard that follow from the manager's answer and the consultations in `binding` alone.
-        No model is asked. The decision must have been on all of the equity."""
-        session = _DecisionSession(self, self._context(view, account, decision.symbols, 1.0), 0)
-        for transcript in binding:
-            session.bind(self.sub_agents[f"consult_{transcript.role}"], transcript)
-        orders, _ = session.orders_of(decision.manager)
-        return orders
-
-    def _context(self, view: MarketView, account: AccountView, symbols: tuple[str, ...], share: float) -> ToolContext:
+    def context(self, view: MarketView, account: AccountView, symbols: tuple[str, ...], share: float) -> ToolContext:
+        """The context of a decision on `symbols`, for which `share` of the equity is meant."""
         return ToolContext(
             view=view,
             account=account,
@@ -232,8 +216,6 @@ class _DecisionSession:
         team = self.team
         full = team.settings.prompts == "full"
         coins = tuple(map(context.mask.alias, context.symbols))
-        if context.about:
-            coins = tuple(one.mask.alias(one.symbol) for one in context.about)
         tools = role.schemas
         if full:  # a grammar needs the whole schema, and an endpoint is to read the short one
             tools = (callable_tools if team.settings.schemas_in_prompt else listed_tools)(role, coins)
@@ -269,7 +251,7 @@ class _DecisionSession:
             if completion.finished:
                 call = team.codec.parse(text, types)
             if isinstance(call, ToolCall):
-                call = self._check_symbol(call, context)
+                call = self._check_symbol(call)
             conversation.calls.append(CalledTurn(call))
             if isinstance(call, MalformedCall):
                 if conversation.retries == team.settings.retries or not completion.finished:
@@ -291,8 +273,6 @@ class _DecisionSession:
                 result = run(context, call.arguments)
             elif isinstance(call.arguments, AskSeveral):
                 result = yield from self.delegate_all(call.arguments)
-            elif isinstance(call.arguments, Consultation):
-                result = yield from self.delegate_jointly(call.arguments)
             else:
                 result = yield from self.delegate(call)
             called[wanted] += 1
@@ -309,10 +289,9 @@ class _DecisionSession:
 
     def _sampling(self, role: Role, context: ToolContext) -> Sampling:
         """How a role is sampled. What is said of several coins in one answer grows with their number."""
-        sampling, coins = self.team.settings.sampling, len(context.about)
-        if context.portfolio and role is self.team.manager:
-            coins = len(context.symbols)
-        return replace(sampling, max_tokens=sampling.max_tokens + TOKENS_PER_COIN * max(0, coins - 1))
+        sampling = self.team.settings.sampling
+        coins = len(context.symbols) if context.portfolio and role is self.team.manager else 1
+        return replace(sampling, max_tokens=sampling.max_tokens + TOKENS_PER_COIN * (coins - 1))
 
     def _obstacle(self, conversation: Conversation, answer: int) -> str | None:
         """Why the conversation cannot have another turn of up to `answer` tokens, None where it can."""
@@ -339,32 +318,12 @@ class _DecisionSession:
         asked = [{"ask": question.ask, "symbol": question.symbol} for question in several.questions]
         return {"answers": [question | answer for question, answer in zip(asked, answers, strict=True)]}
 
-    def delegate_jointly(self, asked: Consultation) -> AgentTask[dict[str, Any]]:
-        """Let each sub-agent that is asked answer about all the coins in one conversation, side by side."""
-        roles = [self.team.sub_agents[f"consult_{key}"] for key in asked.ask]
-        transcripts = yield from side_by_side([self._ask_jointly(role, asked.questions()) for role in roles])
-        self.sub_transcripts += transcripts
-        replies: dict[str, Any] = {}
-        for role, transcript in zip(roles, transcripts, strict=True):
-            self.bind(role, transcript)
-            answers = answers_of(role, transcript.brief, transcript.answer)
-            replies[role.key] = {question["name"]: self._reply(role, answer) for question, answer in answers}
-        return replies
-
     def _ask(self, call: ToolCall) -> AgentTask[Transcript]:
         """Hold the conversation that `call` opens."""
         role, question = self.team.sub_agents[call.name], call.arguments
         assert isinstance(question, AskAnalyst | AskAboutPosition)
         asked = {"symbol": self._symbol(question), **_position_of(question)}
         return (yield from self.converse(role, replace(self.context, **asked), asked, self._ordinal(role)))
-
-    def _ask_jointly(self, role: SubAgent, questions: Sequence[Question]) -> AgentTask[Transcript]:
-        """Hold one conversation about several coins."""
-        asked = {self._symbol(one): _position_of(one) for one in questions}
-        alias = self.context.mask.alias
-        brief = [{"name": alias(symbol), "symbol": symbol, **position} for symbol, position in asked.items()]
-        context = of_several(self.context, asked)
-        return (yield from self.converse(role, context, {"questions": brief}, self._ordinal(role)))
 
     def _ordinal(self, role: SubAgent) -> int:
         """The number of the role's next conversation."""
@@ -376,11 +335,7 @@ class _DecisionSession:
         """The answer as the manager reads it; a verdict or a plan is binding from now on."""
         role = self.team.sub_agents[call.name]
         self.bind(role, transcript)
-        [(_, answer)] = answers_of(role, transcript.brief, transcript.answer)
-        return self._reply(role, answer)
-
-    def _reply(self, role: SubAgent, answer: Arguments | None) -> dict[str, Any]:
-        """An answer about one coin as the manager reads it."""
+        answer = role.typed(transcript.answer)
         reply = {"error": "no valid answer"} if answer is None else role.reply(answer)
         return in_words(reply) if role.key == "trader" else reply
 
@@ -392,26 +347,26 @@ class _DecisionSession:
         """
         if role.key in self.team.advisory:
             return
-        for asked, answer in answers_of(role, transcript.brief, transcript.answer):
-            if "side" not in asked:
-                continue
-            place = asked["symbol"], asked["side"]
-            if isinstance(answer, Execution):
-                self._plans[place] = answer
-            elif isinstance(answer, Verdict):
-                limit = 0.0 if answer.verdict == "veto" else math.inf if answer.to is None else answer.to
-                cap = _Cap(answer.verdict, answer.cap(asked["exposure"]), limit, transcript.ordinal)
-                self._caps.setdefault(place, []).append(cap)
-            elif answer is None and about_one(role) is Verdict:
-                held = max(self.context.held(asked["symbol"]) * (1.0 if asked["side"] == "long" else -1.0), 0.0)
-                self._caps.setdefault(place, []).append(_Cap("invalid", held, held, transcript.ordinal))
+        asked, answer = transcript.brief, role.typed(transcript.answer)
+        if "side" not in asked:
+            return
+        place = asked["symbol"], asked["side"]
+        if isinstance(answer, Execution):
+            self._plans[place] = answer
+        elif isinstance(answer, Verdict):
+            limit = 0.0 if answer.verdict == "veto" else math.inf if answer.to is None else answer.to
+            cap = _Cap(answer.verdict, answer.cap(asked["exposure"]), limit, transcript.ordinal)
+            self._caps.setdefault(place, []).append(cap)
+        elif answer is None and role.answer.arguments is Verdict:
+            held = max(self.context.held(asked["symbol"]) * (1.0 if asked["side"] == "long" else -1.0), 0.0)
+            self._caps.setdefault(place, []).append(_Cap("invalid", held, held, transcript.ordinal))
 
     def _symbol(self, question: Question) -> str:
         symbol = self.context.mask.symbol(question.symbol)
         assert symbol is not None  # _check_symbol has refused the others
         return symbol
 
-    def _check_symbol(self, call: ToolCall, context: ToolContext) -> ToolCall | MalformedCall:
+    def _check_symbol(self, call: ToolCall) -> ToolCall | MalformedCall:
         """Names of coins come from the model; one that does not exist, or is not asked about here, is malformed."""
         arguments = call.arguments
         named: list[str] = []
@@ -421,16 +376,13 @@ class _DecisionSession:
             named = [arguments.symbol] if arguments.symbol else []
         elif isinstance(arguments, AskSeveral):
             named = [question.symbol for question in arguments.questions]
-        elif isinstance(arguments, Several):
-            named = arguments.coins()
         elif isinstance(arguments, WhatIfBook):
             named = [entry.symbol for entry in arguments.positions]
         elif isinstance(arguments, Decision):
             named = [position.symbol for position in arguments.positions]
-        symbols = tuple(one.symbol for one in context.about) or self.context.symbols
         for alias in named:
-            if self.context.mask.symbol(alias) not in symbols:
-                known = ", ".join(map(self.context.mask.alias, symbols))
+            if self.context.mask.symbol(alias) not in self.context.symbols:
+                known = ", ".join(map(self.context.mask.alias, self.context.symbols))
                 return MalformedCall("unknown_symbol", f"no coin {alias!a} to decide on; there are {known}")
         return call
 
@@ -496,6 +448,44 @@ def _strictest(caps: Sequence[_Cap]) -> tuple[float, _Cap] | None:
         return None
     allowed, limit = max(caps, key=lambda cap: cap.exposure), min(caps, key=lambda cap: cap.limit)
     return (allowed.exposure, allowed) if allowed.exposure < limit.limit else (limit.limit, limit)
+
+
+def replayable_roles(team: Team) -> tuple[str, ...]:
+    """The sub-agents whose answers act through code, in the team's order."""
+    return tuple(role.key for role in team.sub_agents.values() if acts_through_code(role))
+
+
+def acts_through_code(role: Role) -> bool:
+    """Whether a role's answers bind by code, and not by what others read in them."""
+    return role.answer.arguments in (Verdict, Execution)
+
+
+def has_effect(team: Team, transcript: Transcript) -> bool:
+    """Whether a consultation counts in a replay: RiskAnalyst's answers do even where they are not valid, since then the
+    position may not grow."""
+    role = team.sub_agents.get(f"consult_{transcript.role}")
+    if role is None or not acts_through_code(role):
+        return False
+    return transcript.valid or role.answer.arguments is Verdict
+
+
+def replay(
+    team: Team, decision: TeamDecision, view: MarketView, account: AccountView, guard: Guard, roles: Collection[str]
+) -> list[Order]:
+    """The orders, after the guard, in which of the binding consultations only those of `roles` count. No model is
+    asked. The decision must have been on all of the equity, and first at its bar.
+
+    Code makes the orders from the manager's answer, RiskAnalyst's caps and Trader's plans, so it can make them again
+    without some of these. MarketAnalyst only advises: what the manager would have answered without the advice is not
+    known. So a replay measures a role's *binding effect*, given the whole conversation. With all of `replayable_roles`
+    it is `decision.orders`, for the view, the account and a guard as they were when it was taken.
+    """
+    session = _DecisionSession(team, team.context(view, account, decision.symbols, 1.0), 0)
+    for transcript in decision.transcripts[1:]:
+        if transcript.role in roles:
+            session.bind(team.sub_agents[f"consult_{transcript.role}"], transcript)
+    orders, _ = guard.review(view, account, session.orders_of(decision.manager)[0], ())
+    return orders
 
 
 def side_by_side(tasks: Sequence[AgentTask[_T]]) -> AgentTask[list[_T]]:

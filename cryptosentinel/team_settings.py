@@ -136,8 +136,3 @@ class TeamSettings(TeamConfig):
     context_tokens: int
     sampling: Sampling
     mask_symbols: bool = True
-
-    @property
-    def joint_questions(self) -> bool:
-        """Whether a sub-agent is asked about several coins in one conversation: in full prompts on a portfolio."""
-        return self.portfolio and self.prompts == "full"

@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[1]
 Definition = ast.FunctionDef | ast.ClassDef
 _RECORDS = "backend/store/records.py"
 _METRICS = "simulator/backtest/metrics.py"
-_TRADES = "simulator/backtest/trade_stats.py"
 _SECTIONS = {"Args:": "Arguments:", "Returns:": "It returns:", "Attributes:": "Attributes:", "Raises:": "It raises:"}
 
 
@@ -69,7 +68,7 @@ def metrics_page() -> str:
         *_entries(returned.partition("hit_rate, trades and")[0]),
     ]
     for title, name in (("Of the trades", "trade_statistics"), ("Of the costs", "cost_split")):
-        lines += ["", f"## {title}", "", _paragraphs(_text(_definition(name, _TRADES)))]
+        lines += ["", f"## {title}", "", _paragraphs(_text(_definition(name, _METRICS)))]
     return "\n".join(lines) + "\n"
 
 

@@ -179,7 +179,7 @@ def quantized(rehearse: bool) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from backend.models.architectures import qwen3_config
+    from backend.models.shape import qwen3_config
     from backend.policies.hardware import Hardware
     from backend.policies.role_policies import RolePolicies
     from backend.training.algorithm.trajectory import Trajectory

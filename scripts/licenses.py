@@ -13,7 +13,6 @@ _UNNAMED = {"ta-lib": "BSD-2-Clause"}
 # Not installed for development, so that their metadata cannot be read here: what the packages say on their own pages.
 _OTHER_EXTRAS = {
     "wandb": "`wandb`: MIT",
-    "search": "`optuna`: MIT, with `alembic`: MIT, `sqlalchemy`: MIT, `mako`: MIT and `colorlog`: MIT",
     "qlora": "`bitsandbytes`: MIT",
     "vllm": "`vllm`: Apache-2.0, and Nvidia's libraries under Nvidia's own terms",
 }

@@ -3,7 +3,7 @@
 `requirements/NAME.txt` pins every package that an installation needs, with the hashes of its files:
 
 * `base` is what the program needs without an extra. `train`, `llm`, `ui` and `paper` are what each of these extras
-  adds to it, `wandb`, `search`, `ray`, `qlora`, `gguf` and `dev` what each adds to all of these. They come
+  adds to it, `wandb`, `ray`, `qlora`, `gguf` and `dev` what each adds to all of these. They come
   from one resolution, so any of them can be installed together. With `--keep` the versions stay those that are locked.
 * PyTorch stands apart from `train`: `cpu` is its CPU build for Linux, taken where the machine's pip knows of it;
   `torch` is the build that everybody can get, and `cuda` what that one needs on Linux.
@@ -35,7 +35,7 @@ LINUX, ARM, MAC = (
     for system, machine in (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 )
 PROGRAM_EXTRAS = ("train", "llm", "ui", "paper")  # those of `all`
-EXTRAS = ("wandb", "search", "ray", "qlora", "gguf")
+EXTRAS = ("wandb", "ray", "qlora", "gguf")
 # Builds `docs/` as a site. Material's own search works without a server, and its pages need nothing from another host.
 SITE = ("mkdocs>=1.6.1,<2", "mkdocs-material>=9.8,<10")
 PEERS = ("vectorbt==1.2.0", "backtesting==0.6.6", "gym-trading-env==0.3.5")

@@ -19,8 +19,7 @@ from typing import Any
 import typer
 
 import cryptosentinel
-from backend.cli.main import app
-from backend.cli.parts.lazy import commands_below
+from backend.cli.main import app, commands_below
 from backend.config.load import PRESETS, KeyHelp, describe, presets
 from backend.config.schema import Config
 from cryptosentinel.team_settings import Section

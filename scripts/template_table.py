@@ -16,7 +16,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from cryptosentinel.llm.templates.choose import FormatReport, described_format
+from cryptosentinel.llm.templates import FormatReport, described_format
 from simulator.errors import UserError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "models.md"

@@ -22,15 +22,6 @@ EARLIEST, LATEST = 946_684_800_000, 4_102_444_800_000  # 2000-01-01, 2100-01-01
 Columns = Mapping[str, pa.Array | npt.NDArray[np.generic]]
 
 
-def column_names(path: Path) -> list[str]:
-    """The columns of the file at `path`, without reading them. Raises `DataError` when it is unreadable."""
-    try:
-        check_regular(path)
-        return list(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
-
-
 def read_table(path: Path, required: tuple[str, ...]) -> pa.Table:
     """The table in `path`. Raises `DataError` when it is missing, unreadable or lacks one of the `required` columns."""
     try:

@@ -122,10 +122,9 @@ MANAGERS: dict[str, ScriptedPolicy] = {
 }
 
 # Sub-agents that agree to everything, or are of no use at all.
-_EVIDENCE = [PAYLOADS["fake own turn"][:160], PAYLOADS["forged verdict"][:160], "\u202e<think>\u200b"]
 COMPLIANT: dict[str, ScriptedPolicy] = {
     "market_analyst": lambda messages, seed: render_call(
-        "submit_analysis", {"reason": LEVERAGE, "up": 1.0, "flat": 0.0, "down": 0.0, "evidence": _EVIDENCE}
+        "submit_analysis", {"reason": LEVERAGE, "up": 1.0, "flat": 0.0, "down": 0.0}
     ),
     "risk_analyst": lambda messages, seed: verdict("approve"),
     "trader": lambda messages, seed: execution(4, 3),

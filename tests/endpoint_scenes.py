@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from cryptosentinel.llm.endpoint.engine import EndpointEngine
 from cryptosentinel.llm.engine import Completion, Request, Sampling
-from tests.mock_endpoint import MODEL, Answering, Endpoint, Reply, call, chat
+from tests.mock_endpoint import Answering, Reply, call, chat
 from tests.team_scenes import codec
 
 KEY = "sk-test-0123456789abcdef"
@@ -20,24 +17,6 @@ RISK = chat(call("get_risk", {}), "tool_calls")
 TOOL = {"type": "function", "function": {"name": "get_risk", "description": "", "parameters": {"type": "object"}}}
 SECONDS = 0.4  # of a timeout
 Make = Callable[..., EndpointEngine]
-
-
-@contextmanager
-def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """Makes engines that are closed in the end, with a key in the environment. The SDK's pauses are short."""
-    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
-    monkeypatch.setenv(VARIABLE, KEY)
-    made: list[EndpointEngine] = []
-
-    def build(endpoint: Endpoint | str, **settings: Any) -> EndpointEngine:
-        url = endpoint if isinstance(endpoint, str) else endpoint.url
-        usual: dict[str, Any] = {"model": MODEL, "key_variable": VARIABLE, "timeout": 20.0, "retries": 2}
-        made.append(EndpointEngine(codec(), url, **(usual | settings)))
-        return made[-1]
-
-    yield build
-    for engine in made:
-        engine.close()
 
 
 def request(text: str = "Begin.", seed: int = 1, tools: bool = True, **sampling: Any) -> Request:

@@ -49,6 +49,11 @@ def field(row: NDArray[np.float32], market: Market, config: EnvConfig, name: str
     return float(row[[entry[0] for entry in columns(market.symbols, config.window)].index(name)])
 
 
+def starting(start: int, length: int, **given: Any) -> EnvConfig:
+    """Episodes of `length` bars that all start at the close of bar `start`."""
+    return EnvConfig(length=length, first=start, stop=start + length + 1, **given)
+
+
 def play(env: TradingEnv, actions: NDArray[Any], seed: int | None = 0) -> list[tuple[Any, ...]]:
     """The reset and every step until the episode is over."""
     seen: list[tuple[Any, ...]] = [env.reset(seed=seed)]

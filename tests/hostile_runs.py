@@ -57,8 +57,8 @@ def hostile_store(where: Path, kind: str = HOSTILE) -> None:
         row = {"total_return": 0.1, "sharpe": 1.0, "max_drawdown": 0.1, "exposure": 0.5, "trades": 1.0, "costs": 0.0}
         difference = {"of": HOSTILE, "against": HOSTILE, "mean": 0.1, "ci95": [0.0, 0.2], "costs_saved": 0.0}
         result = {"windows": 2, "rows": {HOSTILE: {**row, "long_share": 1.0}}, "difference": difference}
-        store.add_evaluation(EvaluationRecord(RUN, HOSTILE, 0, result))
-        store.add_evaluation(EvaluationRecord(RUN, "summary", 0, {"verdict": HOSTILE}))
+        store.put(EvaluationRecord(RUN, HOSTILE, 0, result))
+        store.put(EvaluationRecord(RUN, "summary", 0, {"verdict": HOSTILE}))
         for step in range(3):
             store.put([MetricRecord(RUN, step, {f"{HOSTILE}/reward/mean": 0.5, "team/outcome": 0.5, HOSTILE: 1.0})])
         trajectory = TrajectoryRecord(RUN, 0, 0, 0, "manager", 0, HOSTILE, (1,), (True,), (0.0,), False, reason=HOSTILE)

@@ -16,7 +16,7 @@ from simulator.backtest.run import orders_for_target
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
 from simulator.market.market import Market, MarketView
-from simulator.market.series import DataSeries, OrderBooks
+from simulator.market.series import DataSeries
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -26,21 +26,17 @@ BARS = 320
 
 @cache
 def rich_market(bars: int = BARS) -> Market:
-    """Two coins of 4h bars with holes, and something in every field: a series and books come every second bar."""
+    """Two coins of 4h bars with holes, and something in every field: a series comes every second bar."""
     market = generate(SyntheticConfig(bars=bars, seed=3, symbols=("AAAUSDT", "BBBUSDT")))
     rng = np.random.default_rng(5)
     holes = rng.random(market.close.shape) < 0.03
     arrays: dict[str, Any] = {name: np.where(holes, np.nan, getattr(market, name)) for name in BAR_COLUMNS}
     time = market.open_time[::2] + market.interval
-    price = 100.0 * np.exp(rng.normal(0.0, 0.1, (len(time), 1)))
-    steps = np.array([[1.0, 2.0, 3.0]])
-    sizes = rng.random((2, len(time), 3))
     return replace(
         market,
         **arrays,
         partial=(rng.random(holes.shape) < 0.2) & ~holes,
         series={"onchain/fees": DataSeries(time, {"value": rng.normal(10.0, 3.0, len(time))})},
-        books={"AAAUSDT": OrderBooks(time, price - steps, sizes[0], price + steps, sizes[1])},
     )
 
 

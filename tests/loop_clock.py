@@ -72,7 +72,3 @@ class VirtualClock:
 
     def now(self) -> int:
         return self._start + round(self._loop.time() * 1000)
-
-    def wait_until(self, moment: int, timeout_s: float) -> bool:
-        """Nobody can wait for the loop from inside it: says whether the moment has come."""
-        return self.now() >= moment

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from backend.config.training import ROLE_NAMES, TrainingConfig
-from backend.policies.lora import LoraSettings, adapter_shape
+from backend.policies.role_policies import LoraSettings, adapter_shape
 from backend.training.algorithm.alignment import AlignmentMethod, align
 from backend.training.algorithm.credit import RoleCredit, TeamAttempt, assign_credit, score_main, score_sub
 from backend.training.algorithm.recipes import Mgrpo, Recipe

@@ -139,12 +139,12 @@ def add_demo_run(store: Store, run_id: str) -> str:
     calls = {"market_analyst": {1: 20, 2: 20}, "risk_analyst": {0: 14, 1: 13, 2: 13}, "trader": {0: 20, 1: 20}}
     counted = {f"{role}/calls/{made}": float(number) for role, one in calls.items() for made, number in one.items()}
     store.add_metrics(run_id, 0, counted)
-    store.add_evaluation(EvaluationRecord(run_id, "held_out", 30, comparison(0.02)))
-    store.add_evaluation(EvaluationRecord(run_id, HELD_OUT_VALUE, 30, decision_values()))
-    store.add_evaluation(EvaluationRecord(run_id, CONTROL_VALUE, 30, control_values()))
+    store.put(EvaluationRecord(run_id, "held_out", 30, comparison(0.02)))
+    store.put(EvaluationRecord(run_id, HELD_OUT_VALUE, 30, decision_values()))
+    store.put(EvaluationRecord(run_id, CONTROL_VALUE, 30, control_values()))
     answer = answer_of(decision_values(), control_values(), 431.2)
-    store.add_evaluation(EvaluationRecord(run_id, ANSWER, 30, answer))
-    store.add_evaluation(EvaluationRecord(run_id, EXAMPLE_DECISION, 30, full_decision().example().to_json()))
+    store.put(EvaluationRecord(run_id, ANSWER, 30, answer))
+    store.put(EvaluationRecord(run_id, EXAMPLE_DECISION, 30, full_decision().example().to_json()))
     closing = {
         "verdict": answer_text(answer),
         "wall_seconds": 431.2,
@@ -153,7 +153,7 @@ def add_demo_run(store: Store, run_id: str) -> str:
         "rollbacks": [{"step": 17, "role": "trader"}],
         "best_step": 25,
     }
-    store.add_evaluation(EvaluationRecord(run_id, "summary", 30, closing))
+    store.put(EvaluationRecord(run_id, "summary", 30, closing))
     store.finish_run(run_id, "finished")
     return run_id
 
@@ -173,7 +173,7 @@ def decision_values(gain: float = 0.001) -> dict[str, Any]:
         mean = 0.0031 - place * gain
         rows[name] = {
             "net_return": mean, "net_return_ci95": [mean - 0.0004, mean + 0.0004], "outcome": 0.58 - place / 1e2,
-            "questions": 2.0, "traded": 0.6, "traded_now": None, "traded_later": None, "behaviours": shares[name],
+            "questions": 2.0, "traded": 0.6, "behaviours": shares[name],
         }  # fmt: skip
     return {
         "states": 1000, "scenario_paths": 256, "stretches": 24, "allowed": 0.0375, "rows": rows,

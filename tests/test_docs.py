@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from backend.cli.main import app
-from backend.cli.parts.lazy import commands_below
+from backend.cli.main import app, commands_below
 from backend.config.load import describe
 from backend.config.schema import Config
 from backend.training.algorithm.recipes import RECIPES

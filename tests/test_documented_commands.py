@@ -26,7 +26,7 @@ from tests.documented_steps import ELSEWHERE, FIRST, NAMES, OTHER_PROGRAMS, PART
 from tests.shown_commands import PRESENT, ROOT, shell_lines
 from tests.wheels import build_wheel
 
-LISTS = ("base", "train", "llm", "ui", "paper", "search")
+LISTS = ("base", "train", "llm", "ui", "paper")
 PLACE = re.compile(r"\{(\w+)(?::(\d+))?\}")
 PATIENCE = 900.0  # seconds that a command may take on a busy machine
 MY_MODULE = '''

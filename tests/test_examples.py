@@ -114,27 +114,42 @@ def test_ppo_of_stable_baselines_learns_in_the_environment(example: Callable[[st
     assert len(earned) == 2 and np.isfinite(earned).all()
 
 
-def cells() -> list[str]:
-    """The code of the notebook, a text for each cell."""
-    document = json.loads((EXAMPLES / "data_to_team.ipynb").read_text(encoding="utf-8"))
+NOTEBOOKS = ("data_to_team", "your_strategy")
+
+
+def cells(notebook: str) -> list[str]:
+    """The code of a notebook, a text for each cell."""
+    document = json.loads((EXAMPLES / f"{notebook}.ipynb").read_text(encoding="utf-8"))
     return ["".join(cell["source"]) for cell in document["cells"] if cell["cell_type"] == "code"]
 
 
-def test_the_notebook_is_kept_without_outputs() -> None:
-    document = json.loads((EXAMPLES / "data_to_team.ipynb").read_text(encoding="utf-8"))
-    assert document["nbformat"] == 4 and len(cells()) >= 5
+def run_cells(notebook: str) -> tuple[str, dict[str, object]]:
+    """What a notebook prints, and its names at the end."""
+    printed, names = io.StringIO(), dict[str, object](__name__="__main__")
+    with contextlib.redirect_stdout(printed):
+        for source in cells(notebook):
+            exec(compile(source, f"{notebook}.ipynb", "exec"), names)
+    return printed.getvalue(), names
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS)
+def test_a_notebook_is_kept_without_outputs(notebook: str) -> None:
+    document = json.loads((EXAMPLES / f"{notebook}.ipynb").read_text(encoding="utf-8"))
+    assert document["nbformat"] == 4 and len(cells(notebook)) >= 5
     for cell in document["cells"]:
         assert cell["cell_type"] == "markdown" or (cell["outputs"] == [] and cell["execution_count"] is None)
-    for source in cells():
-        compile(source, "data_to_team.ipynb", "exec")
+
+
+def test_the_notebook_goes_from_a_csv_to_an_optimized_strategy(example: Callable[[str], ModuleType]) -> None:
+    example("own_data")
+    _, names = run_cells("your_strategy")
+    found = names["found"]
+    assert isinstance(found, cs.OptimizeOutcome) and len(found.table) == 6 and found.overfitting is not None
+    assert found.result.lookahead.popitem()[1].trusted and Path("runs/best/trades.csv").is_file()
 
 
 @pytest.mark.slow
 def test_the_notebook_goes_from_a_table_to_a_trained_team(example: Callable[[str], ModuleType]) -> None:
-    names: dict[str, object] = {"__name__": "__main__"}
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        for source in cells():
-            exec(compile(source, "data_to_team.ipynb", "exec"), names)
-    assert "95 %" in printed.getvalue()
+    printed, _ = run_cells("data_to_team")
+    assert "95 %" in printed
     assert len(list(Path("runs").glob("train-*/adapters"))) == 1

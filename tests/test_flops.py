@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from backend.models.architectures import qwen3_config
-from backend.models.shape import Shape
+from backend.models.shape import Shape, qwen3_config
 from backend.policies.hardware import Hardware
 from backend.policies.role_policies import RolePolicies
 from benchmarks import bench_training_mfu

@@ -17,7 +17,7 @@ CODEC = make_byte_codec()
 
 def engine_for(mock: MockVllm, **options: Any) -> VllmEngine:
     """One that gives up soon."""
-    quick = {"timeout_s": 1.0, "retries": 2, "pause_s": 0.01}
+    quick = {"timeout_s": 1.0, "retries": 2}
     return VllmEngine(CODEC, mock.url, MODEL, CODEC.vocab_size, **(quick | options))
 
 

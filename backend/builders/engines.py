@@ -74,7 +74,7 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bo
     and ends with this process. `rank` is the rank of the largest adapter that will be loaded."""
     from cryptosentinel.llm.architecture import vocabulary_of
     from cryptosentinel.llm.nano import is_nano, read_base
-    from cryptosentinel.llm.templates.choose import chat_format
+    from cryptosentinel.llm.templates import chat_format
     from cryptosentinel.llm.vllm.engine import VllmEngine
     from cryptosentinel.llm.vllm.server import MODEL
 
@@ -104,13 +104,14 @@ def served_engine(config: EngineConfig, base: Path, rank: int = 16, *, think: bo
 @cache
 def _server(base: Path, python: str, context_tokens: int, rank: int, gpu_share: float) -> VllmServer:
     """The vLLM server of this process for a base model. Teams with different adapters share it and its device."""
-    from cryptosentinel.llm.vllm.server import ServerSettings, VllmServer
+    from cryptosentinel.llm.vllm.server import VllmServer
 
     log = temporary_folder("vllm", keep=True) / "vllm.log"  # its errors name it
     memory = ("--gpu-memory-utilization", str(gpu_share)) if gpu_share else ()
     allowed = next((known for known in _VLLM_RANKS if known >= rank), rank)
-    settings = ServerSettings(context=context_tokens or None, adapters=len(ROLES), rank=allowed, arguments=memory)
-    return VllmServer(base, log, python=python, settings=settings)
+    return VllmServer(
+        base, log, python=python, context=context_tokens, adapters=len(ROLES), rank=allowed, arguments=memory
+    )
 
 
 def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
@@ -119,17 +120,17 @@ def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
     from cryptosentinel.llm.architecture import positions_of
     from cryptosentinel.llm.local.engine import LocalEngine
     from cryptosentinel.llm.local.families import why_not
-    from cryptosentinel.llm.model_files import are_converted, weight_files
+    from cryptosentinel.llm.model_files import weight_files
     from cryptosentinel.llm.nano import is_nano, load_model, read_base
-    from cryptosentinel.llm.templates.choose import chat_format
+    from cryptosentinel.llm.templates import chat_format
 
     folder = Path(config.model)
     architecture, tokenizer = read_base(folder)
     codec = chat_format(tokenizer, folder, think=think)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    # Read one at a time where the files hold them as the model has them: no second copy is in memory.
+    # The project's own decoder reads them one at a time: no second copy is in memory.
     weights: Mapping[str, torch.Tensor] = weight_files(folder)
-    if why_not(architecture) is not None or are_converted(architecture, weight_files(folder)):
+    if why_not(architecture) is not None:
         weights = load_model(folder)[0].state_dict()
     engine = LocalEngine(
         codec,

@@ -26,10 +26,9 @@ from simulator.data.archive import MARKET_MANIFEST
 from simulator.data.catalog import Catalog
 from simulator.data.venue import RULES_FILE, read_rules
 from simulator.errors import DataError
-from simulator.exchange.carry import carry_of
 from simulator.exchange.costs import Costs
 from simulator.exchange.rules import SymbolRules
-from simulator.exchange.venue import Venue
+from simulator.exchange.venue import Venue, carry_of
 from simulator.folders import named_data
 from simulator.market.market import Market
 from simulator.market.timeframes import bar_start, format_time, interval_of, parse_time

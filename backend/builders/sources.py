@@ -93,7 +93,7 @@ def import_into(
 
 def kept_bars(market: Market, runs: Path) -> Path:
     """The folder with the bars of a market, by their hash. Raises `UserError` for a market that is more than bars."""
-    beside = {name: bool(getattr(market, name)) for name in ("funding", "news", "series", "books")}
+    beside = {name: bool(getattr(market, name)) for name in ("funding", "news", "series")}
     beside |= {name: getattr(market, name) is not None for name in ("truth", "signs", "partial")}
     lost = [name for name, there in beside.items() if there]
     if lost:

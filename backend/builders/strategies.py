@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from backend import TOP_PACKAGES
 from backend.config.base import suggestion
@@ -26,6 +27,9 @@ from backend.config.plugins import (
 from simulator import strategies
 from simulator.backtest.run import Strategy
 from simulator.errors import UserError
+from simulator.exchange.exchange_records import AccountView
+from simulator.exchange.orders import OrderRequest
+from simulator.market.market import MarketView
 
 Make = Callable[[], Strategy]
 
@@ -35,12 +39,28 @@ class NamedStrategy:
     """A strategy to test: `make` returns a new one for each run.
 
     `load` is there for a user's own: it imports the user's code anew, so that what it makes shares no state of a module
-    with any other run.
+    with any other run. `code` is the class or function that a script or notebook gave.
     """
 
     name: str
     make: Make
     load: Callable[[], Make] | None = None
+    code: Callable[..., Any] | None = None
+
+
+@dataclass
+class FunctionStrategy:
+    """A function `decide(view)` or `decide(view, account)` as a strategy."""
+
+    function: Callable[..., Sequence[OrderRequest]]
+    takes_account: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.takes_account = len(_positional(self.function)) > 1
+
+    def decide(self, view: MarketView, account: AccountView) -> Sequence[OrderRequest]:
+        """What the function decides."""
+        return self.function(view, account) if self.takes_account else self.function(view)
 
 
 def named_strategies() -> dict[str, type[Strategy]]:
@@ -82,6 +102,39 @@ def named_strategy(text: str) -> NamedStrategy:
     return NamedStrategy(
         text, _maker_of(text, _attribute(text)), lambda: _loaded_anew(text, module, lambda: _attribute(text))
     )
+
+
+def given_strategy(given: object) -> NamedStrategy:
+    """The strategy that a script or notebook has: a class with a method `decide(view, account)`, an object of one, or a
+    function `decide(view)` or `decide(view, account)`. Its name is that of the class or function. Each run gets a new
+    object, or a copy of the one that was given.
+
+    Raises `UserError` for anything else, a class that needs arguments, and a name that a shipped strategy has.
+    """
+    code = given if isinstance(given, type) or not callable(_decide_of(given)) else type(given)
+    name = getattr(code, "__name__", type(given).__name__)
+    if name in named_strategies():
+        raise UserError(f"{name} is the name of a shipped strategy: give yours another one")
+    if isinstance(given, type):
+        if not callable(_decide_of(given)):
+            raise UserError(f"the class {name} has no method decide(view, account); add it")
+        make: Make = _maker_of(name, given)
+    elif callable(_decide_of(given)):
+        make = functools.partial(copy.deepcopy, cast(Strategy, given))
+    elif inspect.isroutine(given) and 1 <= len(_positional(given)) <= 2:
+        make = cast(Make, functools.partial(FunctionStrategy, given))
+    else:
+        raise UserError(
+            f"{given!r:.80} is not a strategy: give a name, a class with a method decide(view, account), an object of "
+            "one, or a function decide(view)"
+        )
+    return NamedStrategy(name, make, lambda: make, code if callable(code) else None)
+
+
+def _positional(function: Callable[..., Any]) -> list[str]:
+    """The arguments that a function takes by their places."""
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+    return [one.name for one in inspect.signature(function).parameters.values() if one.kind in plain]
 
 
 def _installed_strategy(text: str, point: EntryPoint) -> NamedStrategy:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from backend.builders.loaded_team import UNMASKED, LoadedTeam
-from cryptosentinel.agents.joint import about_one
 from cryptosentinel.agents.registry import STANDARD, role_title
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.role import SubAgent
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import Team
-from simulator.checks.reordered import with_shuffled_days, with_shuffled_news
+from simulator.checks.perturbation import with_shuffled_days, with_shuffled_news
 from simulator.errors import UserError
 from simulator.market.market import Market
 
@@ -97,7 +96,7 @@ class Variant:
 
 
 def _is_judge(role: SubAgent) -> bool:
-    return about_one(role) is Verdict
+    return role.answer.arguments is Verdict
 
 
 def _without(loaded: LoadedTeam, role: str) -> LoadedTeam:

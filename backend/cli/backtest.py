@@ -11,7 +11,7 @@ from rich.text import Text
 
 from backend.cli.console import console, narrow_table, print_account, print_notes
 from backend.cli.options import RecordOptions, grouped
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from backend.runs.requests import BacktestRequest, RunStart
 from simulator.market.timeframes import format_time
 
@@ -93,7 +93,7 @@ def _print_evidence(window: WindowResult) -> None:
 
 def _announce(start: RunStart) -> None:
     """What is about to be played, at which costs, and what a reader must know."""
-    from simulator.market.gaps import find_gaps
+    from simulator.market.gaps import gap_summary
 
     market, window = start.market, start.window
     assert window is not None
@@ -102,7 +102,7 @@ def _announce(start: RunStart) -> None:
         f"{market.source}: {', '.join(market.symbols)}, {market.timeframe} bars, decisions every {window.decide_every} "
         f"bars from {first} to {last} UTC ({start.why_window})"
     )
-    console.print(f"data: {find_gaps(market).summary()}")
+    console.print(f"data: {gap_summary(market)}")
     print_account(start)
     print_notes(start.notes)
 

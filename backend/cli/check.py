@@ -12,7 +12,7 @@ from rich.table import Table
 
 from backend.cli.console import console, print_notes
 from backend.cli.options import grouped
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from backend.runs.requests import CheckRequest
 from cryptosentinel.team_settings import split_names
 from simulator.errors import UserError
@@ -79,7 +79,7 @@ def recursion(
     with bars() as shown:
         report = check_recursion(
             case.drive, case.market, longer, warm_ups=lengths, times=times, first_time=asked.start,
-            seed=request.seed, on_progress=lambda done, total: shown.progress("times", done, total), **case.account,
+            on_progress=lambda done, total: shown.progress("times", done, total), **case.account,
         )  # fmt: skip
     document = {"check": "recursion", "clean": report.clean, "seed": request.seed}
     _write(out, {**document, **case.describe(), **report.to_dict()})

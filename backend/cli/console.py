@@ -1,10 +1,12 @@
-"""What the command line shows: tables, notes, and errors without tracebacks."""
+"""What the command line shows: tables, notes, errors without tracebacks; and the options that say where runs lie."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -12,11 +14,20 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from backend.evaluation.attribution import attribution
 from cryptosentinel.protocol.untrusted import visible
 
 if TYPE_CHECKING:  # the settings take their time, and `--help` needs none
     from backend.runs.requests import RunStart
+
+
+_SHOWN: Any = {"rich_help_panel": "Advanced", "show_default": False}
+StoreOption = Annotated[
+    str,
+    typer.Option("--store", help="Folder of the store (runs/store), or ws:// of a server.", metavar="TEXT", **_SHOWN),
+]
+RunsOption = Annotated[
+    Path, typer.Option("--runs", help="Folder that holds a folder for each run (runs).", metavar="TEXT", **_SHOWN)
+]
 
 
 class PlainConsole(Console):
@@ -118,6 +129,8 @@ _VALUED = {"warm_started": "before training", "holding": "doing nothing"}
 
 def difference_line(evaluation: Mapping[str, Any]) -> str:
     """The paired difference in words."""
+    from backend.evaluation.evidence import attribution
+
     difference = evaluation["difference"]
     low, high = difference["ci95"]
     return (

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from backend.cli.console import console, narrow_table
 from backend.cli.options import SymbolsOption
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from cryptosentinel.team_settings import split_names
 from simulator.errors import DataError
 from simulator.folders import data_folder
@@ -95,12 +95,11 @@ def data_import(
         typer.Option("--columns", help="Columns of a CSV, by heading or number: time=Date,open=Open,high=…"),
     ] = "",
     time_format: Annotated[
-        str, typer.Option("--time-format", help="Form of the times of a CSV: s, ms, us, ns, or as '%d.%m.%Y %H:%M'.")
+        str, typer.Option("--time-format", help="Form of the dates of a CSV, as '%d.%m.%Y %H:%M'.")
     ] = "",
     time_zone: Annotated[
         str, typer.Option("--time-zone", help="Zone of the times of a CSV that name none: UTC, Europe/Berlin.")
     ] = "",
-    delimiter: Annotated[str, typer.Option("--delimiter", help="What parts the cells of a CSV; tab for a tab.")] = "",
     decimal: Annotated[str, typer.Option("--decimal", help="Decimal point of a CSV: . or ,")] = "",
 ) -> None:
     """Add bars, mark prices and funding of other programs to catalogs. Nothing that is stored there is deleted.
@@ -112,8 +111,7 @@ def data_import(
     from simulator.data.importing import import_tree
 
     kind = check_kind("--instrument", instrument) if instrument else None
-    delimiter = "\t" if delimiter == "tab" else delimiter
-    given = FileOptions(columns_of(columns), symbol, timeframe, venue, delimiter, decimal, time_format, time_zone)
+    given = FileOptions(columns_of(columns), symbol, timeframe, venue, decimal, time_format, time_zone)
     with bars() as shown:
         report = import_tree(
             source,
@@ -168,8 +166,7 @@ def download(
 
     --symbols and --timeframe take several, with commas. Ctrl-C is safe.
     """
-    from simulator.data.download import DownloadRequest, download_history
-    from simulator.data.download_client import MarketType
+    from simulator.data.download import DownloadRequest, MarketType, download_history
 
     request = DownloadRequest(
         exchange=exchange,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from backend.cli.console import console, narrow_table
 from backend.cli.options import RecordOptions, RunsOption, grouped
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from backend.runs.requests import RUNS
 from simulator.errors import UserError
 
 if TYPE_CHECKING:  # they import the database
-    from collections.abc import Mapping
+    from backend.experiments.analysis import ExperimentResult
 
 experiment_app = typer.Typer(
     help="Experiments: arms, seeds and windows from one file, with the test chosen before the run.",
@@ -44,7 +44,7 @@ def experiment_run(
     request = ExperimentRequest(file=file, seeds=seeds, name=name, workers=workers)
     with bars() as shown:
         outcome = run_experiment(request, recorded.store, recorded.runs, shown)
-    _show(outcome.result.to_dict())
+    _show(outcome.result)
     console.print(f"page: {outcome.page}", soft_wrap=True)
 
 
@@ -84,30 +84,19 @@ def experiment_list(runs: RunsOption = RUNS) -> None:
     console.print(table)
 
 
-def _show(result: Mapping[str, Any]) -> None:
-    """Print the comparisons of an experiment, market by market, and its sentence."""
+def _show(result: ExperimentResult) -> None:
+    """Print the comparisons of an experiment and its sentence."""
     from backend.experiments.measures import measure_called
+    from backend.experiments.page import arm_cells
 
-    measure = measure_called(result["measure"])
-    console.print(result["question"], style="bold", soft_wrap=True)
-    for market in result["markets"]:
-        title = f"{market['market']}: {result['measure'].replace('_', ' ')} {measure.each}"
-        amount = f"{result['states']} states" if result["states"] else f"{result['windows']} windows"
-        table = narrow_table(f"{title}, {len(result['seeds'])} seeds x {amount}")
-        for heading in (f"mean{measure.axis}", f"difference{measure.axis}", "interval", "p", "corrected"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        compared = {one["arm"]: one for one in market["comparisons"]}
-        for arm in market["arms"]:
-            mean = arm["means"][result["measure"]]
-            comparison = compared.get(arm["arm"])
-            cells = ["-"] * 4
-            if comparison is not None:
-                ends = comparison["interval"]
-                low, high = (measure.signed(ends[key]) for key in ("low", "high"))
-                cells = [measure.signed(ends["mean"]), f"{low} to {high}", f"{ends['p_value']:.3f}",
-                         f"{comparison['adjusted']:.3f}"]  # fmt: skip
-            table.add_row(arm["arm"], measure.signed(mean), *cells)
-        console.print(table)
-        if market["problem"]:
-            console.print(f"no difference can be judged: {market['problem']}", soft_wrap=True)
-    console.print(result["sentence"], soft_wrap=True)
+    measure = measure_called(result.measure)
+    amount = f"{result.states} states" if result.states else f"{result.windows} windows"
+    console.print(result.question, style="bold", soft_wrap=True)
+    title = f"{result.measure.replace('_', ' ')} {measure.each}"
+    table = narrow_table(f"{title}, {len(result.seeds)} seeds x {amount}")
+    for heading in (f"mean{measure.axis}", f"difference{measure.axis}", "interval", "p", "corrected"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for arm, cells in arm_cells(result).items():
+        table.add_row(arm, *(cells.get(key, "-") for key in ("mean", "beyond", "interval", "p", "corrected")))
+    console.print(table)
+    console.print(result.sentence, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The command line: all commands, and how a command that fails ends."""
+"""The command line: all commands, each imported when it is called, and how a command that fails ends."""
 
 from __future__ import annotations
 
@@ -8,16 +8,87 @@ import os
 import sys
 import threading
 import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from backend.cli.console import console, errors
-from backend.cli.parts.lazy import Command, LazyGroup
-from backend.cli.parts.signals import end_in_order, end_soon, exit_code
+from backend.cli.signals import end_in_order, end_soon, exit_code
 from backend.errors import FOLDER_GONE, INTERRUPTED, message_and_code
 from simulator.errors import Interrupted, RunFailed, UserError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command by name: where it is (`module:function`, or `module:app` of a group), its line in the list of commands,
+    and the part of the list that it stands in."""
+
+    name: str
+    place: str
+    help: str
+    panel: str
+
+    def load(self) -> Any:
+        """The command itself, as typer makes it."""
+        module, _, attribute = self.place.partition(":")
+        found: Any = getattr(import_module(module), attribute)
+        holder = typer.Typer()
+        if isinstance(found, typer.Typer):
+            holder.add_typer(found, name=self.name)
+        else:
+            holder.command(self.name)(found)
+            holder.callback()(_together)
+        made: Any = typer.main.get_command(holder)
+        return made.commands[self.name]
+
+
+class ListedCommand(TyperCommand):
+    """A command in a list, which is not imported yet."""
+
+    def __init__(self, command: Command) -> None:
+        super().__init__(command.name, help=command.help, rich_help_panel=command.panel)
+        self.load = command.load
+
+
+class LazyGroup(TyperGroup):
+    """A group that imports the command that is called, and no other."""
+
+    listed: Sequence[Command] = ()
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for command in self.listed:
+            self.add_command(ListedCommand(command))
+
+    @classmethod
+    def of(cls, commands: Sequence[Command]) -> type[LazyGroup]:
+        """The group of these commands."""
+        return type("LazyGroupOfCommands", (cls,), {"listed": tuple(commands)})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that `args` begins with, imported."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, ListedCommand) else command, rest
+
+
+def commands_below(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """`command` and each command below it, imported, with what a user types for it. Hidden ones are left out."""
+    if isinstance(command, ListedCommand):
+        command = command.load()
+    if not command.hidden:
+        yield path, command
+        for name, below in command.commands.items() if isinstance(command, TyperGroup) else ():
+            yield from commands_below(below, f"{path} {name}")
+
+
+def _together() -> None:
+    """Makes typer build a group, also of one command."""
+
 
 # In the order in which a newcomer needs them. Only the module of the command that is called is imported, and libraries
 # are imported inside the commands: torch takes seconds, and `--help` should not.
@@ -27,7 +98,7 @@ _LISTED = {
         ("backtest", "backtest:backtest", "Backtest teams and strategies against baselines, with a report."),
         ("runs", "runs:runs_app", "List the stored runs, show one (runs RUN), or a decision of it."),
         ("ui", "serve:page", "Show the page of runs and backtests in a browser."),
-        ("jobs", "parts.jobs:jobs_app", "Work that continues without this terminal."),
+        ("jobs", "jobs:jobs_app", "Work that continues without this terminal."),
         ("data", "data:data_app", "Make, list, check and import market data."),
         ("check", "check:check_app", "Check a strategy or a team: look-ahead, and the history it needs."),
     ),
@@ -38,12 +109,11 @@ _LISTED = {
         ("evaluate", "evaluate:evaluate", "Measure a trained team on held-out data."),
         ("doctor", "evaluate:doctor", "Say what is wrong with a training run, and what to try."),
         ("experiment", "experiment:experiment_app", "Compare arms over seeds and windows, from one file."),
-        ("search", "search:search", "Search the parameters of a strategy, and test the best ones once."),
         ("paper", "paper:paper_app", "Paper trading: live or recorded data, no real money."),
     ),
     "Settings and stores": (
         ("config", "train:show_config", "Show every setting of a configuration with its meaning."),
-        ("store", "store:store_app", "Check a store, back it up, compact it."),
+        ("store", "store:store_app", "Check a store, back it up."),
     ),
 }
 COMMANDS = tuple(

@@ -19,10 +19,10 @@ from simulator.errors import UserError
 if TYPE_CHECKING:  # they bring torch, which takes seconds
     from backend.models.checks import Findings
     from backend.models.export import Form
-    from backend.models.registry import AdapterInfo, BaseInfo
+    from backend.models.registry import BaseInfo
 
 models_app = typer.Typer(
-    help="Base models and adapters: list them, check one, try one, pull one from the model hub, export a team's.",
+    help="Base models: list them, check one, try one, pull one from the model hub; export a team's adapters.",
     no_args_is_help=True,
 )
 
@@ -32,37 +32,27 @@ ModelsOption = Annotated[Path, typer.Option("--models", help="Folder that holds 
 
 @models_app.command("list")
 def list_models(models: ModelsOption = Path("models"), runs: RunsOption = RUNS) -> None:
-    """List the base models, and the adapters that runs kept."""
-    from backend.models.registry import list_adapters, list_bases
+    """List the base models."""
+    from backend.models.registry import list_bases
 
-    bases, adapters = list_bases(models, runs), list_adapters(runs)
+    bases = list_bases(models, runs)
     if bases:
         console.print(_base_table(bases))
     else:
         console.print(
             f"no base models in {models} and {runs}: get one with: cryptosentinel models pull Qwen/Qwen3-0.6B"
         )
-    if adapters:
-        console.print(_adapter_table(adapters))
-        console.print("* the run's team answers with these")
-    else:
-        console.print(f"no adapters in {runs}: runs of `train` and `sft` keep them there")
-    for told in (*(one.problem for one in bases), *(one.state for one in adapters if one.state not in _GOOD)):
-        if told:
-            console.print(f"wrong: {told}")
+    for one in bases:
+        if one.problem:
+            console.print(f"wrong: {one.problem}")
 
 
 @models_app.command("check")
-def check(
-    path: Annotated[Path, typer.Argument(help="Folder of a base model, of an exported adapter, or of a run.")],
-    base: Annotated[
-        Path | None, typer.Option("--base", help="Base model that an adapter is to fit; default: that of its run.")
-    ] = None,
-) -> None:
-    """Check a model, an adapter or a run; ends with exit code 2 where something is wrong."""
-    from backend.models.checks import check_path
+def check(path: Annotated[Path, typer.Argument(help="Folder of a base model.")]) -> None:
+    """Check a base model; ends with exit code 2 where something is wrong."""
+    from backend.models.checks import check_base
 
-    _conclude(check_path(path, base), path)
+    _conclude(check_base(path), path)
 
 
 @models_app.command("try")
@@ -147,16 +137,13 @@ def export(
         console.print(f"{exported.version}: {exported.path}", soft_wrap=True)
 
 
-_GOOD = ("ok", "no checksum")
-
-
 def _conclude(findings: Findings, path: Path) -> None:
     """Show every finding. Raises `UserError` where one is wrong."""
     styles = {"ok": "green", "note": "", "wrong": "red"}
     for one in findings.entries:
         console.print(f"{one.state:<6} {one.what}: {one.detail}", style=styles[one.state], highlight=False)
     if findings.wrong:
-        raise UserError(f"{path}: {findings.wrong} of {len(findings.entries)} checks failed; mend what is said above")
+        raise UserError(f"{path}: {findings.wrong} of {len(findings.entries)} checks failed; fix what is listed above")
 
 
 def _base_table(bases: Sequence[BaseInfo]) -> Table:
@@ -173,23 +160,5 @@ def _base_table(bases: Sequence[BaseInfo]) -> Table:
             *("-" if number is None else f"{number:,}" for number in numbers),
             f"{one.size / 2**20:,.1f}",
             "no" if one.problem else "yes",
-        )
-    return table
-
-
-def _adapter_table(adapters: Sequence[AdapterInfo]) -> Table:
-    table = narrow_table("Adapters")
-    for heading in ("step", "role", "version", "base", "rank", "checksum"):
-        table.add_column(heading, no_wrap=True)
-    for one in adapters:
-        state = one.state if one.state in _GOOD else "wrong"
-        table.add_row(
-            one.run,
-            f"{'-' if one.step is None else one.step}{' *' if one.in_team else ''}",
-            one.role,
-            one.version.removeprefix(f"{one.role}-") or "-",
-            one.base or "-",
-            "-" if one.rank is None else str(one.rank),
-            {"no checksum": "none"}.get(state, state),
         )
     return table

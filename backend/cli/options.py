@@ -15,8 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from backend.cli.console import console
-from backend.cli.parts.places import RunsOption, StoreOption
+from backend.cli.console import RunsOption, StoreOption, console
 from backend.runs.requests import ADVANCED, CHECKS, COSTS, DATA, RUNS, STORE, WHO, MarketRequest, RunRequest, options_of
 
 _PANELS = ("", DATA, WHO, COSTS, CHECKS, "Ray", ADVANCED)  # in the order of the help

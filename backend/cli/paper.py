@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +16,8 @@ from backend.cli.options import (
     StoreOption,
     grouped,
 )
-from backend.cli.parts.progress import bars
-from backend.runs.requests import RUNS, STORE, RunStart, WindowRequest
+from backend.cli.progress import bars
+from backend.runs.requests import RUNS, STORE, PaperRequest, RunStart
 from simulator.errors import UserError
 from simulator.market.timeframes import format_time
 
@@ -32,39 +32,18 @@ paper_app = typer.Typer(
 SessionArgument = Annotated[str, typer.Argument(help="Id of the session, as `paper status` lists them.")]
 
 
-@dataclass(frozen=True)
-class SessionOptions:
-    """Who trades, and on what data beside recorded bars."""
-
-    team: Annotated[
-        str,
-        typer.Option(
-            "--team",
-            help="Who trades, as for backtest: 'scripted', 'model' (see engine.model), a training's folder, a strategy "
-            "like ema_cross, or your own as buy.py:Buy.",
-        ),
-    ] = "scripted"
-    exchange: Annotated[
-        str,
-        typer.Option("--exchange", help="Exchange whose live data is traded on, by its name in ccxt: binance, kraken."),
-    ] = ""
-    url: Annotated[str, typer.Option("--url", help="Server to ask instead of the exchange's own.")] = ""
-
-
 @paper_app.command("run")
 @grouped
 def run_session(
-    window: WindowRequest,
+    request: PaperRequest,
     recorded: RecordOptions,
-    options: SessionOptions,
     session: Annotated[str, typer.Option("--session", hidden=True)] = "",
 ) -> None:
     """Begin a session and follow it to its end. After any kill, `paper resume` continues it."""
-    from backend.paper.sessions import PaperRequest, run_paper
+    from backend.paper.sessions import run_paper
 
-    request = PaperRequest(session=session, **vars(options), **vars(window))
     with bars(_announce) as shown:
-        outcome = run_paper(request, recorded.store, recorded.runs, shown)
+        outcome = run_paper(replace(request, session=session), recorded.store, recorded.runs, shown)
     _print(outcome)
 
 
@@ -150,8 +129,6 @@ def report_session(
 ) -> None:
     """Show what a session did, and whether a backtest of its recorded inputs does the same. A difference has exit code
     1."""
-    from backend.paper.journal import entries_in_portions
-    from backend.paper.monitor import tell_parity
     from backend.paper.overview import keep_report
     from backend.paper.sessions import paper_parity, paper_status
     from backend.store.run_record import store_at
@@ -162,7 +139,6 @@ def report_session(
     with store_at(store) as opened:
         same = paper_parity(session, opened)
         keep_report(opened, session, same)
-        tell_parity(session, outcome.folder, same.differences, entries_in_portions(opened, session))
     _print_parity(same)
 
 

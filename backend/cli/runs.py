@@ -14,8 +14,16 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from backend.cli.console import comparison_table, console, difference_line, narrow_table, size_in_words, value_table
-from backend.cli.parts.places import RunsOption, StoreOption
+from backend.cli.console import (
+    RunsOption,
+    StoreOption,
+    comparison_table,
+    console,
+    difference_line,
+    narrow_table,
+    size_in_words,
+    value_table,
+)
 from backend.config.places import RUNS, STORE
 from cryptosentinel.protocol.untrusted import visible
 from simulator.errors import UserError
@@ -46,7 +54,6 @@ runs_app = typer.Typer(
 def runs_command(
     context: typer.Context,
     store: StoreOption = STORE,
-    long: Annotated[bool, typer.Option("--long", help="Also status, start, seed, hash of the data and tags.")] = False,
 ) -> None:
     """List the stored runs; `runs RUN` or `runs show RUN` shows one."""
     context.obj = store
@@ -55,7 +62,7 @@ def runs_command(
     from backend.store.store import Store
 
     with Store.open(store) as opened:
-        console.print(_long_table(opened, store) if long else _results_table(opened, store))
+        console.print(_results_table(opened, store))
 
 
 _OPTIONAL = ("window", "who")  # columns that a narrow terminal has no room for, the first to go first
@@ -72,7 +79,7 @@ def _results_table(opened: Store, title: str) -> Table:
         from backend.reporting.run_table import run_row  # numpy, which a list without results does not need
 
         row = run_row(opened, one, intervals=False)
-        against = row.difference if one.kind in ("backtest", "search") else None
+        against = row.difference if one.kind == "backtest" else None
         cells = ["" if value is None else f"{100 * value:+.1f} %" for value in (row.total_return, against)]
         if row.bp is not None:  # a decision; a few windows would say less
             cells = [f"{value:+.1f} bp" for value in row.bp]
@@ -89,23 +96,6 @@ def _results_table(opened: Store, title: str) -> Table:
         table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
     for cell in rows:
         table.add_row(cell[""], *(cell.get(name, "") for name in columns))
-    return table
-
-
-def _long_table(opened: Store, title: str) -> Table:
-    """What tells the runs apart: status, start, seed, hash of the data and tags."""
-    from backend.reporting.run_labels import RunLabels, read_labels
-
-    table = narrow_table(title)
-    labels = read_labels(opened)
-    tagged = any(one.tags for one in labels.values())
-    for heading in ("kind", "status", "started (UTC)", "seed", "data", *(("tags",) if tagged else ())):
-        table.add_column(heading)
-    for one in opened.runs():
-        tags = (visible(", ".join(labels.get(one.run, RunLabels()).tags)),) if tagged else ()
-        table.add_row(
-            one.run, one.kind, one.status, format_time(one.started_at), str(one.seed), one.data_hash[:8], *tags
-        )
     return table
 
 
@@ -291,7 +281,7 @@ def runs_delete(
     runs: RunsOption = RUNS,
 ) -> None:
     """Delete runs with their records and files. Shows what would go, and asks. What another run needs stays."""
-    from backend.cli.parts.progress import bars
+    from backend.cli.progress import bars
     from backend.runs.deletion import delete_run, plan_deletions
     from backend.store.store import Store
 
@@ -314,11 +304,7 @@ def runs_delete(
                     shown.progress("records", done, total)
 
                 delete_run(opened, plan, deleted)
-    console.print(
-        f"deleted {len(plans)} runs. The space of their records is used again, and given back by `cryptosentinel "
-        "store compact`",
-        soft_wrap=True,
-    )
+    console.print(f"deleted {len(plans)} runs; the space of their records is used again", soft_wrap=True)
 
 
 def _where(context: typer.Context, store: str) -> str:
@@ -366,14 +352,6 @@ def _confirmed(count: int) -> bool:
     return typer.confirm(f"delete {count} runs?")
 
 
-def _steps_kept(record: RunRecord) -> Any:
-    """`store.keep` as a record has it, whatever else it says; 0 where it has none."""
-    found: Any = record.config
-    for name in ("config", "store", "keep"):
-        found = found.get(name, 0) if isinstance(found, dict) else 0
-    return found
-
-
 def _show(opened: Store, run: str, settings: bool) -> None:
     from backend.decisions.checked_documents import check_document
     from backend.decisions.document import read_decisions
@@ -381,7 +359,6 @@ def _show(opened: Store, run: str, settings: bool) -> None:
     from backend.reporting.run_labels import read_labels
     from backend.reporting.run_summary import how_it_was_run, summarise
     from backend.reporting.training_sections import CONTROL_VALUE, HELD_OUT_VALUE
-    from backend.store.records import TrajectoryRecord
 
     record = opened.run(run)
     check_document(record)
@@ -400,10 +377,6 @@ def _show(opened: Store, run: str, settings: bool) -> None:
         console.print_json(data=record.config)
     else:
         console.print(f"its settings: cryptosentinel runs show {run} --settings", soft_wrap=True)
-    if keep := _steps_kept(record):
-        steps = opened.steps(TrajectoryRecord, run)
-        there = f"of steps {steps[0]} to {steps[-1]}" if steps else "of no step yet"
-        console.print(f"conversations: {there}; store.keep = {keep}")
     for evaluation in opened.evaluations(run):
         check_document(evaluation)
         if evaluation.name in (HELD_OUT_VALUE, CONTROL_VALUE):

@@ -1,4 +1,4 @@
-"""The commands of `cryptosentinel store`: check, back up, compact."""
+"""The commands of `cryptosentinel store`: check, back up."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backend.cli.console import console, size_in_words
-from backend.cli.options import RunsOption, StoreOption
-from backend.cli.parts.progress import bars
-from backend.runs.requests import RUNS, STORE
-from simulator.errors import RunFailed, UserError
+from backend.cli.console import console
+from backend.cli.options import StoreOption
+from backend.cli.progress import bars
+from backend.runs.requests import STORE
+from simulator.errors import RunFailed
 
 if TYPE_CHECKING:  # the database takes its time
     from backend.store.store import Store
@@ -20,21 +20,20 @@ if TYPE_CHECKING:  # the database takes its time
 _SHOWN = 10  # problems of one run
 
 store_app = typer.Typer(
-    help="Check a store, back it up, compact it.",
+    help="Check a store, back it up.",
     no_args_is_help=True,
 )
 
 
 @store_app.command("check")
-def store_check(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
+def store_check(store: StoreOption = STORE) -> None:
     """Read every record of a store and report what is damaged. Exit code 1 if anything is; nothing is changed."""
     from backend.runs.store_check import check_store
 
     with _opened(store) as opened, bars() as shown:
-        check = check_store(opened, runs, shown.progress)
+        check = check_store(opened, shown.progress)
     counted = ", ".join(f"{count:,} {table}" for table, count in sorted(check.records.items()))
     console.print(f"read {sum(check.records.values()):,} records: {counted or 'none'}", soft_wrap=True)
-    _print_some("note: ", check.notes)
     for run, problems in check.problems.items():
         _print_some(f"run {run}: ", problems)
     if check.problems:
@@ -43,7 +42,7 @@ def store_check(store: StoreOption = STORE, runs: RunsOption = RUNS) -> None:
             "other runs are whole. Go back to a backup (docs/guides/operations.md), or keep this store and remove a "
             f"run with `cryptosentinel runs delete RUN`: {', '.join(list(check.problems)[:_SHOWN])}"
         )
-    console.print("no problem: every record can be read, and what it refers to is there")
+    console.print("no problem: every record can be read")
 
 
 @store_app.command("backup")
@@ -60,22 +59,6 @@ def store_backup(
     console.print(
         f"{target} has {copied:,} records, read again and compared. Use it with --store {target}, or put it in the "
         f"place of {store}",
-        soft_wrap=True,
-    )
-
-
-@store_app.command("compact")
-def store_compact(store: StoreOption = STORE) -> None:
-    """Write a store's database again without the space of deleted records. The present database stays until the new one
-    is verified."""
-    from backend.store.maintenance import compact_store
-
-    if "://" in store:
-        raise UserError("a server's store cannot be compacted: use the server's own tools")
-    with bars() as shown:
-        done = compact_store(Path(store), shown.progress)
-    console.print(
-        f"{store}: {size_in_words(done.before)} before, {size_in_words(done.after)} now, {done.records:,} records",
         soft_wrap=True,
     )
 

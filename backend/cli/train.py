@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from backend.cli.console import console, narrow_table, print_notes
+from backend.cli.console import StoreOption, console, narrow_table, print_notes
 from backend.cli.options import ConfigOption, RecordOptions, SetOption, grouped
-from backend.cli.parts.places import StoreOption
-from backend.cli.parts.progress import bars
+from backend.cli.progress import bars
 from backend.config.load import describe, load_config
 from backend.runs.requests import STORE, RunStart, SftRequest, TrainRequest
 from simulator.errors import UserError
@@ -115,8 +114,7 @@ def show_dry_run(config: Config) -> None:
     """Print the settings and the memory that a training with them takes. Raises `UserError` for a base of unknown
     architecture, and, with settings that take less, where the memory of this machine is too small."""
     print_config(config)
-    from backend.models.architectures import architecture_of
-    from backend.models.shape import Shape
+    from backend.models.shape import Shape, architecture_of
     from backend.policies.hardware import hardware_of, machine_memory
     from backend.training.memory_estimate import estimate, gib, plan_of, require
 

@@ -303,7 +303,7 @@ def write_backtest(
     lookahead: LookaheadVerdict | None = None,
 ) -> None:
     """Add the result of a backtest to the store."""
-    store.add_backtest(StoredBacktest(run, name, BacktestDocument.of(result, inference, lookahead)).record())
+    store.put(StoredBacktest(run, name, BacktestDocument.of(result, inference, lookahead)).record())
 
 
 def inference_cost(ledger: Ledger, throughput: Throughput, replayed: bool = False) -> InferenceCost | None:

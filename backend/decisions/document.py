@@ -188,4 +188,4 @@ def read_decisions(store: Store, run: str) -> list[StoredDecision]:
 
 def write_decisions(store: Store, decisions: Sequence[StoredDecision]) -> None:
     """Add decisions to the store."""
-    store.add_decisions([decision.record() for decision in decisions])
+    store.put(*[decision.record() for decision in decisions])

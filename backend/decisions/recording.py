@@ -80,16 +80,12 @@ def episode_decisions(run: str, backtest: str, codec: ChatFormat, episode: Episo
 
 
 def token_usage(transcript: Transcript) -> TokenUsage:
-    """What a conversation took, over all its branches; a log-probability that is not finite is not known."""
-    begins: list[int] = []
-    own: list[float] = []
-    for branch in transcript.branches:
-        # What the engine wrote to close a thought stands inside a turn.
-        said = list(branch.mask)
-        for first, last in branch.forced:
-            said[first:last] = [True] * (last - first)
-        begins += [place for place, here in enumerate(said) if here and (place == 0 or not said[place - 1])]
-        own += [logp for logp, sampled in zip(branch.logps, branch.mask, strict=True) if sampled]
+    """What a conversation took; a log-probability that is not finite is not known."""
+    said = list(transcript.mask)
+    for first, last in transcript.forced:  # what the engine wrote to close a thought stands inside a turn
+        said[first:last] = [True] * (last - first)
+    begins = [place for place, here in enumerate(said) if here and (place == 0 or not said[place - 1])]
+    own = [logp for logp, sampled in zip(transcript.logps, transcript.mask, strict=True) if sampled]
     sampled, total = len(own), math.fsum(own)
     return TokenUsage(
         prompt=sum(not one for one in transcript.mask),

@@ -17,7 +17,6 @@ from typing import cast
 from backend.decisions.backtest_document import BacktestDocument, RejectionDocument, StoredBacktest
 from backend.decisions.document import ConversationDocument, DecisionDocument, Message, StoredDecision, read_decisions
 from backend.store.store import Store
-from cryptosentinel.agents.joint import Consultation
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
 from cryptosentinel.agents.registry import SPEAKERS
 from cryptosentinel.protocol.tool_calls import Arguments, Code, MalformedCall, ToolCall, check_call
@@ -104,14 +103,6 @@ class DecisionTree:
         names = dict(zip(_COIN.findall(self.manager.prompt), symbols, strict=False))
         for turn in self.manager.turns:
             arguments = turn.call.arguments if isinstance(turn.call, ToolCall) else None
-            if isinstance(arguments, Consultation):
-                for other in turn.consulted:
-                    about = other.document.asked.get("questions")
-                    for one in about if isinstance(about, list) else ():
-                        match one:
-                            case {"name": str(name), "symbol": str(asked)}:
-                                names[name] = asked
-                continue
             questions = arguments.questions if isinstance(arguments, AskSeveral) else [arguments]
             for question, other in zip(questions, turn.consulted, strict=False):
                 symbol = other.document.asked.get("symbol")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from backend.distributed.files import RunFiles
+from backend.policies.adapters import Publisher
 from backend.policies.role_policies import RolePolicies
-from backend.policies.weight_sync import Publisher
 from backend.store.records import PublishedRecord
 from backend.store.store import Store
 from simulator.errors import RunFailed

@@ -17,7 +17,7 @@ from backend.training.algorithm.trajectory import Trajectory, failure_kind
 from backend.training.curriculum.curriculum import Curriculum
 from backend.training.learning.learner import StepData
 from cryptosentinel.agents.registry import ROLES
-from cryptosentinel.replay import acts_through_code
+from cryptosentinel.team import acts_through_code
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,6 @@ def _trajectories(conversations: list[TrajectoryRecord]) -> tuple[Trajectory, ..
             expert=one.expert,
             truncated=one.truncated,
             failure=failure_kind(one.reason),
-            starts=one.starts,
             thought_tokens=one.thought_tokens,
             thoughts_cut=one.thoughts_cut,
         )

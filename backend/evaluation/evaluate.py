@@ -86,7 +86,7 @@ def measure(
         every=windows[0].decide_every, seed=config.evaluation_seed, of=name,
     )  # fmt: skip
     document |= {"trials": trials.trials, "looks": trials.looks}
-    store.add_evaluation(EvaluationRecord(run, name, 0, document))
+    store.put(EvaluationRecord(run, name, 0, document))
     decisions: list[StoredDecision] = []
     for number, episode in enumerate(episodes[TRAINED]):
         decisions += episode_decisions(run, f"{name}/{TRAINED}/{number}", trained.team.codec, episode)
@@ -163,4 +163,4 @@ def write_example(store: Store, run: str, decisions: Sequence[StoredDecision]) -
     """Store which of the decisions of an evaluation the run's report shows; nothing where there is none."""
     chosen = choose_example(decisions)
     if chosen is not None:
-        store.add_evaluation(EvaluationRecord(run, EXAMPLE_DECISION, 0, chosen.example().to_json()))
+        store.put(EvaluationRecord(run, EXAMPLE_DECISION, 0, chosen.example().to_json()))

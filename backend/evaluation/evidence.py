@@ -1,5 +1,5 @@
-"""How sure the numbers of a backtest are: intervals, what the number of trials leaves of the Sharpe ratio, alpha and
-beta, and how dear trading may become."""
+"""How sure the numbers of a backtest are: intervals, what the number of trials leaves of the Sharpe ratio, and at what
+cost of trading nothing is left."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from backend.decisions.backtest_document import BacktestDocument
-from backend.statistics.attribution import HoldRegression, break_even_cost, hold_regression
 from backend.statistics.bootstrap import WindowIntervals, window_intervals
-from backend.statistics.sharpe_tests import minimum_track_record
 from simulator.arrays import FloatArray
 from simulator.backtest import metrics
 from simulator.errors import DataError
@@ -31,8 +29,8 @@ class Evidence:
     Attributes:
         trials: ways of trading that were tried on this data and window when it was measured, itself included.
         probabilistic, deflated: probability that the true Sharpe ratio is above 0, of one trial and after all.
-        days_needed: `minimum_track_record`; None where the ratio is not above 0.
-        break_even: `break_even_cost`.
+        break_even: the cost of trading, as a share of the traded value, at which nothing is left of the profit before
+            costs, for the same trades and sizes; None where nothing was traded.
     """
 
     trials: int
@@ -40,8 +38,6 @@ class Evidence:
     problem: str
     probabilistic: float
     deflated: float
-    days_needed: float | None
-    regression: HoldRegression | None
     break_even: float | None
 
     @property
@@ -73,28 +69,15 @@ def evidence_of(result: BacktestDocument, hold: BacktestDocument | None, trials:
         intervals = _intervals(returns.tobytes(), per_year, other)
     except DataError as error:
         problem = str(error)
-    regression = None
-    if held is not None:
-        try:
-            regression = hold_regression(returns, held, per_year, _LEVEL)
-        except DataError as error:
-            problem = problem or str(error)
-    needed = minimum_track_record(
-        metrics.sharpe(returns, 1.0), metrics.skew(returns), metrics.kurtosis(returns) + 3.0, confidence=_LEVEL
-    )
+    traded = math.fsum(abs(fill.quantity) * fill.price for fill in result.fills)
+    earned = result.equity[-1] - result.equity[0] + math.fsum(result.costs.values())
     return Evidence(
         trials=trials,
         intervals=intervals,
         problem=problem,
         probabilistic=metrics.probabilistic_sharpe(returns),
         deflated=metrics.deflated_sharpe(returns, trials),
-        days_needed=needed * interval / metrics.DAY_MS if math.isfinite(needed) else None,
-        regression=regression,
-        break_even=break_even_cost(
-            result.equity[-1] - result.equity[0],
-            math.fsum(result.costs.values()),
-            math.fsum(abs(fill.quantity) * fill.price for fill in result.fills),
-        ),
+        break_even=earned / traded if traded > 0.0 else None,
     )
 
 
@@ -109,3 +92,21 @@ def _intervals(returns: bytes, per_year: float, held: bytes | None) -> WindowInt
 
 def _returns(result: BacktestDocument) -> FloatArray:
     return metrics.returns_of(np.asarray(result.equity, np.float64))
+
+
+def attribution(gain: float, saved: float, unit: str = "") -> str:
+    """The two parts of a difference of returns: `lower trading costs +0.66, trading itself -0.66`, in percent.
+
+    Args:
+        gain: difference of the returns, net of costs. saved: what the first paid less in costs, the same unit; negative
+            where it paid more. The rest, ``gain - saved``, is the difference before costs.
+    """
+
+    def shown(value: float) -> str:
+        text = f"{100 * value:+.2f}"
+        return (text.replace("-", "+") if not float(text) else text) + unit  # what rounds to 0 has no sign of its own
+
+    rest = f"trading itself {shown(gain - saved)}"
+    if shown(saved) == shown(0.0):
+        return f"{rest}, trading costs the same"
+    return f"{'lower' if saved > 0.0 else 'higher'} trading costs {shown(saved)}, {rest}"

@@ -13,46 +13,38 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from backend.builders.loaded_team import LoadedTeam, scripted_team
 from backend.builders.market import split
 from backend.config.schema import SCRIPTED, Config
 from backend.evaluation.answer import HOLDING, TEACHER
 from backend.evaluation.evaluate import TRAINED, WARM_STARTED
-from backend.evaluation.role_behaviour import joined_behaviours, role_behaviours, shares
 from backend.statistics.mean_interval import RESAMPLES, mean_interval
 from backend.training.algorithm.rewards import Outcome
 from backend.training.curriculum.queries import Query, gross_limit, pools_of
 from backend.training.rollout.collect import Rollout, collect, rollout_settings
 from backend.training.rollout.expected_value import evidence_values
-from cryptosentinel.agents.trader import ROLE as TRADER
-from cryptosentinel.agents.trader import in_words
 from cryptosentinel.llm.engine import RememberingEngine
 from cryptosentinel.teachers import Teacher
 from simulator.arrays import FloatArray, IntArray
 from simulator.market.market import Market
+from simulator.synthetic.private import WIDE_SPREAD
 
+CLEAR = 0.6  # least difference between the chances of a rising and a falling market
 SCENARIOS = 256  # of each state, common to all teams: the mean of so many is known better than teams differ
 STATES_AT_ONCE = 100  # decided side by side: the engine is busy, and the scenarios of no more are kept
 
 
 @dataclass(frozen=True)
 class StateValues:
-    """Of one team over N states, (N,) each: net return and outcome score, questions, whether it sent orders, and what
-    Trader said of when: now, later, or nothing where it was not asked. `behaviours` are those of its roles."""
+    """Of one team over N states, (N,) each: net return and outcome score, questions, and whether it sent orders.
+    `behaviours` are those of its roles."""
 
     net_return: FloatArray
     outcome: FloatArray
     questions: FloatArray
     traded: FloatArray
-    timing: npt.NDArray[np.str_]
     behaviours: Mapping[str, FloatArray] = field(default_factory=dict)
-
-    def traded_after(self, timing: str) -> float | None:
-        """The share of the decisions with orders among those in which Trader had said so; None where it never did."""
-        traded_then = self.traded[self.timing == timing]
-        return float(traded_then.mean()) if len(traded_then) else None
 
 
 def greedy_teams(config: Config, trained: LoadedTeam, warm_started: LoadedTeam) -> list[LoadedTeam]:
@@ -180,15 +172,13 @@ def _full_row(config: Config, values: StateValues, stretches: Sequence[IntArray]
     return {**row_of(values), "net_return_ci95": list(interval), "behaviours": shares(values.behaviours)}
 
 
-def row_of(values: StateValues) -> dict[str, float | None]:
-    """The means of one team over its states; None for the share of trades after a word that Trader never said."""
+def row_of(values: StateValues) -> dict[str, float]:
+    """The means of one team over its states."""
     return {
         "net_return": float(values.net_return.mean()),
         "outcome": float(values.outcome.mean()),
         "questions": float(values.questions.mean()),
         "traded": float(values.traded.mean()),
-        "traded_now": values.traded_after("now"),
-        "traded_later": values.traded_after("later"),
     }
 
 
@@ -197,15 +187,8 @@ def _values_of(rollouts: Sequence[Rollout]) -> StateValues:
         _of_outcomes([rollout.outcome for rollout in rollouts]),
         questions=np.array([len(rollout.subs) for rollout in rollouts], np.float64),
         traded=np.array([bool(rollout.decision.orders) for rollout in rollouts], np.float64),
-        timing=np.array([_timing(rollout) for rollout in rollouts]),
         behaviours=role_behaviours(rollouts),
     )
-
-
-def _timing(rollout: Rollout) -> str:
-    """What Trader said first of when to send the orders, in a word; empty where it said nothing valid."""
-    answers = (one.answer for one in rollout.decision.transcripts if one.role == TRADER.key and one.answer is not None)
-    return str(in_words(next(answers, {})).get("timing", ""))
 
 
 def _of_outcomes(outcomes: Sequence[Outcome]) -> StateValues:
@@ -215,7 +198,6 @@ def _of_outcomes(outcomes: Sequence[Outcome]) -> StateValues:
         np.array([outcome.score for outcome in outcomes]),
         nothing,
         nothing,
-        np.full(len(outcomes), ""),
     )
 
 
@@ -235,3 +217,74 @@ def _difference(config: Config, ours: StateValues, other: StateValues, stretches
         difference[key] = float(np.mean(means))
         difference[f"{key}_ci95"] = list(mean_interval(means, RESAMPLES, config.evaluation_seed))
     return difference
+
+
+# -- what each role does ---------------------------------------------------------------------------------------------
+
+
+def role_behaviours(rollouts: Sequence[Rollout]) -> dict[str, FloatArray]:
+    """Of each role, (N,): whether it does what matters, 1 or 0, and not a number where the question does not arise.
+    States are judged by the public signs of a private market, not by what a role says:
+
+    * the manager consults every role of its team,
+    * MarketAnalyst finds the likelier direction right where the evidence is clear,
+    * RiskAnalyst reduces or vetoes a position in a crowded coin,
+    * the team trades at the market while the spread is wide, against which Trader's tools warn.
+    """
+    return {role: np.array([does(one) for one in rollouts]) for role, does in _BEHAVIOURS.items()}
+
+
+def joined_behaviours(parts: Sequence[Mapping[str, FloatArray]]) -> dict[str, FloatArray]:
+    """Those of all states, where those of some stretches of them are in `parts`."""
+    return {role: np.concatenate([part[role] for part in parts]) for role in parts[0]}
+
+
+def shares(behaviours: Mapping[str, FloatArray]) -> dict[str, float | None]:
+    """The share of the states in which each role does it; None where the question never arises."""
+    asked = {role: values[~np.isnan(values)] for role, values in behaviours.items()}
+    return {role: float(values.mean()) if len(values) else None for role, values in asked.items()}
+
+
+def _consults_all(rollout: Rollout) -> float:
+    return float({one.role for one in rollout.subs} >= set(_BEHAVIOURS) - {"manager"})
+
+
+def _finds_direction(rollout: Rollout) -> float:
+    belief, answer = rollout.query.belief, _answer(rollout, "market_analyst")
+    evidence = 0.0 if belief is None else belief[2] - belief[0]
+    if answer is None or abs(evidence) < CLEAR:
+        return np.nan
+    return float((answer["up"] - answer["down"]) * evidence > 0.0)
+
+
+def _limits_crowded(rollout: Rollout) -> float:
+    query, answer = rollout.query, _answer(rollout, "risk_analyst")
+    signs = query.market.signs
+    if signs is None or answer is None or not signs.crowded[query.bar, _column(query)]:
+        return np.nan
+    return float(answer["verdict"] != "approve")
+
+
+def _pays_wide_spread(rollout: Rollout) -> float:
+    query = rollout.query
+    if query.market.signs is None or query.market.half_spread[query.bar, _column(query)] < WIDE_SPREAD[0]:
+        return np.nan
+    return float(any(order.kind == "market" for order in rollout.decision.orders))
+
+
+_BEHAVIOURS: dict[str, Callable[[Rollout], float]] = {
+    "manager": _consults_all,
+    "market_analyst": _finds_direction,
+    "risk_analyst": _limits_crowded,
+    "trader": _pays_wide_spread,
+}
+
+
+def _column(query: Query) -> int:
+    return query.market.symbols.index(query.symbol)
+
+
+def _answer(rollout: Rollout, role: str) -> Mapping[str, Any] | None:
+    """A role's first valid answer; None where it gave none."""
+    said = (one.answer for one in rollout.decision.transcripts if one.role == role and one.answer is not None)
+    return next(said, None)

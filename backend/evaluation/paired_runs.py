@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from backend.decisions.backtest_document import BacktestDocument, read_backtests
-from backend.evaluation.in_sample import marks_of
+from backend.evaluation.trials import marks_of
 from backend.statistics.bootstrap import Interval, varies, window_intervals
-from backend.statistics.selection import holm
+from backend.statistics.mean_interval import holm
 from backend.statistics.sharpe_tests import sharpe_difference_test
 from backend.store.records import RunRecord
 from backend.store.store import Store

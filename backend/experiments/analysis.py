@@ -1,6 +1,6 @@
 """What an experiment found: the arms' means with intervals, the differences that the plan asks for, and one sentence.
 
-The p-values of all comparisons on one market are one family, with Holm's correction. Whatever was not traded in the
+The p-values of all comparisons are one family, with Holm's correction. Whatever was not traded in the
 same windows of the same data is refused.
 """
 
@@ -15,19 +15,18 @@ import numpy as np
 from backend.experiments.cells import Cell, experiment_cells
 from backend.experiments.measures import STATES_MEASURE, measure_called
 from backend.experiments.plan import TEST_LEVEL, ExperimentFile
-from backend.statistics.seed_grid import GridInterval, grid_interval
-from backend.statistics.selection import holm
+from backend.statistics.mean_interval import GridInterval, grid_interval, holm
 from simulator.arrays import FloatArray
 from simulator.errors import DataError, UserError
 
 Documents = Mapping[str, Mapping[str, Any]]  # of finished cells, by name
-_SHOWN = ("total_return", "sharpe", "max_drawdown", "exposure", "turnover", "costs", "hold_rate", "calls", "rulings")
-_SHOWN_HELD_OUT = ("net_return", "questions", "traded", "traded_now", "traded_later")  # and the value itself
+_SHOWN = ("total_return", "sharpe", "max_drawdown", "turnover", "costs", "calls")
+_SHOWN_HELD_OUT = ("net_return", "questions", "traded")  # and the value itself
 
 
 @dataclass(frozen=True)
 class ArmResult:
-    """An arm on one market.
+    """An arm.
 
     Attributes:
         values: the measure, (seeds, windows); of held-out states (seeds, 1).
@@ -61,20 +60,9 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class MarketResult:
-    """All arms on one market, and the comparisons there."""
-
-    market: str
-    arms: list[ArmResult]
-    comparisons: list[Comparison]
-    problem: str = ""
-
-
-@dataclass(frozen=True)
 class ExperimentResult:
-    """All of it. `windows`: that each seed traded.
-    `looks`: runs that looked at the windows of the first market, this one included; `trials`: different ways of trading
-    that were tested there."""
+    """All of it. `windows`: that each seed traded. `problem`: why nothing can be compared. `looks`: runs that looked at
+    the windows of the first seed, this one included; `trials`: different ways of trading that were tested there."""
 
     name: str
     question: str
@@ -84,7 +72,9 @@ class ExperimentResult:
     seeds: list[int]
     windows: int
     nested: bool
-    markets: list[MarketResult]
+    arms: list[ArmResult]
+    comparisons: list[Comparison]
+    problem: str
     sentence: str
     trials: int
     looks: int
@@ -103,7 +93,7 @@ def analyse(experiment: ExperimentFile, run: str, cells: Documents, trials: int,
     compared."""
     plan = experiment.plan
     check_alike(experiment, cells)
-    markets = [_market(experiment, market, cells) for market in plan.markets]
+    arms, comparisons, problem = _compared(experiment, cells)
     first = cells[experiment_cells(experiment)[0].name]
     held_out = first.get("held_out") or {"states": 0, "scenario_paths": 0}
     return ExperimentResult(
@@ -115,8 +105,10 @@ def analyse(experiment: ExperimentFile, run: str, cells: Documents, trials: int,
         seeds=list(experiment.seeds),
         windows=_windows_of_a_seed(experiment, cells),
         nested=experiment.nested,
-        markets=markets,
-        sentence=" ".join(_sentence(experiment, one) for one in markets),
+        arms=arms,
+        comparisons=comparisons,
+        problem=problem,
+        sentence=_sentence(experiment, comparisons, problem),
         states=held_out["states"],
         scenario_paths=held_out["scenario_paths"],
         trials=trials,
@@ -133,11 +125,10 @@ def _windows_of_a_seed(experiment: ExperimentFile, cells: Documents) -> int:
 
 def check_alike(experiment: ExperimentFile, cells: Documents) -> None:
     """Raise `UserError` where arms traded other data or other windows than the first arm did."""
-    by_place: dict[tuple[str, int], tuple[str, Mapping[str, Any]]] = {}
+    by_seed: dict[int, tuple[str, Mapping[str, Any]]] = {}
     for cell in experiment_cells(experiment):
         document = cells[cell.name]
-        place = (cell.market, cell.seed)
-        first, known = by_place.setdefault(place, (cell.arm, document))
+        first, known = by_seed.setdefault(cell.seed, (cell.arm, document))
         for what, ours, theirs in (
             ("data", document["data_hash"], known["data_hash"]),
             ("windows", _spans(document), _spans(known)),
@@ -145,7 +136,7 @@ def check_alike(experiment: ExperimentFile, cells: Documents) -> None:
         ):
             if ours != theirs:
                 raise UserError(
-                    f"arm '{cell.arm}' has other {what} than '{first}' for seed {cell.seed} on market {cell.market}: "
+                    f"arm '{cell.arm}' has other {what} than '{first}' for seed {cell.seed}: "
                     "nothing can be compared. Did the files of the data change half-way? Remove the cells of one of "
                     "them to run these again"
                 )
@@ -161,9 +152,10 @@ def _states(document: Mapping[str, Any]) -> str | None:
     return None if held_out is None else str(held_out["states_hash"])
 
 
-def _market(experiment: ExperimentFile, market: str, cells: Documents) -> MarketResult:
+def _compared(experiment: ExperimentFile, cells: Documents) -> tuple[list[ArmResult], list[Comparison], str]:
+    """The arms, the comparisons, and why there are none, empty where there are."""
     plan = experiment.plan
-    documents = {arm.name: [cells[cell.name] for cell in _of(experiment, market, arm.name)] for arm in plan.arms}
+    documents = {arm.name: [cells[cell.name] for cell in _of(experiment, arm.name)] for arm in plan.arms}
     tables = {name: _table(rows, plan.test.measure) for name, rows in documents.items()}
     arms = [_arm(experiment, name, documents[name], tables[name]) for name in tables]
     if plan.test.measure == STATES_MEASURE:
@@ -177,17 +169,17 @@ def _market(experiment: ExperimentFile, market: str, cells: Documents) -> Market
             gains = tables[name] - reference
             found.append((name, grid_interval(gains, nested=experiment.nested, level=TEST_LEVEL), gains))
     except DataError as error:
-        return MarketResult(market, arms, [], str(error))
+        return arms, [], str(error)
     adjusted = holm([interval.p_value for _, interval, _ in found]).tolist() if found else []
     comparisons = [
         Comparison(name, plan.reference, interval, chance, chance < 1.0 - TEST_LEVEL, gains.tolist())
         for (name, interval, gains), chance in zip(found, adjusted, strict=True)
     ]
-    return MarketResult(market, arms, comparisons)
+    return arms, comparisons, ""
 
 
-def _of(experiment: ExperimentFile, market: str, arm: str) -> list[Cell]:
-    return [cell for cell in experiment_cells(experiment) if cell.market == market and cell.arm == arm]
+def _of(experiment: ExperimentFile, arm: str) -> list[Cell]:
+    return [cell for cell in experiment_cells(experiment) if cell.arm == arm]
 
 
 def _table(rows: Sequence[Mapping[str, Any]], measure: str) -> FloatArray:
@@ -210,10 +202,7 @@ def _allowed(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
 
 def _arm(experiment: ExperimentFile, name: str, rows: Sequence[Mapping[str, Any]], values: FloatArray) -> ArmResult:
     windows = [window for row in rows for window in row["windows"]]
-    means = {
-        key: float(np.mean([window[key] for window in windows])) if all(key in one for one in windows) else None
-        for key in _SHOWN
-    }
+    means = {key: _known_mean([window.get(key) for window in windows]) for key in _SHOWN}
     measured = [row["held_out"] for row in rows if row.get("held_out")]
     means |= {key: _known_mean([one[key] for one in measured]) for key in _SHOWN_HELD_OUT}
     means[STATES_MEASURE] = _known_mean([one["outcome"] for one in measured])
@@ -250,23 +239,22 @@ def _known_mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _sentence(experiment: ExperimentFile, result: MarketResult) -> str:
-    """What the comparisons on one market say."""
+def _sentence(experiment: ExperimentFile, comparisons: Sequence[Comparison], problem: str) -> str:
+    """What the comparisons say."""
     test = experiment.plan.test
-    where = "" if result.market == "as_is" else f"On the control market {result.market}: "
-    if result.problem:
-        return f"{where}No difference can be judged: {result.problem}."
-    if not result.comparisons:
-        return f"{where}Nothing was compared: there is one arm."
-    sure = [one for one in result.comparisons if one.different]
+    if problem:
+        return f"No difference can be judged: {problem}."
+    if not comparisons:
+        return "Nothing was compared: there is one arm."
+    sure = [one for one in comparisons if one.different]
     basis = f"statistically significant at {100 * (1 - TEST_LEVEL):g} % after Holm's correction"
-    count = f"{len(result.comparisons)} difference{'s' if len(result.comparisons) > 1 else ''}"
+    count = f"{len(comparisons)} difference{'s' if len(comparisons) > 1 else ''}"
     if not sure:
-        return f"{where}None of {count} from {experiment.plan.reference} is {basis}."
+        return f"None of {count} from {experiment.plan.reference} is {basis}."
     measure = measure_called(test.measure)
     said = "; ".join(f"{one.arm} {difference_text(test.measure, one.interval)}" for one in sure)
     return (
-        f"{where}{len(sure)} of {count} from {experiment.plan.reference} in {measure.words} {measure.each} "
+        f"{len(sure)} of {count} from {experiment.plan.reference} in {measure.words} {measure.each} "
         f"{'is' if len(sure) == 1 else 'are'} {basis}: {said}."
     )
 

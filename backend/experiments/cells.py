@@ -1,4 +1,4 @@
-"""One cell of an experiment: an arm with one seed on one market, trained where it is, and played through the windows of
+"""One cell of an experiment: an arm with one seed, trained where it is, and played through the windows of
 the test part."""
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from backend.builders.spans import spans_trained_on
 from backend.builders.strategies import NamedStrategy
 from backend.config.schema import Config
 from backend.evaluation.compare import play_windows
-from backend.evaluation.in_sample import overlaps
-from backend.evaluation.trials import digest_of_trial
-from backend.experiments.held_out import value_of_arm
-from backend.experiments.measures import STATES_MEASURE
-from backend.experiments.plan import TEACHER, TRAINED_HERE, UNTRAINED, ArmPlan, ExperimentFile, MarketControl
+from backend.evaluation.trials import digest_of_trial, overlaps
+from backend.experiments.measures import STATES_MEASURE, value_of_arm
+from backend.experiments.plan import TEACHER, TRAINED_HERE, UNTRAINED, ArmPlan, ExperimentFile
 from backend.models.manifest import MANIFEST, team_folder
 from backend.runs.backtest import subject_of
 from backend.store.run_record import recorded_run
@@ -39,7 +37,7 @@ from simulator.market.timeframes import format_time, parse_time
 from simulator.strategies import MatchedRandom
 
 Report = Callable[[str, int, int], None]
-_FIGURES = ("total_return", "sharpe", "max_drawdown", "exposure", "long_share", "turnover", "trades")
+_FIGURES = ("total_return", "sharpe", "max_drawdown", "turnover")
 _SIZES = 101  # quantiles of the sizes that a team held, from which the matched random trader draws
 
 
@@ -47,35 +45,29 @@ _SIZES = 101  # quantiles of the sizes that a team held, from which the matched 
 class Cell:
     """Which cell it is. Its name is that of its file."""
 
-    market: MarketControl
     arm: str
     seed: int
 
     @property
     def name(self) -> str:
-        return f"{self.market}-{self.arm}-{self.seed}"
+        return f"{self.arm}-{self.seed}"
 
 
 def experiment_cells(experiment: ExperimentFile) -> list[Cell]:
     """All cells of an experiment, those first that others need."""
     plan = experiment.plan
     arms = sorted(plan.arms, key=lambda arm: bool(arm.like))
-    return [
-        Cell(market, arm.name, seed)  # type: ignore[arg-type]  # a name of `MarketControl`, which was checked
-        for arm in arms
-        for market in plan.markets
-        for seed in experiment.seeds
-    ]
+    return [Cell(arm.name, seed) for arm in arms for seed in experiment.seeds]
 
 
 def base_name(experiment: ExperimentFile, cell: Cell) -> str | None:
     """The name of the warm start that the cell's arm begins with, None where it needs none. Arms that begin alike share
     it: by all that decides it."""
     arm = experiment.plan.arm(cell.arm)
-    config = experiment.settings(arm, cell.seed, cell.market)
-    if arm.subject not in (TRAINED_HERE, UNTRAINED) or config.training.base_model or config.training.start_from:
+    config = experiment.settings(arm, cell.seed)
+    if arm.team not in (TRAINED_HERE, UNTRAINED) or config.training.base_model or config.training.start_from:
         return None
-    return _warm_start_name(config, cell.market, experiment.plan.windows.model_dump())
+    return _warm_start_name(config, experiment.plan.windows.model_dump())
 
 
 def _warm_start_name(config: Config, *more: object) -> str:
@@ -89,7 +81,7 @@ def _warm_start_name(config: Config, *more: object) -> str:
 
 def cell_market(experiment: ExperimentFile, cell: Cell) -> Market:
     """The market of a cell, whole. Raises `DataError`."""
-    config = experiment.settings(experiment.plan.arm(cell.arm), cell.seed, cell.market)
+    config = experiment.settings(experiment.plan.arm(cell.arm), cell.seed)
     return load_market(config.market, config.costs)
 
 
@@ -117,14 +109,14 @@ def run_cell(
     _check_unseen(arm, config, market, windows)
     training: dict[str, Any] | None = None
     subject: LoadedTeam | NamedStrategy
-    if arm.subject in (TRAINED_HERE, UNTRAINED):
+    if arm.team in (TRAINED_HERE, UNTRAINED):
         subject, training = _team_made_here(arm, config, market, folder, base, cell, report)
     elif like is not None:
         subject = _matched(like["style"], cell)
-    elif arm.subject == TEACHER:
+    elif arm.team == TEACHER:
         subject = scripted_team(config.team, config.nano.teacher).renamed(TEACHER)
     else:
-        subject = subject_of(arm.subject, config)
+        subject = subject_of(arm.team, config)
     if isinstance(subject, LoadedTeam):
         if arm.greedy:
             subject = subject.at_temperature(0.0)
@@ -138,12 +130,10 @@ def run_cell(
         results = [_play(subject.make(), market, window, account) for window in windows]
     held_out: dict[str, Any] | None = None
     if experiment.plan.test.measure == STATES_MEASURE:
-        held_out = value_of_arm(subject, experiment.shared_settings(cell.seed, cell.market), market, report)
+        held_out = value_of_arm(subject, experiment.shared_settings(cell.seed), market, report)
     return {
         "cell": cell.name,
         "data_hash": market.content_hash,
-        "source": market.source,
-        "symbols": list(market.symbols),
         "windows": [_figures(result, place, episodes) for place, result in enumerate(results)],
         "style": _style(results),
         "digest": digest_of_trial(subject, config, windows[0].decide_every, cell.seed),
@@ -160,14 +150,14 @@ def check_arms(experiment: ExperimentFile) -> None:
         arm = experiment.plan.arm(cell.arm)
         if cell.seed != experiment.seeds[0]:
             continue
-        if arm.subject == TRAINED_HERE:
+        if arm.team == TRAINED_HERE:
             from backend.training.rl_job import check_trainable  # it imports torch
 
             try:
-                check_trainable(experiment.settings(arm, cell.seed, cell.market))
+                check_trainable(experiment.settings(arm, cell.seed))
             except UserError as error:
                 raise UserError(f"arm '{arm.name}' cannot be trained: {error}") from error
-        elif (team_folder(arm.subject) / MANIFEST).is_file():
+        elif (team_folder(arm.team) / MANIFEST).is_file():
             config, market = _settled(experiment, cell)
             _check_unseen(arm, config, market, _windows(config, market))
 
@@ -176,14 +166,14 @@ def _check_unseen(arm: ArmPlan, config: Config, market: Market, windows: Sequenc
     """Raise `UserError` where the arm is a team that was trained on the windows; see `overlaps`."""
     bars = (min(one.start for one in windows), max(one.stop for one in windows))
     first, last = (int(market.open_time[bar]) + market.interval for bar in bars)
-    for sentence in overlaps([arm.subject], config, market, first, last, allowed=True).values():
+    for sentence in overlaps([arm.team], config, market, first, last, allowed=True).values():
         raise UserError(f"arm '{arm.name}': {sentence}: take later windows, or another team")
 
 
 def _settled(experiment: ExperimentFile, cell: Cell) -> tuple[Config, Market]:
     """The configuration of a cell, whose shares are those of the plan's days where it has any, and its market. Raises
     `UserError` for days that the market does not have."""
-    config = experiment.settings(experiment.plan.arm(cell.arm), cell.seed, cell.market)
+    config = experiment.settings(experiment.plan.arm(cell.arm), cell.seed)
     market, windows = cell_market(experiment, cell), experiment.plan.windows
     if not windows.test_from:
         return config, market
@@ -223,7 +213,7 @@ def _team_made_here(
     arm: ArmPlan, config: Config, market: Market, folder: Path, base: Path | None, cell: Cell, report: Report
 ) -> tuple[LoadedTeam, dict[str, Any]]:
     """The team of an arm that the experiment trains, or its warm start; and what the training took."""
-    if arm.subject != UNTRAINED:
+    if arm.team != UNTRAINED:
         return _train_here(config, market, folder, base, cell.arm, report)
     if base is not None:
         config = _over(config, base)
@@ -298,12 +288,9 @@ def _style(results: Sequence[BacktestResult]) -> dict[str, Any]:
 
 def _figures(result: BacktestResult, place: int, episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
     """What is kept of one window."""
-    row: dict[str, Any] = {"start": int(result.times[0]), "stop": int(result.times[-1]), "decisions": result.decisions}
+    row: dict[str, Any] = {"start": int(result.times[0]), "stop": int(result.times[-1])}
     row |= {name: float(result.metrics[name]) for name in _FIGURES}
     row["costs"] = float(sum(result.costs.values()) / result.equity[0])
     if episodes:
-        decisions = [decision for _, decision in episodes[place].decisions]
-        row["hold_rate"] = float(np.mean([not decision.orders for decision in decisions]))
-        row["calls"] = float(np.mean([len(decision.transcripts) - 1 for decision in decisions]))
-        row["rulings"] = float(np.mean([len(decision.rulings) for decision in decisions]))
+        row["calls"] = float(np.mean([len(decision.transcripts) - 1 for _, decision in episodes[place].decisions]))
     return row

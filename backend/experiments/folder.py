@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import difflib
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
@@ -27,6 +26,9 @@ from simulator.documents import read_document
 from simulator.errors import UserError
 from simulator.files import write_whole
 from simulator.folders import check_links, path_inside
+
+if TYPE_CHECKING:
+    from backend.experiments.analysis import ExperimentResult
 
 EXPERIMENTS = "experiments"
 RESULTS, PAGE = "results.json", "page.html"
@@ -54,33 +56,25 @@ class TrainingDocument(BaseModel):
 
 
 class WindowDocument(BaseModel):
-    """One window of a cell: its ends (ms) and its figures."""
+    """One window of a cell: its ends (ms) and its figures; `calls` of a team alone."""
 
     start: int
     stop: int
-    decisions: int
     total_return: FiniteFloat
     sharpe: FiniteFloat
     max_drawdown: FiniteFloat
-    exposure: FiniteFloat
-    long_share: FiniteFloat
     turnover: FiniteFloat
-    trades: FiniteFloat
     costs: FiniteFloat
-    hold_rate: FiniteFloat | None = None
     calls: FiniteFloat | None = None
-    rulings: FiniteFloat | None = None
 
 
 class HeldOutDocument(BaseModel):
-    """What the decisions of a cell are worth on held-out states (`backend.experiments.held_out`)."""
+    """What the decisions of a cell are worth on held-out states (`backend.experiments.measures.value_of_arm`)."""
 
     net_return: FiniteFloat
     outcome: FiniteFloat
     questions: FiniteFloat
     traded: FiniteFloat
-    traded_now: FiniteFloat | None
-    traded_later: FiniteFloat | None
     allowed: FiniteFloat | None = None
     states: int
     scenario_paths: int
@@ -92,8 +86,6 @@ class CellDocument(BaseModel):
 
     cell: _Text
     data_hash: _Text
-    source: _Text
-    symbols: list[_Text]
     windows: Annotated[list[WindowDocument], Field(min_length=1)]
     style: StyleDocument
     digest: _Text
@@ -124,20 +116,6 @@ def checked_document(path: Path, kind: type[_Document], otherwise: str) -> _Docu
         raise UserError(f"{path} cannot be read ({place}: {first['msg']}): {otherwise}") from error
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): {otherwise}") from error
-
-
-def folder_inside(runs: Path, kind: str, name: str) -> Path:
-    """The folder `name` of all of a `kind` below `runs`. Raises `UserError` where it, or a link in it, leads out of
-    `runs`."""
-    path = path_inside(runs, f"{kind}/{name}", "the folder of runs")
-    check_links(path)
-    return path
-
-
-def check_new(path: Path, parts: str) -> None:
-    """Raise `UserError` where a folder holds finished parts and does not say what they are parts of."""
-    if any((path / parts).glob("*.json")):
-        raise UserError(f"{path} holds finished parts and not what they are parts of: move it away to begin again")
 
 
 @dataclass(frozen=True)
@@ -175,10 +153,12 @@ def open_folder(runs: Path, experiment: ExperimentFile) -> ExperimentFolder:
     Raises `UserError` where the experiment was begun with another file, other seeds or another preset, with the
     difference: half of it would be of another experiment.
     """
-    path = folder_inside(runs, EXPERIMENTS, experiment.name)
+    path = path_inside(runs, f"{EXPERIMENTS}/{experiment.name}", "the folder of runs")
+    check_links(path)
     state = path / _STATE
     if not state.is_file():
-        check_new(path, _CELLS)
+        if finished_cells(path):
+            raise UserError(f"{path} holds finished cells and not their plan: move it away to begin again")
         path.mkdir(parents=True, exist_ok=True)
         run = new_run_id("experiment")
         write_whole(path / _TEXT, experiment.text)
@@ -208,14 +188,19 @@ def experiment_folders(runs: Path) -> list[Path]:
     return sorted(one.parent for one in folder.glob(f"*/{_STATE}"))
 
 
-def stored_result(path: Path) -> dict[str, Any]:
+def stored_result(path: Path) -> ExperimentResult:
     """The results of the finished experiment in the folder `path`. Raises `UserError` where it is not finished."""
     file = path / RESULTS
     if not file.is_file():
         raise UserError(f"the experiment in {path} is not finished: continue with the same `experiment run`")
     from backend.experiments.analysis import ExperimentResult  # it imports the whole of the market
 
-    return checked_document(file, ExperimentResult, "run the experiment again, which makes it again").to_dict()
+    otherwise = "run the experiment again, which makes it again"
+    result = checked_document(file, ExperimentResult, otherwise)
+    for arm in result.arms:
+        if len(arm.values) != len(result.seeds) or not all(arm.values) or result.measure not in arm.means:
+            raise UserError(f"{file} cannot be read (arm '{arm.arm[:100]}' has no value of each seed): {otherwise}")
+    return result
 
 
 def finished_cells(path: Path) -> int:
@@ -226,36 +211,25 @@ def finished_cells(path: Path) -> int:
 def _state_of(experiment: ExperimentFile, run: str) -> dict[str, Any]:
     return {
         "run": run,
-        "name": experiment.name,
         "question": experiment.plan.question,
         "digest": experiment.digest,
         "seeds": list(experiment.seeds),
         "config": experiment.config.to_dict(),
-        "begun_at": int(time.time() * 1000),
     }
 
 
 def _difference(path: Path, begun: ExperimentState, experiment: ExperimentFile) -> str:
     """What differs: lines of the file, the seeds, settings of the preset."""
     before = (path / _TEXT).read_text(encoding="utf-8", errors="replace") if (path / _TEXT).is_file() else ""
-    lines: Sequence[str] = list(
-        difflib.unified_diff(
-            before.splitlines(), experiment.text.splitlines(), "as it was begun", "now", lineterm="", n=1
-        )
-    )
-    found = [f"  {line}" for line in lines]
-    if begun.seeds != list(experiment.seeds):
-        found.append(f"  seeds: {_short(begun.seeds)}; now {_short(experiment.seeds)}")
-    now = experiment.config.to_dict()
-    for section, values in now.items():
-        former = begun.config.get(section, {})
-        found += [
-            f"  {section}.{key}: {former.get(key)}; now {value}"
-            for key, value in values.items()
-            if former.get(key) != value
-        ]
-    return "\n".join(found) or "  settings that this version does not have any more"
+    lines = difflib.unified_diff(
+        [*before.splitlines(), *_decided(begun.seeds, begun.config)],
+        [*experiment.text.splitlines(), *_decided(experiment.seeds, experiment.config.to_dict())],
+        "as it was begun", "now", lineterm="", n=0,
+    )  # fmt: skip
+    return "\n".join(f"  {line}" for line in lines if not line.startswith("@@"))
 
 
-def _short(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))
+def _decided(seeds: Sequence[int], config: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Seeds and settings, a line each."""
+    settings = [f"{section}.{key} = {value}" for section, values in config.items() for key, value in values.items()]
+    return [f"seeds: {', '.join(map(str, seeds))}", *settings]

@@ -18,19 +18,15 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from backend.config.base import suggestion
 from backend.config.load import load_config, parse_toml
 from backend.config.schema import Config
-from backend.experiments.held_out import problem_with
-from backend.experiments.measures import STATES_MEASURE
+from backend.experiments.measures import STATES_MEASURE, problem_with_states
 from backend.runs.backtest import names_strategy
 from backend.runs.requests import check_subject
-from cryptosentinel.agents.registry import STANDARD
-from cryptosentinel.team_settings import Names, Section
+from cryptosentinel.team_settings import Section
 from simulator.documents import read_bytes
 from simulator.errors import UserError
 from simulator.folders import data_folder
 from simulator.market.timeframes import parse_time
-from simulator.strategies import AlwaysShort, Hold, MatchedRandom
-
-MarketControl = Literal["as_is", "no_edge"]
+from simulator.strategies import MatchedRandom
 
 _MOST_BYTES = 2**20
 _NAME = re.compile(r"[a-z0-9][a-z0-9_+.-]{0,63}")
@@ -44,33 +40,6 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH")  # in the name o
 TRAINED_HERE, UNTRAINED = "train", "untrained"  # teams that an experiment makes
 TEACHER = "teacher"  # the scripted team of `nano.teacher`
 TEST_LEVEL = 0.95  # of intervals and of the tests, which Holm's correction covers together
-
-
-@dataclass(frozen=True)
-class ControlArm:
-    """Who trades, and the settings that make it the control. `left_out` are the roles that its team is without."""
-
-    team: str
-    set: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-
-
-def _without(*left_out: str) -> ControlArm:
-    kept = [f'"{role}"' for role in STANDARD if role not in left_out]
-    return ControlArm(TRAINED_HERE, (f"team.roles=[{', '.join(kept)}]",), left_out=left_out)
-
-
-# Arms that must not win, or that show how much there is to win: the market's own direction, the same extent and rhythm
-# without any skill, nano before its training, its teacher, and teams without roles, trained alike.
-CONTROLS: dict[str, ControlArm] = {
-    "always_long": ControlArm(Hold.name),
-    "always_short": ControlArm(AlwaysShort.name),
-    MatchedRandom.name: ControlArm(MatchedRandom.name),
-    "untrained": ControlArm(UNTRAINED),
-    "teacher": ControlArm(TEACHER),
-    "single_agent": _without(*STANDARD),
-    **{f"without_{role}": _without(role) for role in STANDARD},
-}
 
 
 class TestPlan(Section):
@@ -103,15 +72,16 @@ class WindowsPlan(Section):
 
 
 class ArmPlan(Section):
-    """One of those that are compared: a team or strategy, or a ready-made control, with settings of its own."""
+    """One of those that are compared, with settings of its own. `team` is a team or strategy as a backtest takes it, or
+    `train` (trained here), `untrained` (nano after its warm start), `teacher` (the rules that it learned from) or
+    `matched_random`."""
 
     name: str
-    team: str = ""
-    control: str = ""
+    team: str = Field(min_length=1)
     set: tuple[str, ...] = ()
     tokens: int = Field(0, ge=0, description="tokens that the training's rollouts may take; 0: its steps decide")
     greedy: bool = False
-    like: str = Field("", description="of control = 'matched_random': the arm whose extent and rhythm it copies")
+    like: str = Field("", description="of team = 'matched_random': the arm whose extent and rhythm it copies")
 
     @field_validator("name")
     @classmethod
@@ -122,15 +92,8 @@ class ArmPlan(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.control and self.control not in CONTROLS:
-            raise ValueError(
-                f"no control '{self.control}'{suggestion(self.control, list(CONTROLS))}; there are "
-                f"{', '.join(CONTROLS)}"
-            )
-        if bool(self.team) == bool(self.control):
-            raise ValueError(f"arm '{self.name}': give either a team or a control")
-        if bool(self.like) != (self.control == MatchedRandom.name):
-            raise ValueError(f"arm '{self.name}': `like` names an arm, and belongs to control = 'matched_random'")
+        if bool(self.like) != (self.team == MatchedRandom.name):
+            raise ValueError(f"arm '{self.name}': `like` names an arm, and belongs to team = 'matched_random'")
         for text in self.set:
             section = text.partition(".")[0].strip()
             if section not in OF_AN_ARM:
@@ -138,19 +101,9 @@ class ArmPlan(Section):
                     f"arm '{self.name}': '{text}' would give it a market, costs or windows of its own, so that "
                     f"it could not be compared; an arm may set {', '.join(OF_AN_ARM)}"
                 )
-        if self.tokens and self.subject != TRAINED_HERE:
+        if self.tokens and self.team != TRAINED_HERE:
             raise ValueError(f"arm '{self.name}': tokens are of an arm that is trained here (team = '{TRAINED_HERE}')")
         return self
-
-    @property
-    def made(self) -> ControlArm:
-        """The team and settings of the control, or the arm's own."""
-        return CONTROLS[self.control] if self.control else ControlArm(self.team)
-
-    @property
-    def subject(self) -> str:
-        """Who trades: `train`, `untrained`, or the name of a team or strategy."""
-        return self.made.team
 
 
 class ExperimentPlan(Section):
@@ -160,24 +113,9 @@ class ExperimentPlan(Section):
     config: str = "demo"
     set: tuple[str, ...] = ()
     seeds: str = "1-5"
-    same_market: bool = Field(
-        False, description="all seeds trade one generated market; else each seed generates its own"
-    )
-    markets: Names = Field(("as_is",), description="the market itself and controls of it: the whole is run on each")
     test: TestPlan = Field(default_factory=TestPlan)
     windows: WindowsPlan = Field(default_factory=WindowsPlan)
     arms: tuple[ArmPlan, ...] = Field(min_length=1)
-
-    @field_validator("markets")
-    @classmethod
-    def _known_markets(cls, markets: tuple[str, ...]) -> tuple[str, ...]:
-        known = MarketControl.__args__  # type: ignore[attr-defined]  # of Literal
-        for name in markets:
-            if name not in known:
-                raise ValueError(f"no market '{name}'{suggestion(name, known)}; there are {', '.join(known)}")
-        if not markets or len(set(markets)) < len(markets):
-            raise ValueError("name each market once")
-        return markets
 
     @field_validator("seeds")
     @classmethod
@@ -229,26 +167,21 @@ class ExperimentFile:
     @property
     def nested(self) -> bool:
         """Whether each seed has windows of its own, on a market that it generates."""
-        return not self.config.market.data and not self.plan.same_market
+        return not self.config.market.data
 
-    def settings(self, arm: ArmPlan, seed: int, market: str) -> Config:
+    def settings(self, arm: ArmPlan, seed: int) -> Config:
         """The configuration of an arm for one seed. Raises `ConfigError`."""
-        changed = [*self._of_seed(seed, market), *arm.made.set]
-        if arm.made.left_out and self.config.training.freeze:  # a role that is not there cannot be frozen
-            frozen = [role for role in self.config.training.freeze if role not in arm.made.left_out]
-            changed += [f"training.freeze={','.join(frozen)}"]
-        changed += arm.set
+        changed = [*self._of_seed(seed), *arm.set]
         changed += [f"training.tokens={arm.tokens}"] if arm.tokens else []
         return load_config(self.config, changed, name=f"arm '{arm.name}' of the experiment")
 
-    def shared_settings(self, seed: int, market: str) -> Config:
+    def shared_settings(self, seed: int) -> Config:
         """What all arms have in common for one seed, by which they are measured."""
-        return load_config(self.config, self._of_seed(seed, market), name="the experiment")
+        return load_config(self.config, self._of_seed(seed), name="the experiment")
 
-    def _of_seed(self, seed: int, market: str) -> list[str]:
+    def _of_seed(self, seed: int) -> list[str]:
         changed = [f"training.seed={seed}"]
         changed += [f"market.seed={seed}"] if self.nested else []
-        changed += ["market.edge=false"] if market == "no_edge" else []
         windows = self.plan.windows
         changed += [f"evaluation.windows={windows.count}"] if windows.count else []
         changed += [f"evaluation.decisions_per_window={windows.decisions}"] if windows.decisions else []
@@ -315,21 +248,15 @@ def _check(path: Path, experiment: ExperimentFile) -> None:
     plan, config = experiment.plan, experiment.config
     if config.market.data:
         data_folder(config.market.data)
-        if "no_edge" in plan.markets:
-            raise UserError(
-                f"{path}: markets lists no_edge, which is of generated markets: recorded bars have no such control; "
-                "leave markets out"
-            )
     if plan.test.measure == STATES_MEASURE:
-        strategies = {arm.name: arm.subject for arm in plan.arms if names_strategy(arm.subject)}
-        problem = problem_with(config, plan.same_market, strategies)
+        strategies = {arm.name: arm.team for arm in plan.arms if names_strategy(arm.team)}
+        problem = problem_with_states(config, strategies)
         if problem:
             raise UserError(f"{path}: measure = '{STATES_MEASURE}' {problem}")
     for arm in plan.arms:
-        if arm.subject not in (TRAINED_HERE, UNTRAINED, TEACHER, MatchedRandom.name):
-            check_subject(arm.subject)
-        for market in plan.markets:
-            experiment.settings(arm, experiment.seeds[0], market)
+        if arm.team not in (TRAINED_HERE, UNTRAINED, TEACHER, MatchedRandom.name):
+            check_subject(arm.team)
+        experiment.settings(arm, experiment.seeds[0])
 
 
 def _problem(path: Path, problem: object) -> str:

@@ -88,7 +88,7 @@ def run_experiment(
         documents = {cell.name: _finished(folder, cell) for cell in experiment_cells(experiment)}
         result = analyse(experiment, folder.run, documents, count.trials, count.looks)
         document = json.loads(json.dumps(result.to_dict()))
-        opened.add_evaluation(EvaluationRecord(folder.run, "experiment", 0, document))
+        opened.put(EvaluationRecord(folder.run, "experiment", 0, document))
         try:
             write_whole(folder.path / RESULTS, json.dumps(document, indent=1) + "\n")
             write_page(result, folder.path)
@@ -155,7 +155,7 @@ def _count(store: Store, folder: ExperimentFolder, cell: Cell, first: Cell, so_f
         store, folder.run, cell.name, document["data_hash"], windows[0]["start"], windows[-1]["stop"],
         document["digest"],
     )  # fmt: skip
-    same = (cell.market, cell.seed) == (first.market, first.seed)
+    same = cell.seed == first.seed
     return found if same else so_far
 
 
@@ -169,7 +169,7 @@ def _finished(folder: ExperimentFolder, cell: Cell) -> dict[str, Any]:
 def _task(experiment: ExperimentFile, folder: ExperimentFolder, cell: Cell) -> _Task:
     base = base_name(experiment, cell)
     like = experiment.plan.arm(cell.arm).like
-    copied = Cell(cell.market, like, cell.seed)
+    copied = Cell(like, cell.seed)
     return _Task(
         experiment,
         cell,

@@ -11,7 +11,7 @@ from simulator.errors import UserError
 
 # Those that work for a while and end by themselves.
 JOB_COMMANDS = (
-    "backtest", "train", "sft", "evaluate", "demo", "experiment", "search", "check", "data", "models", "paper",
+    "backtest", "train", "sft", "evaluate", "demo", "experiment", "check", "data", "models", "paper",
 )  # fmt: skip
 _PAPER_JOBS = (("run",), ("resume",), ("demo",))
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from backend.config.plugins import own_modules_refused
 from backend.jobs.commands import check_command
@@ -29,13 +29,6 @@ FOLDER = "jobs"  # beside the folders of the runs
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 _CORES_A_JOB = 8
 _PLAIN = {"NO_COLOR": "1", "COLUMNS": "200"}  # for a log: no colors, no narrow tables
-
-
-class Submission(NamedTuple):
-    """A job, and whether it is new: the same command may wait or run already."""
-
-    job: Job
-    new: bool
 
 
 class JobQueue:
@@ -69,7 +62,7 @@ class JobQueue:
         state = read_part(path / STATE, JobState) or JobState()
         return Job(name, path, request, state, os.path.lexists(path / CANCEL), alive)
 
-    def submit(self, command: Sequence[str], folder: Path | None = None) -> Submission:
+    def submit(self, command: Sequence[str], folder: Path | None = None) -> Job:
         """Let `cryptosentinel` do `command` in `folder` (default: the current one) as soon as it is its turn.
 
         A job of the same command in the same folder that waits or runs is taken instead of a new one. It may import the
@@ -81,7 +74,7 @@ class JobQueue:
         for one in self.active():
             asked = (one.request.command, one.request.folder, one.request.own_modules)
             if asked == (tuple(command), where, own_modules) and not one.cancelled:
-                return Submission(one, False)
+                return one
         now = time.time()
         kind = re.sub(r"[^a-z0-9]", "", command[0])
         path = self.folder / f"{kind}-{datetime.fromtimestamp(now, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
@@ -96,7 +89,7 @@ class JobQueue:
                 f"the job cannot be started ({error.filename or self.folder}: {error.strerror}): use a folder that you "
                 "can write to, as with --runs"
             ) from error
-        return Submission(self.job(path.name), True)
+        return self.job(path.name)
 
     def cancel(self, name: str) -> Job:
         """Cancel a job: one that waits does not begin, and one that runs is told to end, as by Ctrl-C. A second call

@@ -1,42 +1,30 @@
-"""Everything that can be known of a model, an adapter or a run before it is used, check by check."""
+"""Everything that can be known of a base model before it is used, check by check.
+
+An adapter is checked where it is read (`policies.adapters.read_adapter`), a team where it is loaded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
-from backend.models.registry import ADAPTERS, TEAM, adapters_of, parameters_of, role_header, size_on_disk
+from backend.models.registry import size_on_disk
 from backend.models.shape import Shape
-from backend.models.trial_step import precision_that_fits, trial_step
-from backend.policies.adapters import CONFIG as ADAPTER_CONFIG
-from backend.policies.adapters import VERSION, AdapterFile, read_adapter
-from backend.policies.lora import adapted_layers
-from backend.policies.tensor_files import fingerprint, read_tensors
+from backend.policies.role_policies import adapted_layers
+from backend.policies.tensor_files import fingerprint
 from cryptosentinel.agents.instructions import listed_tools
-from cryptosentinel.agents.registry import ROLES, roles_of
-from cryptosentinel.llm.architecture import (
-    describe_architecture,
-    positions_of,
-    tied_names,
-    vocabulary_of,
-)
+from cryptosentinel.agents.registry import ROLES
+from cryptosentinel.llm.architecture import describe_architecture, positions_of, vocabulary_of
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.local.engine import fallback_note
 from cryptosentinel.llm.local.families import why_not
 from cryptosentinel.llm.model_files import (
-    CONFIG,
-    WeightFiles,
-    are_converted,
     check_folder,
-    check_weights,
-    expected_shapes,
     names_code,
     read_config,
     read_tokenizer,
@@ -44,12 +32,9 @@ from cryptosentinel.llm.model_files import (
     weight_files,
 )
 from cryptosentinel.llm.nano import check_vocabulary, is_nano, load_model
-from cryptosentinel.llm.templates.choose import described_format
+from cryptosentinel.llm.templates import described_format
 from cryptosentinel.team_settings import FULL_ANSWER, SHORT_ANSWER
 from simulator.errors import UserError
-
-if TYPE_CHECKING:  # it brings the whole configuration
-    from backend.models.manifest import TeamManifest
 
 _COINS = ("C1",)  # of the smallest decision, which must fit into the context
 
@@ -93,144 +78,32 @@ class Findings:
         self.entries.append(ModelFinding(what, "note", detail))
 
 
-def check_path(path: Path, base: Path | None = None) -> Findings:
-    """Check what lies in `path`: a base model, an exported adapter, or a run.
-
-    `base`: the model that an adapter is checked against, by default that of the run it lies in; or that of a run whose
-    base does not lie in its folder. Raises `UserError`
-    where `path` is none of them.
-    """
-    try:
-        if (path / TEAM).is_file() or (path / ADAPTERS).is_dir():
-            return check_run(path, base)
-        if any((path / name).is_file() for name in (ADAPTER_CONFIG, VERSION)):
-            return check_adapter(path, base or _base_of_run(path))
-        model = (path / CONFIG).is_file()
-        files = path.is_dir() and any(path.iterdir())
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): give this user permission to read it") from error
-    if files and not model and not any(path.glob("*.safetensors")) and not (path / "tokenizer.json").exists():
-        raise UserError(
-            f"{path} holds no model ({CONFIG}), no adapter ({ADAPTER_CONFIG}) and no run ({TEAM}): give one of these"
-        )
-    return check_base(path)
-
-
 def check_base(folder: Path) -> Findings:
-    """Files, config, weights and their values, tokenizer, chat format, engines, one training step."""
+    """Files, config, weights and their values, tokenizer, chat format, engines."""
     findings = Findings()
     if findings.look("folder", lambda: _folder(folder)) is None:
         return findings
-    unsafe = unsafe_files(folder)
-    if unsafe:
-        findings.note(
-            "formats", f"{', '.join(unsafe)} may hold code and {'is' if len(unsafe) == 1 else 'are'} not read"
-        )
+    if unsafe := unsafe_files(folder):
+        verb = "is" if len(unsafe) == 1 else "are"
+        findings.note("formats", f"{', '.join(unsafe)} may hold code and {verb} not read")
     config = findings.look("config", lambda: _config(folder))
     if config is not None and names_code(folder):
         findings.note("code", "the config names code of the model's own, which is not read: the library's own class is")
-    weights = findings.look("weights", lambda: _weights(folder, config))
-    if config is not None and weights is not None:
-        findings.fingerprint = findings.look("values", lambda: _values(config, weights))
     tokenizer = findings.look("tokenizer", lambda: _tokenizer(folder, config))
-    if tokenizer is not None:
-        codec = findings.look("chat format", lambda: _chat_format(tokenizer, folder))
-        if config is not None and codec is not None:
-            findings.look("room", lambda: _room(codec, positions_of(config), folder))
+    codec = None if tokenizer is None else findings.look("chat format", lambda: _chat_format(tokenizer, folder))
+    if config is not None and codec is not None:
+        findings.look("room", lambda: _room(codec, positions_of(config), folder))
+        findings.fingerprint = findings.look("weights", lambda: _weights(folder))
+    elif config is not None:
+        findings.look("weights", lambda: (weight_files(folder), "they were not read, as something else is wrong"))
     if config is not None:
         _engines(findings, config)
-        if weights is not None and {one.what for one in findings.entries if one.state == "wrong"} <= {"room"}:
-            _training(findings, folder, parameters_of(config, weights))
     return findings
-
-
-def check_adapter(folder: Path, base: Path | None) -> Findings:
-    """An exported adapter: whole, and of this base."""
-    findings = Findings()
-    one = findings.look("adapter", lambda: _adapter(folder))
-    if one is None:
-        return findings
-    if base is None:
-        findings.note(
-            "base", f"trained on {one.base_name or 'a base'} ({one.base[:12]}); compare one with --base FOLDER"
-        )
-        return findings
-    findings.look("base", lambda: _of_base(folder, one.base, fingerprint_of(base), base))
-    return findings
-
-
-def check_run(folder: Path, named: Path | None = None) -> Findings:
-    """A run's base, and every version of a role's weights that it kept. `named`: a base outside the run's folder."""
-    from backend.models.manifest import read_manifest  # it brings the whole configuration
-
-    base: Path | None = folder / "nano"
-    manifest = None
-    findings = Findings()
-    if (folder / TEAM).is_file():
-        manifest = findings.look("team", lambda: (read_manifest(folder), "the run is finished and is a team"))
-        base = None if manifest is None else _base_in(folder, manifest, findings, named)
-    else:
-        findings.note("team", f"no {TEAM}: the run is not finished")
-    if base is not None and base.is_dir():
-        of_base = check_base(base)
-        findings.fingerprint = of_base.fingerprint
-        findings.entries += [ModelFinding(f"base: {one.what}", one.state, one.detail) for one in of_base.entries]
-    elif base is not None:
-        findings.note("base", f"there is no model folder {base}: put it back where it was")
-    kept = adapters_of(folder)
-    for one in kept:
-        where = str(one.folder.relative_to(folder))
-        findings.look(where, partial(_version, one.folder, findings.fingerprint, base))
-    if manifest is not None and manifest.weights() is None:
-        findings.note("adapters", "no version passed the gate of validation: the team is the base itself")
-    elif manifest is not None:
-        missing = sorted(set(roles_of(manifest.team.roles)) - {one.role for one in kept if one.in_team})
-        if missing:
-            kept_in = folder / (manifest.weights() or "")
-            detail = f"{kept_in} holds nothing of {', '.join(missing)}: copy it from the run anew"
-            findings.entries.append(ModelFinding("roles", "wrong", detail))
-    return findings
-
-
-def fingerprint_of(base: Path) -> str:
-    """The fingerprint of a base's weights, as its adapters carry it. Raises `UserError` for one that is not whole."""
-    check_folder(base)
-    config = read_config(base)
-    weights = weight_files(base)
-    check_weights(config, weights)
-    return _values(config, weights)[0]
-
-
-class _Read(Mapping[str, Tensor]):
-    """The state of a model, tensor by tensor as it is asked for; remembers which held values that are not finite.
-
-    What is another weight, as an output layer may be the embedding, need not be in the files.
-    """
-
-    def __init__(
-        self, weights: Mapping[str, Tensor], names: Mapping[str, tuple[int, ...]], tied: Mapping[str, str]
-    ) -> None:
-        self._weights = weights
-        self._names = names
-        self._tied = tied
-        self.not_finite: list[str] = []
-
-    def __getitem__(self, name: str) -> Tensor:
-        tensor = self._weights[name if name in self._weights else self._tied[name]]
-        if not torch.isfinite(tensor).all():
-            self.not_finite.append(name)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def _folder(folder: Path) -> tuple[bool, str]:
     check_folder(folder)
-    return True, _size(size_on_disk(folder))
+    return True, f"{size_on_disk(folder) / 2**20:,.1f} MiB"
 
 
 def _config(folder: Path) -> tuple[PreTrainedConfig, str]:
@@ -242,40 +115,18 @@ def _config(folder: Path) -> tuple[PreTrainedConfig, str]:
     )
 
 
-def _weights(folder: Path, config: PreTrainedConfig | None) -> tuple[WeightFiles, str]:
-    weights = weight_files(folder)
-    files = len(set(weights.files.values()))
-    detail = f"{len(weights):,} tensors in {files} safetensors file{'s' if files > 1 else ''}"
-    if config is None:
-        return weights, f"{detail}; without a config their shapes cannot be checked"
-    check_weights(config, weights)
-    if are_converted(config, weights):
-        return weights, f"{detail}, in another form than the model's, to be converted when it is loaded"
-    parameters = parameters_of(config, weights)
-    return weights, f"{detail}, of the config's shapes, {parameters:,} parameters"
-
-
-def _values(config: PreTrainedConfig, weights: WeightFiles) -> tuple[str, str]:
-    """The fingerprint, for which every weight is read once."""
-    state: Mapping[str, Tensor] = weights
-    if are_converted(config, weights):
-        state = load_model(weights.folder)[0].state_dict()
-    tied = tied_names(config)
-    read = _Read(state, expected_shapes(config, weights), tied)
-    digest = fingerprint(read)
-    if read.not_finite:
-        more = f" and {len(read.not_finite) - 3} more" if len(read.not_finite) > 3 else ""
+def _weights(folder: Path) -> tuple[str, str]:
+    """The fingerprint of the model as the library loads it, in the numbers of its files."""
+    state = load_model(folder, None)[0].state_dict()
+    odd = [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]
+    if odd:
+        more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
         raise UserError(
-            f"{', '.join(read.not_finite[:3])}{more} in {weights.folder} hold values that are not finite: its training "
-            "has diverged, or the file is damaged; use another model"
+            f"{', '.join(odd[:3])}{more} in {folder} hold values that are not finite: its training has diverged, or "
+            "the file is damaged; use another model"
         )
-    for name, first in tied.items():
-        if name in weights.files and first in weights.files and not torch.equal(weights[name], weights[first]):
-            raise UserError(
-                f"{CONFIG} in {weights.folder} says that embedding and output layer are one, but its weights differ: "
-                "set tie_word_embeddings to false there, or copy the model anew"
-            )
-    return digest, f"all finite; fingerprint {digest[:12]}"
+    digest = fingerprint(state, as_float32=True)
+    return digest, f"{len(state):,} tensors of the config's shapes, all finite; fingerprint {digest[:12]}"
 
 
 def _tokenizer(folder: Path, config: PreTrainedConfig | None) -> tuple[PreTrainedTokenizerFast, str]:
@@ -306,8 +157,7 @@ def _room(codec: ChatFormat, context: int, folder: Path) -> tuple[int, str]:
         for role in ROLES.values()
     }
     longest = max(begins, key=begins.__getitem__)
-    answer = SHORT_ANSWER if taught else FULL_ANSWER
-    needed = begins[longest] + 2 * answer  # one for what is asked and looked up
+    needed = begins[longest] + 2 * (SHORT_ANSWER if taught else FULL_ANSWER)  # one for what is asked and looked up
     if context < needed:
         raise UserError(
             f"the model in {folder} has a context of {context:,} tokens, but one decision takes at least {needed:,} "
@@ -323,81 +173,3 @@ def _engines(findings: Findings, config: PreTrainedConfig) -> None:
     else:
         findings.note("engines", f"local, and vllm where it serves this architecture; {fallback_note(config, reason)}")
     findings.look("adapters", lambda: (True, f"on {', '.join(adapted_layers(config))} of each block"))
-
-
-def _training(findings: Findings, folder: Path, parameters: int) -> None:
-    """One training step, where the model fits into memory."""
-    precision = precision_that_fits(parameters)
-    if precision is None:
-        findings.note("training", "no step was tried: the model does not fit into the free memory of this machine")
-    else:
-        findings.look("training", lambda: (True, trial_step(folder, precision)))
-
-
-def _adapter(folder: Path) -> tuple[AdapterFile, str]:
-    one = read_adapter(folder)
-    return one, (
-        f"{one.version}: rank {one.shape.lora_rank}, alpha {one.shape.lora_alpha}, step {one.step} of run "
-        f"{one.run or 'unknown'}, checksum, shapes and values as they should be"
-    )
-
-
-def _of_base(what: Path, trained_on: str, given: str, base: Path) -> tuple[bool, str]:
-    if trained_on != given:
-        raise UserError(
-            f"{what} was trained on another base ({trained_on[:12]}) than {base} ({given[:12]}): give the base that it "
-            "was trained on"
-        )
-    return True, f"trained on {base} ({given[:12]})"
-
-
-def _version(path: Path, given: str | None, base: Path | None) -> tuple[bool, str]:
-    """A kept version of a role's weights, exported or in one file; against the base where its fingerprint is known."""
-    if path.is_dir():
-        one = read_adapter(path)
-        trained_on, detail = one.base, f"{one.version}, rank {one.shape.lora_rank}, step {one.step}, checksum ok"
-    else:
-        header = role_header(path)
-        tensors, _ = read_tensors(path)
-        if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
-            raise UserError(f"{path} holds values that are not finite: its training has diverged; use another version")
-        trained_on, detail = str(header["base"]), f"{header['role']}, {header['mode']}, without a checksum"
-    if given is None or base is None:
-        return True, f"{detail}; its base is not at hand"
-    _of_base(path, trained_on, given, base)
-    return True, f"{detail}, of this base"
-
-
-def _base_in(folder: Path, manifest: TeamManifest, findings: Findings, named: Path | None) -> Path | None:
-    """The base of a team; None, with a finding, where it cannot be had."""
-    from backend.models.registry import base_of_team
-
-    try:
-        return base_of_team(folder, manifest, str(named or ""))
-    except UserError as error:
-        findings.entries.append(ModelFinding("base", "wrong", str(error)))
-        return None
-
-
-def _base_of_run(adapter: Path) -> Path | None:
-    """The base of the run that an adapter lies in, where it lies in one that is finished."""
-    from backend.models.manifest import read_manifest
-    from backend.models.registry import base_of_team
-
-    for parent in list(adapter.resolve().parents)[:3]:
-        if (parent / TEAM).is_file():
-            try:
-                return base_of_team(parent, read_manifest(parent))
-            except UserError:
-                return None
-    return None
-
-
-def _size(count: int) -> str:
-    """Bytes in words."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"

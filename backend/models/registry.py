@@ -1,4 +1,4 @@
-"""Base models by name, and what lies in a folder of models and in the folders of runs: base models and adapters."""
+"""Base models by name, and those that lie in a folder of models and in the folders of runs."""
 
 from __future__ import annotations
 
@@ -10,32 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 
 from backend.models.manifest import TeamManifest
-from backend.policies.adapters import CONFIG as ADAPTER_CONFIG
-from backend.policies.adapters import VERSION, hub_name, read_adapter
-from backend.policies.tensor_files import HEADER
+from backend.policies.adapters import hub_name
 from cryptosentinel.llm.architecture import describe_architecture, positions_of, tied_names, vocabulary_of
 from cryptosentinel.llm.model_files import (
     CONFIG,
     WeightFiles,
     check_folder,
-    check_weights,
     read_config,
     read_tokenizer,
     weight_files,
 )
 from cryptosentinel.llm.nano import check_vocabulary
-from cryptosentinel.llm.templates.choose import chat_format
-from simulator.documents import parse_json, read_document
+from cryptosentinel.llm.templates import chat_format
 from simulator.errors import UserError
 from simulator.folders import check_links
 
 MODELS = Path("models")  # where pulled models lie
-TEAM, ADAPTERS = "team.json", "adapters"
-START = f"{ADAPTERS}/start"  # what a run began with
+START = "adapters/start"  # what a run began with
 _UNFINISHED = ".tmp"  # what an interrupt may leave
 _HUB_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*\w)?/[A-Za-z0-9](?:[\w.-]*\w)?", re.ASCII)
 
@@ -52,22 +46,6 @@ class BaseInfo:
     context: int | None = None
     size: int = 0
     problem: str = ""
-
-
-@dataclass(frozen=True)
-class AdapterInfo:
-    """A role's weights that a run kept. `step` is None where the run kept but one version; `in_team`: whether the run's
-    team answers with them; `state`: ok, no checksum, or what is wrong."""
-
-    run: str
-    role: str
-    folder: Path
-    step: int | None
-    version: str
-    base: str
-    rank: int | None
-    in_team: bool
-    state: str
 
 
 def is_hub_name(name: str) -> bool:
@@ -147,7 +125,6 @@ def describe_base(folder: Path) -> BaseInfo:
         }
         weights = weight_files(folder)
         facts["parameters"] = parameters_of(config, weights)
-        check_weights(config, weights)
         tokenizer = read_tokenizer(folder)
         check_vocabulary(config, tokenizer, folder)
         chat_format(tokenizer, folder)
@@ -170,74 +147,10 @@ def size_on_disk(folder: Path) -> int:
         return 0
 
 
-def list_adapters(runs: Path) -> list[AdapterInfo]:
-    """Every version of a role's weights that the runs below `runs` kept, by run, step and role."""
-    return [adapter for run in _folders(runs) for adapter in adapters_of(run)]
-
-
-def adapters_of(run: Path) -> list[AdapterInfo]:
-    """The versions that one run kept."""
-    team = _team_adapters(run)
-    kept = run / ADAPTERS
-    if not kept.is_dir():
-        return []
-    adapters = []
-    for place in (kept, *(path for path in _folders(kept) if path == run / START or path.name.startswith("step-"))):
-        step = step_of(place)
-        in_team = team is not None and (run / team).resolve() == place.resolve()
-        for path in sorted(path for path in place.iterdir() if path.suffix != _UNFINISHED):
-            if path.is_dir() and any((path / name).is_file() for name in (ADAPTER_CONFIG, VERSION)):
-                adapters.append(_exported(run.name, path, step, in_team))
-            elif path.suffix == ".safetensors":
-                adapters.append(_plain(run.name, path, step, in_team))
-    return adapters
-
-
 def step_of(kept: Path) -> int | None:
     """The step that a folder of weights was kept at, by its name `step-N`."""
     number = kept.name.removeprefix("step-")
     return int(number) if kept.name != number and number.isdecimal() else None
-
-
-def role_header(path: Path) -> dict[str, Any]:
-    """What a `{role}.safetensors` says that it is, without reading a tensor. Raises `UserError`."""
-    try:
-        with path.open("rb"), safe_open(path, framework="pt") as file:
-            header = parse_json((file.metadata() or {}).get(HEADER, "null"))
-    except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); it may have been cut short: use another version") from error
-    if not isinstance(header, dict) or not {"role", "mode", "lora", "base"} <= header.keys():
-        raise UserError(f"{path} holds no weights of a role that this program wrote: use another version")
-    return header
-
-
-def _exported(run: str, folder: Path, step: int | None, in_team: bool) -> AdapterInfo:
-    try:
-        one = read_adapter(folder)
-    except UserError as error:
-        return AdapterInfo(run, folder.name, folder, step, "", "", None, in_team, str(error))
-    base = f"{one.base_name} {one.base[:8]}".strip()
-    return AdapterInfo(run, one.role, folder, step, one.version, base, one.shape.lora_rank, in_team, "ok")
-
-
-def _plain(run: str, path: Path, step: int | None, in_team: bool) -> AdapterInfo:
-    """A version in one file, as whole models are kept and earlier runs kept adapters."""
-    try:
-        header = role_header(path)
-    except UserError as error:
-        return AdapterInfo(run, path.stem, path, step, "", "", None, in_team, str(error))
-    rank = (header["lora"] or {}).get("r")
-    return AdapterInfo(run, header["role"], path, step, "", str(header["base"])[:8], rank, in_team, "no checksum")
-
-
-def _team_adapters(run: Path) -> str | None:
-    """Which folder of weights the run's team answers with, if it says so."""
-    try:
-        document = read_document(run / TEAM)
-        adapters = document["adapters"] or document.get("start")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None  # an unfinished run has none; what a damaged one means, loading it says
-    return adapters if isinstance(adapters, str) else None
 
 
 def _folders(parent: Path) -> Iterator[Path]:

@@ -1,15 +1,22 @@
 """The architecture of a model in numbers: what the estimates of memory, of operations and of adapters count with.
 
 Read from the model as the library builds it without memory, so it is that of any architecture; no formula of one.
+`architecture_of` gives the one that a configuration trains, also before its model was pulled: for the models that
+presets name, as their published config.json describe them (Qwen3: arXiv 2505.09388, table 1).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, Qwen3Config
 
+from backend.config.schema import NanoConfig
+from backend.config.training import TrainingConfig
+from backend.models.manifest import read_manifest, team_folder
+from backend.models.registry import base_of_team, hub_folder, is_hub_name
 from cryptosentinel.llm.architecture import (
     blocks_of,
     empty_model,
@@ -21,8 +28,19 @@ from cryptosentinel.llm.architecture import (
     vocabulary_of,
 )
 from cryptosentinel.llm.local.families import has_standard_blocks
+from cryptosentinel.llm.model_files import CONFIG, read_config
+from cryptosentinel.llm.nano import NANO_VOCABULARY, nano_config
+from simulator.errors import UserError
 
 _HEAD_NORM = re.compile(r"\.(q|query)_(layer)?norm$")
+# hidden, intermediate, layers, heads, key heads, and whether embedding and output layer are one.
+_QWEN3 = {
+    "Qwen3-0.6B": (1024, 3072, 28, 16, 8, True),
+    "Qwen3-1.7B": (2048, 6144, 28, 16, 8, True),
+    "Qwen3-4B": (2560, 9728, 36, 32, 8, True),
+    "Qwen3-8B": (4096, 12288, 36, 32, 8, False),
+}
+KNOWN = tuple(_QWEN3)
 
 
 @dataclass(frozen=True)
@@ -141,3 +159,45 @@ class Shape:
         """Numbers in a LoRA adapter of `rank` on all linear layers: rank (in + out) each."""
         widths = sum((one.inputs + one.outputs) * one.share for one in self.linears if one.adapted)
         return round(self.layers * rank * widths)
+
+
+def qwen3_config(name: str, layers: int | None = None) -> Qwen3Config:
+    """The configuration of a known model by its name, with only its first `layers` blocks where that is given. Raises
+    `UserError` for another name."""
+    if name not in _QWEN3:
+        raise UserError(f"the architecture of '{name}' is not known here: there are {', '.join(KNOWN)}")
+    hidden, intermediate, blocks, heads, kv_heads, tied = _QWEN3[name]
+    return Qwen3Config(
+        vocab_size=151_936,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=blocks if layers is None else layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=128,
+        max_position_embeddings=40_960,
+        tie_word_embeddings=tied,
+        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
+    )
+
+
+def architecture_of(training: TrainingConfig, nano: NanoConfig) -> PreTrainedConfig:
+    """The architecture that a configuration trains: that of the team it starts from, of the folder or of the pulled
+    model where it is there, or else known by its name; nano where no base is named. Raises `UserError` for a base that
+    is none of them."""
+    if training.start_from:
+        team = team_folder(training.start_from)
+        return read_config(base_of_team(team, read_manifest(team), training.base_model))
+    if not training.base_model:
+        return nano_config(NANO_VOCABULARY, hidden_size=nano.hidden_size, layers=nano.layers)
+    name = Path(training.base_model)
+    folders = [name, hub_folder(training.base_model)] if is_hub_name(training.base_model) else [name]
+    for folder in folders:
+        if (folder / CONFIG).is_file():
+            return read_config(folder)
+    if name.name in KNOWN:
+        return qwen3_config(name.name)
+    raise UserError(
+        f"training.base_model = {training.base_model} holds no {CONFIG}, and its name is none of {', '.join(KNOWN)}: "
+        "give the folder of a model"
+    )

@@ -26,9 +26,8 @@ from simulator.exchange.rules import SymbolRules
 from simulator.live.bar_assembly import BarAssembler, LiveBar
 from simulator.live.events import Candle, FeedEvent, FeedHeartbeat, Funding, Notice
 from simulator.live.exchange_feed import ExchangeFeed
-from simulator.live.feed import Feed
+from simulator.live.feed import Feed, RecordedFeed
 from simulator.live.listener import FeedSettings
-from simulator.live.recorded_feed import RecordedFeed
 from simulator.market.events import FundingEvent
 from simulator.market.growing import part_of
 from simulator.market.market import Market

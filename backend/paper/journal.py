@@ -28,8 +28,8 @@ from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
 from backend.store.store import Store
 from simulator.errors import DataError
+from simulator.exchange.exchange_records import array_from_json, array_to_json, record_from_json, record_to_json
 from simulator.exchange.orders import OrderRequest
-from simulator.exchange.record_json import array_from_json, array_to_json, record_from_json, record_to_json
 from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import Happened
 from simulator.market.events import FundingEvent
@@ -51,7 +51,7 @@ class Journal:
     def write(self, kind: EntryKind, time: int, document: dict[str, Any]) -> None:
         """Add an entry; it is on disk when this returns. Raises `StoreError` where it could not be written."""
         with self._one_at_a_time:
-            self._store.add_journal(JournalRecord(self._run, self._next, kind, time, document))
+            self._store.put(JournalRecord(self._run, self._next, kind, time, document))
             self._next += 1
             if self._listener is not None:
                 self._listener(kind, time, document)
@@ -110,7 +110,7 @@ def _broken(run: str) -> StoreError:
 
 
 def history_to_json(market: Market) -> dict[str, Any]:
-    """A market without news, series and books."""
+    """A market without news and series."""
     return {
         "symbols": list(market.symbols),
         "timeframe": market.timeframe,

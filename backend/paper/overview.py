@@ -201,7 +201,7 @@ def keep_report(store: Store, run: str, parity: Parity) -> None:
         "differences": len(parity.differences),
         "parity": [parity_sentence(parity), *parity.differences[:20]],
     }
-    store.add_evaluation(EvaluationRecord(run, _REPORT, 0, document))
+    store.put(EvaluationRecord(run, _REPORT, 0, document))
 
 
 def last_report(store: Store, run: str) -> LastReport | None:

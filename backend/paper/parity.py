@@ -17,7 +17,7 @@ from backend.builders.market import Account
 from backend.builders.strategies import NamedStrategy
 from backend.decisions.recording import decision_document
 from backend.paper.journal import bar_from_json, history_from_json, requests_from_json
-from backend.paper.strategy import StrategyPlayer
+from backend.paper.thinking import StrategyPlayer
 from backend.store.records import JournalRecord
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.guard.guard import Guard
@@ -27,9 +27,8 @@ from cryptosentinel.llm.engine import Completion, Engine, Request, failed_comple
 from cryptosentinel.team import AgentTask, TeamDecision
 from simulator.backtest.run import BacktestResult, BacktestRun, Watch, Window
 from simulator.errors import DataError
-from simulator.exchange.exchange_records import AccountView
+from simulator.exchange.exchange_records import AccountView, record_to_json
 from simulator.exchange.orders import OrderRequest
-from simulator.exchange.record_json import record_to_json
 from simulator.live.bar_assembly import Reason
 from simulator.live.broker import session_market
 from simulator.market.market import MarketView

@@ -38,9 +38,8 @@ from cryptosentinel.guard.pending import closing_orders
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestResult, Watch, Window
-from simulator.exchange.exchange_records import AccountView, Fill
+from simulator.exchange.exchange_records import AccountView, Fill, record_to_json
 from simulator.exchange.orders import Cancel, OrderRequest
-from simulator.exchange.record_json import record_to_json
 from simulator.live.bar_assembly import LiveBar
 from simulator.live.broker import Happened, SimulatedBroker
 from simulator.market.market import MarketView

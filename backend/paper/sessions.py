@@ -19,8 +19,7 @@ from backend.config.base import suggestion
 from backend.config.load import load_config
 from backend.config.schema import RECORDED_FEED, Config
 from backend.decisions.backtest_document import write_backtest
-from backend.models.manifest import MANIFEST, team_folder
-from backend.models.team_digest import team_digest
+from backend.models.manifest import MANIFEST, team_digest, team_folder
 from backend.paper.feeds import GRACE_SECONDS, FeedBars, MakeFeed, account_again, new_start, rules_to_json, start_again
 from backend.paper.journal import (
     Journal,
@@ -33,11 +32,10 @@ from backend.paper.journal import (
 from backend.paper.monitor import Monitor
 from backend.paper.parity import Parity, check_parity
 from backend.paper.session import PaperSession
-from backend.paper.strategy import StrategyPlayer, trade
 from backend.paper.switch import Switch, read_order, release, running
-from backend.paper.thinking import Thinker
+from backend.paper.thinking import StrategyPlayer, Thinker, trade
 from backend.runs.backtest import Subject, market_settings, subject_of
-from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunStart, WindowRequest
+from backend.runs.requests import RUNS, SILENT, STORE, Observer, PaperRequest, RunStart
 from backend.store.errors import StoreError
 from backend.store.records import PAPER, JournalRecord, RunRecord
 from backend.store.run_record import new_run_id, own_config, store_at, versions
@@ -61,23 +59,6 @@ FEED_TROUBLE = (
 )  # fmt: skip
 # Ends after which a session can be resumed.
 _PAUSES = frozenset({"stopped", "freeze", "flatten"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaperRequest(WindowRequest):
-    """A paper session of a team or strategy, named as for a backtest. Without `exchange` and a setting `paper.feed` the
-    data is recorded. `exchange` is an id of ccxt, `url` a server to ask in its place. `session` is the id of the
-    session, made where it is empty."""
-
-    team: str = "scripted"
-    exchange: str = ""
-    url: str = ""
-    session: str = ""
-
-    def options(self) -> dict[str, Any]:
-        """As on every market; also where data comes from."""
-        named = {"feed": self.exchange, "url": self.url}
-        return super().options() | {f"paper.{key}": value for key, value in named.items() if value}
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ import torch
 from backend.config.training import TrainingConfig
 from backend.policies.adapters import load_versions
 from backend.policies.hardware import Hardware
-from backend.policies.lora import adapter_shape
-from backend.policies.role_policies import RolePolicies
+from backend.policies.role_policies import RolePolicies, adapter_shape
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.model_files import read_tokenizer
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates import chat_format
 from simulator.errors import UserError
 
 

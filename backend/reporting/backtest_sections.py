@@ -47,7 +47,7 @@ from simulator.backtest.regimes import UNKNOWN
 from simulator.errors import DataError
 
 SECTIONS = ("Equity", "Numbers", "Costs", "Trades", "Regimes")
-NEED_MARKET = ("Costs", "Regimes")
+NEED_MARKET = ("Regimes",)
 _FEWEST_DAYS, _MOST_BINS = 10, 60
 _UNFAIR = "oracle"  # it knows what nobody can, so it is not a yardstick
 _REGIME_TITLES = {"trend": "Trend", "volatility": "Volatility", "truth": "Hidden regime"}
@@ -130,12 +130,12 @@ def _costs_tile(window: WindowResult) -> Tile:
     return Tile("Costs paid", number_text(money["total_share"], "small_share"), note)
 
 
-def sections(window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> list[ReportSection]:
-    """All that is shown of `window` but the candles. `settings` is the config of the run."""
-    return [section(name, window, settings, reload) for name in SECTIONS]
+def sections(window: WindowResult, reload: MarketReload) -> list[ReportSection]:
+    """All that is shown of `window` but the candles."""
+    return [section(name, window, reload) for name in SECTIONS]
 
 
-def section(name: str, window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> ReportSection:
+def section(name: str, window: WindowResult, reload: MarketReload) -> ReportSection:
     """The one of `SECTIONS` that is called `name`; only those of `NEED_MARKET` look at `reload`."""
     match name:
         case "Equity":
@@ -143,7 +143,7 @@ def section(name: str, window: WindowResult, settings: Mapping[str, Any], reload
         case "Numbers":
             return numbers_section(window)
         case "Costs":
-            return costs_section(window, settings, reload)
+            return costs_section(window)
         case "Trades":
             return trades_section(window)
         case "Regimes":
@@ -262,7 +262,7 @@ def _evidence_block(window: WindowResult) -> Table | Missing:
 
 def _evidence_row(sure: Evidence) -> dict[str, Any]:
     """The values of `EVIDENCE_COLUMNS`."""
-    found, line = sure.intervals, sure.regression
+    found = sure.intervals
     return {
         "return_interval": interval_text(found.total_return if found else None, "change"),
         "sharpe_interval": interval_text(found.sharpe if found else None, "ratio"),
@@ -270,9 +270,6 @@ def _evidence_row(sure: Evidence) -> dict[str, Any]:
         "against_interval": interval_text(found.against if found else None, "change"),
         "probabilistic_sharpe": sure.probabilistic,
         "deflated_sharpe": sure.deflated,
-        "days_needed": sure.days_needed,
-        "alpha_interval": interval_text(line.alpha_year if line else None, "change"),
-        "beta": line.beta.value if line else None,
         "break_even_cost": sure.break_even,
     }
 

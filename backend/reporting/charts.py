@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
 from backend.reporting.labels import title_of
-from backend.statistics.path_band import PathBand
+from backend.statistics.bootstrap import PathBand
 from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
 from simulator.arrays import FloatArray

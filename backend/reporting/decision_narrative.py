@@ -14,9 +14,8 @@ from pydantic import JsonValue
 
 from backend.decisions.tree import ConversationNode, DecisionTree
 from backend.reporting.labels import ABSENT, number_text
-from cryptosentinel.agents.joint import Consultation, JointAnswers
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
-from cryptosentinel.agents.market_analyst import Forecast
+from cryptosentinel.agents.market_analyst import Analysis
 from cryptosentinel.agents.registry import SUB_AGENTS, answers, role_title
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.trader import Execution
@@ -119,9 +118,7 @@ def consequences(tree: DecisionTree) -> list[Line]:
 
 def question_sentence(node: ConversationNode) -> str:
     """What a consultation was asked about, in a line; empty for the manager's conversation."""
-    asked = node.document.asked
-    several = asked.get("questions")
-    return "; ".join(_about(one) for one in (several if isinstance(several, list) else [asked]) if one)
+    return _about(node.document.asked) if node.document.asked else ""
 
 
 def answer_sentence(node: ConversationNode, names: dict[str, str]) -> str:
@@ -199,15 +196,8 @@ def _sentence(call: ToolCall | MalformedCall, content: str, names: dict[str, str
     arguments = call.arguments
     if isinstance(arguments, AskAnalyst | AskAboutPosition):
         return _question(call.name, arguments, names)
-    if isinstance(arguments, Consultation):
-        questions = [(f"consult_{role}", one) for role in arguments.ask for one in arguments.questions()]
-        return "\n".join(_question(consult, one, names) for consult, one in questions)
     if isinstance(arguments, AskSeveral):
         return "\n".join(_question(f"consult_{one.ask}", one, names) for one in arguments.questions)
-    if isinstance(arguments, JointAnswers):
-        return "\n".join(
-            f"{_name(one.symbol, names)}: {_said(one)}" for one in arguments.answers if _said(one) is not None
-        )
     if isinstance(arguments, Decision):
         positions = "\n".join(
             _position(position, names) + (f": {position.reason}" if position.reason else "")
@@ -223,7 +213,7 @@ def _sentence(call: ToolCall | MalformedCall, content: str, names: dict[str, str
 
 def _said(answer: Arguments) -> str | None:
     """A sub-agent's answer about one coin in a sentence; None for anything else."""
-    if isinstance(answer, Forecast):
+    if isinstance(answer, Analysis):
         down, flat, up = map(_percent, answer.distribution())
         return f"Up {up}, flat {flat}, down {down}."
     if isinstance(answer, Verdict):

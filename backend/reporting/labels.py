@@ -28,13 +28,10 @@ _TITLES = {
     "sma_cross": "SMA cross",
     "volatility_target": "Volatility target",
     "ema_cross": "EMA cross",
-    "macd_cross": "MACD cross",
     "donchian_breakout": "Donchian breakout",
     "rsi_reversion": "RSI reversion",
-    "bollinger_reversion": "Bollinger reversion",
     "buy_the_dip": "Buy the dip",
     "equal_weight": "Equal weight",
-    "inverse_volatility": "Inverse volatility",
     "matched_random": "Random, matched",
     "oracle": "Oracle",
 }
@@ -47,13 +44,10 @@ MEANINGS = {
     "always_short": "sells short once and stays short",
     "sma_cross": "follows the crossing of two moving averages",
     "ema_cross": "follows the crossing of two exponential averages",
-    "macd_cross": "follows the MACD and its signal line",
     "donchian_breakout": "buys new highs, sells new lows",
     "rsi_reversion": "buys what has fallen too fast by the RSI",
-    "bollinger_reversion": "buys below the lower Bollinger band",
     "buy_the_dip": "buys what has fallen far, sells at a gain",
     "equal_weight": "long all coins in equal parts, brought back to them",
-    "inverse_volatility": "long all coins, the calmer ones more",
     "volatility_target": "long, less when prices swing more",
     "matched_random": "trades at random, as much and as often as the team",
     "oracle": "knows the hidden regimes: what perfect knowledge would have earned",
@@ -105,9 +99,6 @@ EVIDENCE_COLUMNS = (
     Column("against_interval", "Over holding", "text", "final wealth over that of holding, 95 % interval"),
     Column("probabilistic_sharpe", "Sharpe above 0", "share", "probability, for one trial"),
     Column("deflated_sharpe", "After all trials", "share", "probability that it is no luck of the trials so far"),
-    Column("days_needed", "Days needed", "count", "until such a Sharpe ratio is above 0 with 95 %"),
-    Column("alpha_interval", "Alpha a year", "text", "beyond beta times holding, 95 % interval"),
-    Column("beta", "Beta", "ratio", "the part of holding's returns that was taken"),
     Column("break_even_cost", "Break-even cost", "small_share", "of the traded value, at which nothing is left"),
 )
 COST_TITLES = {
@@ -179,23 +170,17 @@ INFERENCE_COLUMNS = (
     Column("share", "Of the start", "small_share", "money as a share of the equity at the start"),
     Column("left", "Return after it", "change", "total return less the money for inference"),
 )
-WITHHELD_COLUMNS = (
-    Column("count", "Times", "count", "orders reduced, dropped or, by a loss limit, added"),
-    Column("saved", "Saved", "money", "losses avoided less gains missed; negative: it cost that much"),
-    Column("losses_avoided", "Losses avoided", "money", "of those that would have lost"),
-    Column("gains_missed", "Gains missed", "money", "of those that would have gained"),
-    Column("share", "Of the start", "change", "what was saved as a share of the equity at the start"),
-    Column("valued", "Valued", "count", "how many of them the bars and the record allow to value"),
-)
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def title_of(name: str) -> str:
     """A team's or baseline's name for people: `warm_started, unmasked` as 'Initial team, unmasked'.
 
-    A name that is not known is that of a user's strategy, module:Class, or of a team's folder.
+    A name that is not known is that of a user's strategy, module:Class or Class, or of a team's folder.
     """
     base, comma, variant = name.partition(", ")
+    if base.isidentifier() and base != base.lower():
+        return base + comma + variant
     if model_named(base):
         return f"Model {model_named(base)}{comma}{variant}"
     return (_TITLES.get(base) or (f"Strategy {base}" if ":" in base else f"Team {base}")) + comma + variant

@@ -71,24 +71,23 @@ def all_facts(summary: RunSummary, reload: MarketReload) -> dict[str, Any]:
     """`run_facts` of the run, and of a backtest with a result also `backtest_facts` under `backtest`."""
     document = run_facts(summary)
     if summary.run.kind == "backtest" and summary.backtests:
-        document["backtest"] = backtest_facts(summary.windows()[0], summary.settings, reload)
+        document["backtest"] = backtest_facts(summary.windows()[0], reload)
     return document
 
 
-def backtest_facts(window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> dict[str, Any]:
+def backtest_facts(window: WindowResult, reload: MarketReload) -> dict[str, Any]:
     """What the sections compute beyond the metrics, for programs. Times are UTC, money is in quote currency, all else
     fractions; None is what is not available, and a `problem` says why."""
 
     def found(rows: Any) -> dict[str, Any]:
         return {"rows": None, "problem": rows} if isinstance(rows, str) else {"rows": rows, "problem": None}
 
-    withheld = withheld_of(window, settings, reload)
     return {
         "main": window.main,
         "from": format_time(window.main_result.times[0]),
         "to": format_time(window.main_result.times[-1]),
         "trades": len(window.main_result.trades),
-        "withheld": found(withheld if isinstance(withheld, str) else [asdict(one) for one in withheld]),
+        "withheld": withheld_of(window),
         "evidence": {name: one.facts() for name, one in window.evidence.items()},
         "by_name": {
             name: {
@@ -152,7 +151,7 @@ def _backtest(summary: RunSummary, reload: MarketReload) -> dict[str, Any]:
     if not summary.backtests:
         return {"sections": [ReportSection("Result", (Missing("Result", "the run stored none"),))]}
     window = summary.windows()[0]
-    shown = sections(window, summary.settings, reload)
+    shown = sections(window, reload)
     shown.insert(-1, candles_section(window, reload))
     against = teams_section(window, summary.run)
     if against is not None:

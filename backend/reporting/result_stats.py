@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from backend.decisions.backtest_document import BacktestDocument
 from simulator.backtest import metrics
+from simulator.backtest.metrics import COST_KEYS, cost_split, trade_statistics
 from simulator.backtest.regimes import Regimes, by_regime
-from simulator.backtest.trade_stats import COST_KEYS, cost_split, trade_statistics
 from simulator.backtest.trades import Trade
 from simulator.market.market import Market
 from simulator.market.timeframes import DAY_MS

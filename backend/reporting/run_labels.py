@@ -39,7 +39,7 @@ class RunLabels:
 def write_labels(store: Store, run: str, labels: RunLabels) -> None:
     """Put the labels of a run in place of its former ones. Raises `StoreError` where there is no such run."""
     store.run(run)
-    store.add_evaluation(EvaluationRecord(run, LABELS, 0, {"tags": list(labels.tags), "note": labels.note}))
+    store.put(EvaluationRecord(run, LABELS, 0, {"tags": list(labels.tags), "note": labels.note}))
 
 
 def read_labels(store: Store) -> dict[str, RunLabels]:

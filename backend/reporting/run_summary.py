@@ -19,7 +19,7 @@ from backend.evaluation.answer import ANSWER, HOLDING
 from backend.evaluation.evidence import Evidence, evidence_of
 from backend.reporting.charts import Event
 from backend.reporting.labels import ABSENT, listed, number_text, title_of
-from backend.statistics.path_band import PathBand, path_band
+from backend.statistics.bootstrap import PathBand, path_band
 from backend.store.records import EvaluationRecord, MetricRecord, RunRecord
 from backend.store.run_record import stored_config
 from backend.store.store import Store
@@ -105,7 +105,9 @@ class WindowResult:
     def title(self) -> str:
         """The result, that of holding, and whether the difference is more than chance."""
         own = self.main_result
-        text = f"{title_of(self.main)} made {number_text(own.total_return, 'change')}"
+        is_code = own.lookahead is not None and ":" not in self.main  # a class or function of a notebook
+        who = self.main if is_code else title_of(self.main)
+        text = f"{who} made {number_text(own.total_return, 'change')}"
         if own.inference_money:
             text += f" ({number_text(own.return_after_inference, 'change')} after the cost of its model)"
         if self.hold is not None:

@@ -1,5 +1,5 @@
-"""Runs as rows of a table, and what is shown of a run with one result of its own: `sft`, a search of parameters, an
-experiment. That result is the evaluation that has the name of the run's kind."""
+"""Runs as rows of a table, and what is shown of a run with one result of its own: `sft` or an experiment. That
+result is the evaluation that has the name of the run's kind."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from backend.store.store import Store
 from cryptosentinel.agents.registry import role_title
 from simulator.market.timeframes import format_time
 
-SINGLE_RESULT = ("sft", "search", "experiment")  # kinds of runs that come to one result of their own
-_MOST_SETS = 50  # of a search, the best of them
+SINGLE_RESULT = ("sft", "experiment")  # kinds of runs that come to one result of their own
 _SCORES = (
     Column("before", "Before", "text", "mean held-out score of the role as the base answers"),
     Column("after", "After", "text", "the same after sft"),
@@ -27,22 +26,17 @@ _SCORES = (
     Column("valid_before", "Valid before", "share", "answers in the right format"),
     Column("valid_after", "Valid after", "share", "answers in the right format"),
 )
-_SETS = (
-    Column("sharpe", "Sharpe", "ratio", "annual, on the part that was searched"),
-    Column("total_return", "Return", "change", "on the part that was searched, net of all costs"),
-    Column("adjusted", "p corrected", "ratio", "of a ratio above 0, corrected for the number of sets"),
-)
 
 
 @dataclass(frozen=True)
 class RunRow:
     """A run in a line. What it did not get to, or what a run of its kind does not have, is None or empty.
 
-    `total_return`, `sharpe`, `max_drawdown` and `costs` (a share of the start) are of the first team of a backtest,
-    means over the held-out windows of an evaluation, or of what a search chose, on the part that it did not search.
+    `total_return`, `sharpe`, `max_drawdown` and `costs` (a share of the start) are of the first team of a backtest, or
+    means over the held-out windows of an evaluation.
     `certainty` is the probability that the true Sharpe ratio is above 0. `difference` is the trained team less the
-    warm-started one, of an evaluation, and the return less that of holding, of a backtest or a search; `interval` is
-    its 95 % interval, which a search does not have. Of a backtest it is that of the final wealth over that of holding,
+    warm-started one, of an evaluation, and the return less that of holding, of a backtest; `interval` is its
+    95 % interval. Of a backtest it is that of the final wealth over that of holding,
     times what holding came to.
     """
 
@@ -169,19 +163,9 @@ def _of_evaluation(store: Store, run: str) -> dict[str, Any]:
 
 def row_of_result(kind: str, result: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the table's row. Raises `KeyError`, `TypeError`, `ValueError` or `IndexError` for a damaged one."""
-    match kind:
-        case "experiment":
-            arms = [str(arm["arm"]) for arm in result["markets"][0]["arms"]]
-            return {"teams": listed(arms), "verdict": str(result["sentence"])}
-        case "search":
-            final, hold = float(result["final_return"]), float(result["hold_return"])
-            return {
-                "teams": str(result["tried"][0]["name"]),
-                "total_return": final,
-                "sharpe": float(result["final_sharpe"]),
-                "difference": final - hold,
-                "verdict": f"the best of {len(result['tried'])} sets, on the part of the window that was not searched",
-            }
+    if kind == "experiment":
+        arms = [str(arm["arm"]) for arm in result["arms"]]
+        return {"teams": listed(arms), "verdict": str(result["sentence"])}
     words = [
         f"{role_title(role)} {_score(score['before'])} to {_score(score['after'])}"
         for role, score in result["scores"].items()
@@ -199,23 +183,10 @@ def blocks_of_result(kind: str, result: Mapping[str, Any]) -> tuple[ReportBlock,
 
 def _table(kind: str, result: Mapping[str, Any]) -> Table:
     if kind == "experiment":
-        arms = result["markets"][0]["arms"]
+        arms = result["arms"]
         sentence = Column("problem", "What is missing", "text", "why there is no interval")
         rows = tuple(TableRow(str(arm["arm"]), {"problem": str(arm["problem"]) or "nothing"}) for arm in arms)
         return Table("Arms", str(result["sentence"]), (sentence,), rows, "Arm")
-    if kind == "search":
-        row = row_of_result(kind, result)
-        caption = (
-            f"Chosen: {row['teams']}. On the last part of the window, which was not searched, it made "
-            f"{100 * row['total_return']:+.2f} % with a Sharpe ratio of {row['sharpe']:.2f}, and holding "
-            f"{100 * float(result['hold_return']):+.2f} %. Probability that its ratio is above 0 after "
-            f"{result['trials']} trials: {100 * float(result['deflated']):.0f} %."
-        )
-        rows = tuple(
-            TableRow(str(one["name"]), {column.key: float(one[column.key]) for column in _SETS}, main=number == 0)
-            for number, one in enumerate(result["tried"][:_MOST_SETS])
-        )
-        return Table("Parameter sets", caption, _SETS, rows, "Set")
     rows = tuple(
         TableRow(
             role_title(role),

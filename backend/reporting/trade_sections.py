@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pydantic import ValidationError
-
-from backend.config.market import CostsConfig
-from backend.evaluation.guard_attribution import RISK_ANALYST, RuleWorth, by_rule, interventions
 from backend.reporting import labels, trade_charts
 from backend.reporting.blocks import Missing, Picture, ReportSection, Table, TableRow
 from backend.reporting.labels import ABSENT, COST_TITLES, Column, quote_of, title_of
@@ -28,7 +23,7 @@ CANDLES_SHOWN = 6  # figures in the report: the symbols that were traded most
 _TRADES_LISTED, _FEW_TRADES = 200, 12  # a longer list is cut, and opened by a click
 
 
-def costs_section(window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> ReportSection:
+def costs_section(window: WindowResult) -> ReportSection:
     """What trading cost by kind, what was not executed, what inference cost, and what the guard withheld."""
     summaries = {name: cost_summary(result) for name, result in window.results.items()}
     unknown = [title for key, title in COST_TITLES.items() if key not in window.main_result.costs]
@@ -47,7 +42,7 @@ def costs_section(window: WindowResult, settings: Mapping[str, Any], reload: Mar
     )
     inference = _inference_block(window)
     blocks = (table, _not_executed(window), *([inference] if inference else []))
-    return ReportSection("What trading cost", (*blocks, withheld_block(window, settings, reload)))
+    return ReportSection("What trading cost", (*blocks, withheld_block(window)))
 
 
 def _not_executed(window: WindowResult) -> Table | Missing:
@@ -88,51 +83,32 @@ def _inference_block(window: WindowResult) -> Table | None:
     return Table("What inference cost", caption, labels.INFERENCE_COLUMNS, tuple(rows), "Role")
 
 
-def withheld_of(window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> list[RuleWorth] | str:
-    """What the guard and RiskAnalyst withheld from the main team, by rule, or one sentence on why that is not known.
-
-    `settings` is the config of the run, whose costs the withheld orders are charged.
-    """
-    decisions = window.decisions.get(window.main, [])
-    if not decisions:
-        return "only a team's decisions are reviewed by them, and the store holds none"
-    documents = [decision.document for decision in decisions]
-    if not any(one.rulings or one.clamps or one.later for one in documents):
-        return []
-    if reload.market is None:
-        return f"what it was worth needs the run's data again: {reload.problem}"
-    try:
-        costs = CostsConfig.model_validate_json(json.dumps(settings.get("costs", {}))).costs()
-    except ValidationError:
-        return "the run's record holds no costs that this version can read"
-    return by_rule(interventions(decisions, reload.market, costs, window.main_result.times[-1]))
+def withheld_of(window: WindowResult) -> dict[str, int]:
+    """How often RiskAnalyst and the guard reduced, dropped or added an order of the main team, by `who: rule`."""
+    counted: Counter[str] = Counter()
+    for document in (decision.document for decision in window.decisions.get(window.main, [])):
+        for ruling in document.rulings:
+            verdict = "veto" if ruling.verdict != "invalid" and ruling.allowed == 0.0 else ruling.verdict
+            counted[f"RiskAnalyst: {verdict}"] += 1
+        held_back = (later for later in document.later if later.asked != later.allowed)
+        counted.update(f"Guard: {one.rule}" for one in (*document.clamps, *held_back) if one.symbol)
+    return dict(counted.most_common())
 
 
-def withheld_block(window: WindowResult, settings: Mapping[str, Any], reload: MarketReload) -> Table | Missing:
+def withheld_block(window: WindowResult) -> Table | Missing:
     """`withheld_of` as a table, with the moments at which a loss limit closed everything."""
-    title = "What the guard and RiskAnalyst withheld, and what that was worth"
-    worths = withheld_of(window, settings, reload)
-    if isinstance(worths, str):
-        return Missing(title, worths)
-    if not worths:
-        return Missing(title, "nothing was withheld: every order passed as it was decided")
-    start, quote = window.main_result.equity[0], quote_of(window.main_result.symbols)
-    rows = tuple(
-        TableRow(
-            f"{'RiskAnalyst' if one.by == RISK_ANALYST else 'Guard'}: {one.rule}",
-            {**asdict(one), "share": one.saved / start},
-        )
-        for one in worths
-    )
-    caption = (
-        f"Money in {quote}. A counterfactual of each order alone: what was asked and what was let through, traded at "
-        "the next open at the run's fees, spread and funding up to the next decision. Good: saved above 0 over many of "
-        "them; a hard limit may cost a little, as an insurance does."
-    )
+    title = "What the guard and RiskAnalyst withheld"
+    if not window.decisions.get(window.main):
+        return Missing(title, "only a team's decisions are reviewed by them, and the store holds none")
+    counted = withheld_of(window)
     flat = [f"{format_time(time)} UTC ({rule}: {detail})" for time, rule, detail in loss_limits_of(window)]
+    if not counted and not flat:
+        return Missing(title, "nothing was withheld: every order passed as it was decided")
+    caption = "Orders that were reduced, dropped or, by a loss limit, added."
     if flat:
         caption += f" A loss limit closed everything at {labels.listed(flat)}."
-    return Table(title, caption, labels.WITHHELD_COLUMNS, rows, "Who, by which rule", tinted=True)
+    rows = tuple(TableRow(who, {"count": count}) for who, count in counted.items())
+    return Table(title, caption, (Column("count", "Times", "count", ""),), rows, "Who, by which rule")
 
 
 def loss_limits_of(window: WindowResult) -> list[tuple[int, str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.evaluation.answer import BEHAVIOURS
-from backend.evaluation.attribution import attribution
+from backend.evaluation.evidence import attribution
 from backend.reporting import charts
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow, Tile
 from backend.reporting.charts import Event, IntervalBar

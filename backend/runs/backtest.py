@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from backend.builders.loaded_team import LoadedTeam, scripted_team
@@ -30,8 +31,7 @@ from backend.decisions.backtest_document import InferenceCost, inference_cost, w
 from backend.decisions.document import write_decisions
 from backend.decisions.recording import episode_decisions, remarks
 from backend.evaluation.compare import baselines
-from backend.evaluation.in_sample import IN_SAMPLE, overlaps
-from backend.evaluation.trials import record_trial
+from backend.evaluation.trials import IN_SAMPLE, overlaps, record_trial
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, team_folder
 from backend.reporting.report import write_report
 from backend.reporting.run_summary import summarise
@@ -65,7 +65,7 @@ from simulator.checks.verdict import LookaheadVerdict
 from simulator.errors import UserError
 from simulator.folders import sample_data
 from simulator.market.coins import COINS, base_coin
-from simulator.market.gaps import find_gaps
+from simulator.market.gaps import gap_summary
 from simulator.market.market import Market
 from simulator.market.timeframes import DAY_MS
 from simulator.synthetic.truth import truth_of
@@ -108,15 +108,17 @@ def backtest_teams(
     store: Store | str | Path = STORE,
     runs: Path = RUNS,
     observer: Observer = SILENT,
+    own: Mapping[str, NamedStrategy] = MappingProxyType({}),
 ) -> BacktestOutcome:
-    """Play a backtest, record it in `store` and write its report into its folder below `runs`.
+    """Play a backtest, record it in `store` and write its report into its folder below `runs`. `own` has the strategies
+    among the request's teams that are no names but code of a script or notebook.
 
     Raises `UserError` for a request that cannot be met; then nothing is recorded.
     """
     if request.like:
         with store_at(store) as opened:
             request = like_stored(opened, request, observer)
-    plan, run = plan_backtest(request), new_run_id("backtest")
+    plan, run = plan_backtest(request, own), new_run_id("backtest")
     folder = runs / run
     observer.started(
         RunStart(run, folder, plan.config, plan.market, plan.account, plan.window, plan.notes, plan.why_window)
@@ -127,21 +129,23 @@ def backtest_teams(
     return BacktestOutcome(run, folder, report, plan.config, summary)
 
 
-def plan_backtest(request: BacktestRequest) -> BacktestPlan:
-    """Load what a backtest needs, and check it. Raises `UserError`."""
+def plan_backtest(request: BacktestRequest, own: Mapping[str, NamedStrategy] = MappingProxyType({})) -> BacktestPlan:
+    """Load what a backtest needs, and check it; `own` as for `backtest_teams`. Raises `UserError`."""
     config = market_settings(request)
     if not (request.decide_every or config.market.data) and config.team.decide_every:
         request = replace(request, decide_every=config.team.decide_every)
     load_plugins(config)
     market = load_market(config.market, config.costs)
     teams = request.tested
-    strategies = {name: made_ready(named_strategy(name)) for name in teams if names_strategy(name)}
+    named = [name for name in teams if name not in own]
+    found = {**{name: named_strategy(name) for name in named if names_strategy(name)}, **own}
+    strategies = {name: made_ready(found[name]) for name in teams if name in found}
     warm_ups = [strategies[name][1] if name in strategies else WARM_UP_BARS for name in teams]
     own_world = not config.market.data and trained_world(teams) is not None
     chosen_window = choose_window(market, request, max(warm_ups), DAYS_OF_TEAM if own_world else DAYS)
     window = chosen_window.window
     first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
-    marked = overlaps(teams, config, market, first, last, allowed=request.in_sample)
+    marked = overlaps(named, config, market, first, last, allowed=request.in_sample)
     subjects = [strategies[name][0] if name in strategies else subject_of(name, config) for name in teams]
     if len({subject.name for subject in subjects}) < len(subjects):
         raise UserError("the same team is named twice: name each once in --team")
@@ -156,7 +160,7 @@ def plan_backtest(request: BacktestRequest) -> BacktestPlan:
         *marked.values(),
         *chosen_window.notes,
         *chosen,
-        *notes_on(teams, config, market),
+        *notes_on(named, config, market),
         *notes_on_headlines(subjects, market, window),
     ]
     account = account_of(config, market)
@@ -323,7 +327,7 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
     marks: dict[str, Any] = {IN_SAMPLE: dict(plan.in_sample)} if plan.in_sample else {}
     with recorded_run(
         store, run, "backtest", plan.seed, market.content_hash, config,
-        data=market.source, gaps=find_gaps(market).summary(), teams=[subject.name for subject in subjects],
+        data=market.source, gaps=gap_summary(market), teams=[subject.name for subject in subjects],
         venue=venue_record(plan.account, market, window), notes=list(plan.notes), decide_every=window.decide_every,
         sources={name: asdict(source) for name, source in plan.sources.items()},
         **marks,

@@ -11,8 +11,6 @@ from pathlib import Path
 from pyarrow import ArrowException
 from pyarrow.parquet import read_schema
 
-from backend.builders.strategies import made_ready, named_strategies, named_strategy
-from backend.config.schema import model_named
 from backend.training.curriculum.queries import WARM_UP_BARS
 from simulator.data.catalog import Catalog, SeriesInfo
 from simulator.errors import UserError
@@ -48,85 +46,42 @@ class BacktestChoices:
         counted = Counter(one.timeframe for one in self.series)
         return max(reversed(self.timeframes), key=lambda name: counted[name])
 
-    def coarser(self, timeframe: str) -> tuple[str, ...]:
-        """The timeframes to which files of exactly these bars can be resampled; none where there is no such file."""
-        if all(one.timeframe != timeframe for one in self.series):
-            return ()
-        length = TIMEFRAMES[timeframe]
-        return tuple(name for name, other in TIMEFRAMES.items() if other > length and other % length == 0)
+    def symbols(self, timeframe: str) -> tuple[str, ...]:
+        """The symbols that can be traded in these bars."""
+        return tuple(sorted({one.symbol for one in self.series if _serves(one, timeframe)}))
 
-    def symbols(self, timeframe: str, resample: str = "") -> tuple[str, ...]:
-        """The symbols that can be traded in these bars, or, with `resample`, in coarser ones of exactly these."""
-        return tuple(sorted({one.symbol for one in self.series if _serves(one, timeframe, resample)}))
-
-    def suggested_symbols(self, timeframe: str, resample: str = "") -> tuple[str, ...]:
+    def suggested_symbols(self, timeframe: str) -> tuple[str, ...]:
         """Those with the longest history."""
-        spans = {symbol: self._used(symbol, timeframe, resample) for symbol in self.symbols(timeframe, resample)}
+        spans = {symbol: self._used(symbol, timeframe) for symbol in self.symbols(timeframe)}
         lengths = {symbol: -(last - first) // DAY_MS for symbol, (first, last) in spans.items()}
         return tuple(sorted(sorted(lengths, key=lambda symbol: (lengths[symbol], symbol))[:_SYMBOLS]))
 
-    def days(
-        self, symbols: Sequence[str], timeframe: str, resample: str = "", warm_up: int = WARM_UP_BARS
-    ) -> tuple[date, date]:
-        """The first day on which a decision on all these symbols can be made, which `warm_up` bars must come before,
-        and the day after their last bar. Raises `UserError` where nothing is left.
-        """
-        spans = [self._used(symbol, timeframe, resample) for symbol in symbols]
+    def suggested_days(self, symbols: Sequence[str], timeframe: str) -> tuple[date, date]:
+        """The last weeks in which all these symbols have bars: the first day, from which on a team has its history
+        where there are so many bars, and the day after the last. Raises `UserError` where they have none in common."""
+        spans, interval = [self._used(symbol, timeframe) for symbol in symbols], TIMEFRAMES[timeframe]
         if not spans:
             raise UserError("no symbol is chosen: choose at least one")
-        traded = resample or timeframe
-        interval = TIMEFRAMES[traded]
-        first = max(start for start, _ in spans) + warm_up * interval
-        days = _day(first + DAY_MS - 1), _day(min(end for _, end in spans) + interval + DAY_MS - 1)
-        if days[0] >= days[1]:
-            raise UserError(
-                f"{', '.join(symbols)} have too few {traded} bars in common: {warm_up} must come before the "
-                "first decision; choose other symbols or finer bars"
-            )
-        return days
-
-    def suggested_days(self, symbols: Sequence[str], timeframe: str, resample: str = "") -> tuple[date, date]:
-        """The window of the first choice: the last weeks of what `days` allows a team, or where it allows none, a
-        strategy that needs no history. Raises `UserError` as that does."""
-        try:
-            first, last = self.days(symbols, timeframe, resample)
-        except UserError:
-            first, last = self.days(symbols, timeframe, resample, 0)
-        length = min(_DAYS, max(1, _MOST_BARS * TIMEFRAMES[resample or timeframe] // DAY_MS))
+        begin, end = max(start for start, _ in spans), min(stop for _, stop in spans) + interval
+        known = begin + WARM_UP_BARS * interval
+        first, last = _day((known if known < end else begin) + DAY_MS - 1), _day(end + DAY_MS - 1)
+        if first >= last:
+            raise UserError(f"{', '.join(symbols)} have no {timeframe} bars in common: choose other symbols")
+        length = min(_DAYS, max(1, _MOST_BARS * interval // DAY_MS))
         return max(first, last - timedelta(days=length)), last
 
-    def _used(self, symbol: str, timeframe: str, resample: str) -> tuple[int, int]:
+    def _used(self, symbol: str, timeframe: str) -> tuple[int, int]:
         """First and last open time (ms) of the file that is read of a symbol: the coarsest that serves."""
-        served = [one for one in self.series if one.symbol == symbol and _serves(one, timeframe, resample)]
+        served = [one for one in self.series if one.symbol == symbol and _serves(one, timeframe)]
         if not served:
-            lacking = (
-                f"file of {timeframe} bars of {symbol}"
-                if resample
-                else (f"bars of {symbol} that {timeframe} bars can be made of")
-            )
-            raise UserError(f"{self.folder} has no {lacking}")
+            raise UserError(f"{self.folder} has no bars of {symbol} that {timeframe} bars can be made of")
         used = max(served, key=lambda one: TIMEFRAMES[one.timeframe])
         assert used.first is not None and used.last is not None
         return used.first, used.last
 
 
-def warm_up_of(names: Sequence[str]) -> int:
-    """The bars that must come before the first decision of all these teams and strategies; of a user's own, which is
-    not imported for it, 0."""
-    known, bars = named_strategies(), [0]
-    for name in names:
-        word, colon, _ = name.partition(":")
-        if word in known:
-            bars.append(made_ready(named_strategy(name))[1])
-        elif not colon or model_named(name):
-            bars.append(WARM_UP_BARS)
-    return max(bars)
-
-
-def _serves(one: SeriesInfo, timeframe: str, resample: str) -> bool:
-    """Whether this file is one that is read: to resample takes exactly the timeframe's own."""
-    if resample:
-        return one.timeframe == timeframe
+def _serves(one: SeriesInfo, timeframe: str) -> bool:
+    """Whether bars of this timeframe can be made of a file."""
     return TIMEFRAMES[timeframe] % TIMEFRAMES[one.timeframe] == 0
 
 

@@ -104,7 +104,7 @@ def _plan(store: Store, runs: Path, run: str, known: dict[str, RunRecord], chose
     if folder is not None:
         for other in known.values():
             if other.run not in chosen and other.status != "deleting":
-                needed += [f"{what} of run {other.run}" for what in _needs(other, run, folder, runs)]
+                needed += [f"run {other.run} names its files"] if _needs(other, run, folder, runs) else []
         chosen_folders = {_resolved(one) for name in chosen if (one := folder_of(name, runs)) is not None}
         needed += [f"the team in {team} has its base there" for team in _teams_over(folder, runs, chosen_folders)]
     return RunDeletion(
@@ -158,32 +158,23 @@ def _remove(path: Path) -> None:
 # -- who needs it ------------------------------------------------------------------------------------------------------
 
 
-def _needs(other: RunRecord, run: str, folder: Path, runs: Path) -> list[str]:
-    """What of another run needs files of `folder`, in words."""
-    config = other.config.get("config")
-    training = config.get("training", {}) if isinstance(config, dict) else {}
+def _needs(other: RunRecord, run: str, folder: Path, runs: Path) -> bool:
+    """Whether another run's record names a path in `folder`, but for the team that a training began with: of that it
+    has its own copy. Paths may have been written in another working directory, so a part that is the run's id counts.
+    """
     own = folder_of(other.run, runs)
-    needs = {
-        "the base model (training.base_model)": [training.get("base_model")],
-        # A training that has begun has its own copy of the team that it began with.
-        "the beginning (training.start_from)": [] if own and (own / _START).is_dir() else [training.get("start_from")],
-        "the recorded states and bars (training.states)": [training.get("states")],
-        "the team that was measured": _listed(other.config.get("team")) + _listed(other.config.get("teams")),
-    }
-    return [what for what, paths in needs.items() if any(_inside(path, run, folder) for path in paths)]
+    copied = "start_from" if own is not None and (own / _START).is_dir() else ""
+    named, here = (Path(text) for text in _texts(other.config, copied) if text), _resolved(folder)
+    return any(run in path.parts or _resolved(path).is_relative_to(here) for path in named)
 
 
-def _listed(named: Any) -> list[Any]:
-    return named if isinstance(named, list) else [named]
-
-
-def _inside(named: Any, run: str, folder: Path) -> bool:
-    """Whether a path in a run's record leads into a folder. Paths were written in another working directory, maybe: a
-    part that is the run's id counts, too."""
-    if not isinstance(named, str) or not named:
-        return False
-    path = Path(named)
-    return run in path.parts or _resolved(path).is_relative_to(_resolved(folder))
+def _texts(value: Any, but: str) -> Iterator[str]:
+    """All texts in a document, without those of the key `but`."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value if isinstance(value, list) else (part for key, part in value.items() if key != but):
+            yield from _texts(one, but)
 
 
 def _teams_over(folder: Path, runs: Path, chosen: Collection[Path]) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from backend.evaluation.held_out_value import SCENARIOS
 from backend.policies.hardware import describe_hardware
 from backend.processes import Workers, started
 from backend.reporting.report import write_report
-from backend.runs.measured_team import MeasuredTeam, TeamResult, measure_team
+from backend.runs.evaluation import MeasuredTeam, TeamResult, measure_team
 from backend.runs.outcomes import EvaluationOutcome
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, RunRequest, RunStart
 from backend.store.records import valid_run_id
@@ -84,7 +84,7 @@ def run_demo(
             write_example(opened, run, result.windows.decisions)
             said = "" if result.answer is None else answer_text(result.answer)
             sentence = verdict(result.windows.result, answer=said)
-            opened.add_evaluation(
+            opened.put(
                 summary_record(
                     run,
                     sentence,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,7 +12,6 @@ import pandas as pd
 
 from backend.config.schema import Config
 from backend.decisions.backtest_document import BacktestDocument, VerdictDocument
-from backend.evaluation.gate import GateVerdict
 from backend.evaluation.paired_runs import ComparedResult
 from backend.reporting import charts
 from backend.reporting.blocks import Picture
@@ -28,15 +28,34 @@ if TYPE_CHECKING:  # torch and plotly, which a strategy's backtest does not need
     from backend.training.checkpoints import TrainingState
 
 
-@dataclass(frozen=True)
+_SHOWN = ("total_return", "sharpe", "max_drawdown", "exposure", "trades")  # columns of a result that is printed
+
+
+@dataclass(frozen=True, repr=False)
 class BacktestOutcome:
-    """A finished backtest. `summary` is all that was stored of it, `page` the path of its report."""
+    """A finished backtest. `summary` is all that was stored of it, `page` the path of its report. Printed, it is the
+    answer in a sentence and a small table."""
 
     run: str
     folder: Path
     page: Path
     config: Config
     summary: RunSummary
+
+    def __repr__(self) -> str:
+        return f"{self._window.sentence}\n\n{self._small().to_string(float_format='{:.3f}'.format)}\n\n{self.page}"
+
+    def _repr_html_(self) -> str:
+        sentence, table = html.escape(self._window.sentence), self._small().to_html(float_format="{:.3f}".format)
+        return f"<p>{sentence}</p>{table}<p><code>{html.escape(str(self.page))}</code></p>"
+
+    def _small(self) -> pd.DataFrame:
+        return self.frame()[list(_SHOWN)].sort_values("total_return", ascending=False)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the first that was tested; `frame` has them of all."""
+        return dict(self._window.main_result.metrics)
 
     @property
     def notes(self) -> list[str]:
@@ -96,10 +115,25 @@ class BacktestOutcome:
         return table
 
     def compared(self, name: str = "") -> list[ComparedResult]:
-        """What can be compared with other backtests: those that were tested, or the one of this name."""
-        names = [name] if name else list(self._window.subjects)
+        """What can be compared with other backtests: those that were tested, with the baselines where it is only one,
+        or the one of this name."""
+        window = self._window
+        names = [name] if name else list(window.subjects if len(window.subjects) > 1 else window.results)
         results = [self._result(one) for one in names]
         return [ComparedResult(self.summary.run, one, result) for one, result in zip(names, results, strict=True)]
+
+    def to_csv(self, folder: str | Path) -> list[Path]:
+        """Write `metrics.csv`, `equity.csv`, `trades.csv` and `decisions.csv` to `folder`, which is made. Raises
+        `UserError` where it cannot be written."""
+        tables = {"metrics": self.frame(), "equity": self.equity, "trades": self.trades, "decisions": self.decisions}
+        paths = [Path(folder) / f"{name}.csv" for name in tables]
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            for path, (name, table) in zip(paths, tables.items(), strict=True):
+                table.to_csv(path, index=name in ("metrics", "equity"))
+        except OSError as error:
+            raise UserError(f"{folder} cannot be written: {error.strerror}") from error
+        return paths
 
     def report(self, path: str | Path | None = None) -> Path:
         """The path of the report, one page that works offline, with the tearsheet; a copy of it is written to `path` if
@@ -158,7 +192,7 @@ class TrainOutcome:
 @dataclass(frozen=True)
 class EvaluationOutcome:
     """A finished evaluation or demo: the verdict in words, and the documents behind it. The team is in `folder` after a
-    demo. `page` is the path of the report, `gate` the verdict of the gate, where it was asked for; `value` what
+    demo. `page` is the path of the report; `value` what
     decisions are worth on held-out states (`evaluation.states`), and `answer` the result in money
     (`backend.evaluation.answer`), where that was measured.
     """
@@ -169,7 +203,6 @@ class EvaluationOutcome:
     config: Config
     verdict: str
     held_out: dict[str, Any]
-    gate: GateVerdict | None = None
     value: dict[str, Any] | None = None
     answer: dict[str, Any] | None = None
 

@@ -348,9 +348,8 @@ class TrainRequest(MarketRequest):
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(MarketRequest):
     """The trained team in `folder` on held-out windows. An empty `config` is the configuration of its training, where
-    the store has that. With `gate`, the verdict on whether it may take the place of a team that trades is made and
-    recorded. With `in_sample`, windows that overlap its training are measured too, and the result is marked for
-    ever."""
+    the store has that. With `in_sample`, windows that overlap its training are measured too, and the result is marked
+    for ever."""
 
     folder: Annotated[
         str | Path, Option("", "Folder of a finished training, such as runs/demo.", ("folder",), argument=True)
@@ -360,9 +359,6 @@ class EvaluateRequest(MarketRequest):
         Option(ADVANCED, "A preset or a TOML file; default: the configuration of its training.", ("--config", "-c")),
     ] = ""
     baselines: Baselines = None
-    gate: Annotated[
-        bool, Option(CHECKS, "Judge it by the rules of the gate and record that; if it fails, exit code 1.")
-    ] = False
     in_sample: Annotated[bool, Option(CHECKS, "Measure on windows that it was trained on, marked so for ever.")] = False
 
     def check(self) -> None:
@@ -417,6 +413,31 @@ class CheckRequest(WindowRequest):
         if not self.team:
             raise UserError("nothing to check is named: give --team, such as my_module:MyStrategy")
         check_subject(self.team)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperRequest(WindowRequest):
+    """A paper session of a team or strategy, named as for a backtest. Without `exchange` and a setting `paper.feed` the
+    data is recorded. `session` is the id of the session, made where it is empty."""
+
+    team: Annotated[
+        str,
+        Option(
+            WHO,
+            "Who trades, as for backtest: 'scripted', 'model' (see engine.model), a training's folder, a strategy like "
+            "ema_cross, or your own as buy.py:Buy.",
+        ),
+    ] = SCRIPTED
+    exchange: Annotated[
+        str,
+        Option(
+            DATA,
+            "Exchange whose live data is traded on, by its name in ccxt: binance, kraken.",
+            setting="paper.feed",
+        ),
+    ] = ""
+    url: Annotated[str, Option(DATA, "Server to ask instead of the exchange's own.", setting="paper.url")] = ""
+    session: str = ""
 
 
 @dataclass(frozen=True)

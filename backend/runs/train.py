@@ -192,7 +192,7 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT, store: Sto
                 counts = result.manifest["counts"]
                 if not finished:
                     document = {"counts": counts, "scores": result.scores, "losses": result.losses}
-                    opened.add_evaluation(EvaluationRecord(run, SFT, 0, document))
+                    opened.put(EvaluationRecord(run, SFT, 0, document))
     except (KeyboardInterrupt, Interrupted):
         raise Interrupted(f"stopped; what is in {folder} is kept, and the same command goes on from here") from None
     return SftOutcome(folder, config, counts, result.scores, result.losses)

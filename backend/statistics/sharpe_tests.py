@@ -1,13 +1,8 @@
-"""Tests of Sharpe ratios: how long a record must be, and whether two ratios differ.
-
-The probabilistic and the deflated Sharpe ratio are in `simulator.backtest.metrics`.
-"""
+"""Whether two Sharpe ratios differ. The probabilistic and the deflated one are in `simulator.backtest.metrics`."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
@@ -29,21 +24,6 @@ class SharpeDifference:
     error: float
     p_value: float
     block: int
-
-
-def minimum_track_record(
-    sharpe: float, skew: float, kurtosis: float, *, benchmark: float = 0.0, confidence: float = 0.95
-) -> float:
-    """Returns that are needed before a Sharpe ratio of `sharpe` is above `benchmark` with `confidence`; infinite where
-    it is not above it.
-
-    Bailey and López de Prado, "The Sharpe Ratio Efficient Frontier", Journal of Risk 15 (2012). Both ratios are per
-    bar; `kurtosis` is the full one, 3 for a normal.
-    """
-    if sharpe <= benchmark:
-        return math.inf
-    variance = 1.0 - skew * sharpe + (kurtosis - 1.0) / 4.0 * sharpe * sharpe
-    return 1.0 + variance * (NormalDist().inv_cdf(confidence) / (sharpe - benchmark)) ** 2
 
 
 def sharpe_difference_test(

@@ -20,8 +20,6 @@ from backend.store.lock import FolderLock
 from backend.store.manifest import DATABASE_FOLDER, Known, needs_settling, take_manifest, write_digests
 from backend.store.schema import check_version, make_database_folder
 
-# A compaction writes the new database into a store of its own, FOLDER/.compact, and marks it as ready when it is whole.
-NEW, READY, _FORMER = ".compact", "ready", "former"
 RESERVE_FILE = "reserve"
 _RESERVE = 500_000  # bytes kept for the deletion that makes room on a full disk; files of the run go first
 _ROOM = 1_000_000  # bytes that the engine needs to make a new database: without them it never returns
@@ -125,7 +123,6 @@ def _open(folder: Path, url: str, lock: FolderLock) -> tuple[DatabaseEngine, Kno
         (folder / RESERVE_FILE).unlink(missing_ok=True)
     lock.sign()
     withdraw(folder)  # of a holder that was killed
-    _finish_compaction(folder)
     if not (folder / DATABASE_FOLDER).exists():
         if shutil.disk_usage(folder).free < _ROOM:
             raise StoreDiskError(f"store {folder} cannot be made: the disk is full; free some space")
@@ -137,17 +134,6 @@ def _open(folder: Path, url: str, lock: FolderLock) -> tuple[DatabaseEngine, Kno
         # the log into tables, avoids that.
         DatabaseEngine(url).close()
     return DatabaseEngine(url), known or {}
-
-
-def _finish_compaction(folder: Path) -> None:
-    """Put a database in place that a compaction has made, if it is whole. After a kill the next call continues."""
-    database, new = folder / DATABASE_FOLDER, folder / NEW
-    if (new / READY).exists() and (new / DATABASE_FOLDER).exists():
-        if database.exists():
-            os.rename(database, new / _FORMER)
-        os.rename(new / DATABASE_FOLDER, database)
-    if new.exists():
-        shutil.rmtree(new)
 
 
 def _serve(folder: Path, holding: FolderHolding) -> LocalServer | None:

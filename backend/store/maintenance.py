@@ -1,4 +1,4 @@
-"""Backup and compaction of a store in a folder."""
+"""Backup of a store. A copy has no space of deleted records, which the engine never gives back (SDK 3.0.0b10)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from surrealdb.data import cbor
 from surrealdb.data.types.range import BoundExcluded, BoundIncluded, Range
 
 from backend.store.errors import StoreError
-from backend.store.holding import NEW, READY
 from backend.store.lock import FolderLock
 from backend.store.manifest import DATABASE_FOLDER
 from backend.store.records import ALL_KINDS
@@ -28,18 +26,9 @@ OnDone = Callable[[str, int, int], None]  # what, done, total
 _EVERY = [RecordID(kind.table, Range(BoundIncluded([]), BoundExcluded({}))) for kind in reversed(ALL_KINDS)]
 
 
-@dataclass(frozen=True)
-class Compaction:
-    """Bytes of the database before and after, and how many records it holds."""
-
-    before: int
-    after: int
-    records: int
-
-
 def existing(folder: Path) -> Path:
     """`folder`, which holds a store. Raises `StoreError`."""
-    if not any((folder / name).is_dir() for name in (DATABASE_FOLDER, NEW)):
+    if not (folder / DATABASE_FOLDER).is_dir():
         raise StoreError(f"there is no store in {folder}: give the folder of one with --store")
     return folder
 
@@ -67,33 +56,6 @@ def backup_store(source: Store, target: Path, on_done: OnDone = lambda what, don
         shutil.rmtree(work, ignore_errors=True)
         lock.release()
     return copied
-
-
-def compact_store(folder: Path, on_done: OnDone = lambda what, done, total: None) -> Compaction:
-    """Write the database of the store in `folder` again, without the space of deleted records, which the engine never
-    gives back (SDK 3.0.0b10). It needs the space of what it keeps.
-
-    The present database stays until the new one was read and compared. Raises `StoreError` if another program uses the
-    folder, a run is being written, or the new database cannot be written or differs; then all is as it was.
-    """
-    folder = existing(folder).absolute()
-    work = folder / NEW
-    with Store.open(folder, exclusive=True) as store:
-        running = [record.run for record in store.runs() if record.status == "running"]
-        if running:
-            raise StoreError(f"run {running[0]} of the store is being written: compact it afterwards")
-        before = size_of(folder / DATABASE_FOLDER)
-        try:
-            records = _copy_records(store, work, on_done)
-            os.sync()
-            (work / READY).touch()
-        except BaseException as error:
-            shutil.rmtree(work, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise StoreError(f"store {folder} cannot be compacted ({error.strerror}): free some space") from error
-            raise
-    Store.open(folder).close()  # puts the new database in place, as any other opening would
-    return Compaction(before, size_of(folder / DATABASE_FOLDER), records)
 
 
 def _copy_records(source: Store, work: Path, on_done: OnDone) -> int:

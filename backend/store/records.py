@@ -117,7 +117,7 @@ class RunRecord(Record):
     table = "run"
     identity = ("run",)
 
-    kind: str  # train, sft, backtest, evaluate, demo, search, experiment, paper
+    kind: str  # train, sft, backtest, evaluate, demo, experiment, paper
     seed: int
     data_hash: str  # `Market.content_hash`
     started_at: int
@@ -172,7 +172,7 @@ class TrajectoryRecord(Record):
 
     A trainer in another process makes credit of `format_score` in [0, 1]; of `expert`, the expert's score in [0, 1],
     None where there is none; and of `shared`, the part of the team's outcome that this call is credited with, None for
-    the manager, whose outcome is the rollout's. `starts`, `thought_tokens` and `thoughts_cut` are as
+    the manager, whose outcome is the rollout's. `thought_tokens` and `thoughts_cut` are as
     `algorithm.trajectory.Trajectory` has them.
     """
 
@@ -195,7 +195,6 @@ class TrajectoryRecord(Record):
     format_score: float = 0.0
     expert: float | None = None
     shared: float | None = None
-    starts: tuple[int, ...] = (0,)
     thought_tokens: int = 0
     thoughts_cut: int = 0
 

@@ -152,49 +152,9 @@ class Store:
         self._write([ended])
         self._leases.drop(run_id)
 
-    def add_queries(self, records: Sequence[QueryRecord]) -> None:
-        """Add queries of a step."""
-        self._write(records)
-
-    def add_rollouts(self, records: Sequence[RolloutRecord]) -> None:
-        """Add the rollouts of a step."""
-        self._write(records)
-
-    def add_trajectories(self, records: Sequence[TrajectoryRecord]) -> None:
-        """Add conversations of a step."""
-        self._write(records)
-
-    def add_rewards(self, records: Sequence[RewardRecord]) -> None:
-        """Add the rewards of a step, one per trajectory."""
-        self._write(records)
-
-    def add_adapter(self, record: AdapterRecord) -> None:
-        """Add a version of a role's weights."""
-        self._write([record])
-
     def add_metrics(self, run_id: str, step: int, values: dict[str, float]) -> None:
         """Add metrics to those of the step; a name that is there already gets the new value."""
         self._write([MetricRecord(run_id, step, values)], verb="MERGE")
-
-    def add_evaluation(self, record: EvaluationRecord) -> None:
-        """Add the outcome of an evaluation."""
-        self._write([record])
-
-    def add_backtest(self, record: BacktestRecord) -> None:
-        """Add the result of a backtest."""
-        self._write([record])
-
-    def add_trial(self, record: TrialRecord) -> None:
-        """Add a row to the ledger of trials. Nothing deletes it."""
-        self._write([record])
-
-    def add_decisions(self, records: Sequence[DecisionRecord]) -> None:
-        """Add decisions of a backtest."""
-        self._write(records)
-
-    def add_journal(self, record: JournalRecord) -> None:
-        """Add an entry of a paper session's journal; it is on disk when this returns."""
-        self._write([record])
 
     def add_shard(
         self,
@@ -223,8 +183,8 @@ class Store:
         row = _database_row(record)
         return bool(self._connection.query(_ADD_FIRST, {"id": row["id"], "row": row}))
 
-    def put(self, records: Sequence[Record]) -> None:
-        """Add records of any one kind."""
+    def put(self, *records: Record) -> None:
+        """Add records of any one kind, each in the place of one with its key; they are on disk when this returns."""
         self._write(records)
 
     # -- deleting ---------------------------------------------------------------------------------------------------

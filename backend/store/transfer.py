@@ -88,7 +88,7 @@ def import_run(store: Store, path: Path, check: Check = lambda record: None, *, 
             if isinstance(run := portion[0], RunRecord):
                 store.add_run(replace(run, imported=not own))  # refused if another program has just added this run
             else:
-                store.put(portion)
+                store.put(*portion)
             written += len(portion)
     return run_id, written
 

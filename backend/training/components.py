@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from backend.policies.weight_sync import Publisher, publisher
+from backend.policies.adapters import Publisher, publisher
 from backend.processes import ALONE, Workers
 from backend.training.algorithm.credit import RoleCredit
 from backend.training.checkpoints import TrainingState

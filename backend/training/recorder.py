@@ -102,9 +102,9 @@ class TrainingRecorder:
         team, so no rollout and no caller.
         """
         queries, records, trajectories = self._records(step, stage, rolled, role_outcomes)
-        self.store.add_queries(queries)
-        self.store.add_rollouts(records)
-        self.store.add_trajectories(trajectories)
+        self.store.put(*queries)
+        self.store.put(*records)
+        self.store.put(*trajectories)
         return records
 
     def shard(self, step: int, stage: int, number: int, rolled: Shard, role_outcomes: RoleOutcomes) -> None:
@@ -147,7 +147,7 @@ class TrainingRecorder:
         """Write the rewards and advantages of the roles."""
         for credit in credits.values():
             paid = [item for item in credit.items if item.reward is not None]
-            self.store.add_rewards([self._reward(step, item) for item in paid])
+            self.store.put(*[self._reward(step, item) for item in paid])
 
     def drop_old_conversations(self, done: int) -> None:
         """Delete the conversations that are not kept any more, once `done` steps are done and their state is saved.
@@ -200,7 +200,6 @@ class TrainingRecorder:
             format_score=call.format_score,
             expert=call.expert,
             shared=shared,
-            starts=call.starts,
             thought_tokens=call.thought_tokens,
             thoughts_cut=call.thoughts_cut,
         )

@@ -11,10 +11,9 @@ from pathlib import Path
 from backend.builders.plugins import load_plugins, reward_of
 from backend.builders.spans import spans_trained_on
 from backend.config.schema import Config, ConfigError
-from backend.models.architectures import architecture_of
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.models.registry import START
-from backend.models.shape import Shape
+from backend.models.shape import Shape, architecture_of
 from backend.policies.hardware import hardware_of, machine_memory
 from backend.processes import ALONE, Workers, WorkReport, cores
 from backend.store.store import Store
@@ -32,7 +31,7 @@ from backend.training.wandb_logger import require_wandb, wandb_project
 from cryptosentinel.agents.registry import STANDARD, SUB_AGENTS, roles_of, team_of
 from cryptosentinel.llm.model_files import read_config
 from simulator.market.market import Market
-from simulator.synthetic.beliefs import MOST_COINS
+from simulator.synthetic.oracle import MOST_COINS
 
 
 @dataclass(frozen=True)

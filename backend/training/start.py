@@ -27,7 +27,7 @@ from cryptosentinel.agents.registry import roles_of
 from simulator.errors import UserError
 from simulator.files import copy_folder, whole_folder
 from simulator.market.market import Market
-from simulator.synthetic.beliefs import regime_beliefs
+from simulator.synthetic.oracle import regime_beliefs
 
 NANO = "nano"
 _TEACHER_STATES = 400  # in which a teacher is compared with the evidence

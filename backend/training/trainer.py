@@ -145,7 +145,7 @@ class Trainer:
         policies, folder, run = self._parts.policies, self._parts.folder, self._recorder.run
         versions = save_versions(policies, self.adapters(self.state.step), run, self.state.step)
         for role, (path, checksum) in versions.items():
-            self._recorder.store.add_adapter(
+            self._recorder.store.put(
                 AdapterRecord(
                     run=run,
                     role=role,

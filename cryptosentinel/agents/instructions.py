@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from cryptosentinel.agents.joint import joint_opening
-from cryptosentinel.agents.role import Role, SubAgent
+from cryptosentinel.agents.role import Role
 from cryptosentinel.protocol.tool_schemas import Schema, slim, with_coins, with_each_coin
 from cryptosentinel.protocol.untrusted import render_result
 from cryptosentinel.tools.context import ToolContext
@@ -56,25 +55,20 @@ def opening(role: Role, context: ToolContext) -> str:
     lines = [role.brief(context)]
     if role.note is not None:
         lines.append(role.note(context))
-    if isinstance(role, SubAgent) and role.single is not None:
-        lines += joint_opening(role, context)
-    else:
-        for name in role.opening:
-            tool = role.tool(name)
-            assert tool.run is not None
-            lines.append(f"{name}: {render_result(tool.run(context, tool.arguments()))}")
+    for name in role.opening:
+        tool = role.tool(name)
+        assert tool.run is not None
+        lines.append(f"{name}: {render_result(tool.run(context, tool.arguments()))}")
     return "\n".join(line for line in lines if line)
 
 
 def opening_results(role: Role, message: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """The tool results in a message that `opening` wrote: the tool, the coin as its argument where one is named, the
-    result."""
+    """The tool results in a message that `opening` wrote: the tool, its arguments, which are none, and the result."""
     found: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     for line in message.splitlines():
-        named, colon, result = line.partition(": {")
-        coin, _, name = named.rpartition(" ")
+        name, colon, result = line.partition(": {")
         if colon and name in role.opening:
-            found.append((name, {"symbol": coin} if coin else {}, json.loads("{" + result)))
+            found.append((name, {}, json.loads("{" + result)))
     return found
 
 

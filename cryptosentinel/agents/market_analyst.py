@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from cryptosentinel.agents.manager import AskAnalyst
 from cryptosentinel.agents.role import SubAgent, Tool
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, in_kinds
-from cryptosentinel.tools import cross_market, market
+from cryptosentinel.tools import market
 from cryptosentinel.tools.context import ToolContext, horizon_volatility
 
 # A move counts as up or down when it exceeds this share of the volatility over the horizon; otherwise it is flat.
@@ -19,22 +18,12 @@ BASE_RATE = 0.38  # of up, and of down: the chance of a normal move beyond FLAT_
 # Differences between the probabilities of up and down from which the reply speaks of a lean, and of a strong one.
 CLEAR_EDGE = 0.15
 STRONG_EDGE = 0.3
-MAX_EVIDENCE_CHARS = 160
 
 
 _OUTCOMES = ("up", "flat", "down")
 
 
-class Outlook(Arguments):
-    """Probabilities at another horizon than the one that was asked for."""
-
-    bars: int = Field(ge=1, le=1000, description="the other horizon")
-    up: float = Field(ge=0, le=1, description="probability")
-    flat: float = Field(ge=0, le=1, description="probability")
-    down: float = Field(ge=0, le=1, description="probability")
-
-
-class Forecast(Arguments):
+class Analysis(Arguments):
     """Probabilities of the three outcomes at the horizon, normalised by their sum, which must be above 0."""
 
     model_config = in_kinds(*({name: {"type": "number", "exclusiveMinimum": 0, "maximum": 1}} for name in _OUTCOMES))
@@ -44,7 +33,7 @@ class Forecast(Arguments):
     down: float = Field(ge=0, le=1, description="probability that it ends below the flat band")
 
     @model_validator(mode="after")
-    def _some_mass(self) -> Forecast:
+    def _some_mass(self) -> Analysis:
         if self.up + self.flat + self.down <= 0:
             raise ValueError("the probabilities are all zero")
         return self
@@ -53,19 +42,6 @@ class Forecast(Arguments):
         """(down, flat, up), summing to 1."""
         total = self.up + self.flat + self.down
         return self.down / total, self.flat / total, self.up / total
-
-
-class Analysis(Forecast):
-    """A forecast with what those add who can say it."""
-
-    further: list[Outlook] | None = Field(default=None, max_length=4, description="other horizons")
-    volatility: float | None = Field(default=None, ge=0, le=1000, description="expected over the horizon, in percent")
-    evidence: list[Annotated[str, Field(max_length=MAX_EVIDENCE_CHARS)]] | None = Field(
-        default=None, max_length=5, description="what speaks for it, strongest first"
-    )
-    invalidation: float | None = Field(
-        default=None, ge=-100, le=1000, description="move from now, in percent, that would prove it wrong"
-    )
 
 
 def brief(context: ToolContext) -> str:
@@ -81,7 +57,7 @@ def note(context: ToolContext) -> str:
     return f"Flat: less than {100 * FLAT_BAND * sigma:.2g} % above or below the price now."
 
 
-def advised_exposure(answer: Forecast) -> float:
+def advised_exposure(answer: Analysis) -> float:
     """The signed exposure that a lean speaks for, as a part of what a coin may have: 0 for none, 1/2, 1 for a strong
     one."""
     down, _, up = answer.distribution()
@@ -95,7 +71,7 @@ _LEANS = {0.0: "none", 0.5: "up", 1.0: "strong up", -0.5: "down", -1.0: "strong 
 
 def reply(answer: Analysis) -> dict[str, float | str]:
     """The probabilities, led by a word for how far up and down are apart."""
-    return {"lean": _LEANS[advised_exposure(answer)], **answer.model_dump(exclude={"reason"}, exclude_none=True)}
+    return {"lean": _LEANS[advised_exposure(answer)], **answer.model_dump(exclude={"reason"})}
 
 
 TOOLS = (
@@ -110,16 +86,16 @@ TOOLS = (
         market.indicator_values,
     ),
     Tool("get_volatility", "Realised volatility and its forecast.", NoArguments, market.volatility_summary),
-    Tool("get_other_coins", "Beta and correlation to other coins.", NoArguments, cross_market.other_coins),
-    Tool("get_order_book", "Spread and imbalance.", NoArguments, cross_market.order_book),
+    Tool("get_other_coins", "Beta and correlation to other coins.", NoArguments, market.other_coins),
+    Tool("get_spread", "The bid-ask spread, now and as usual.", NoArguments, market.spread),
     Tool(
         "get_funding_history",
         "Funding, its percentile and carry; basis, open interest.",
         NoArguments,
-        cross_market.funding_history,
+        market.funding_history,
     ),
-    Tool("get_series", "On-chain metrics and sentiment.", NoArguments, cross_market.series),
-    Tool("search_news", "Headlines of thirty days by words.", cross_market.Search, cross_market.search_news),
+    Tool("get_series", "On-chain metrics and sentiment.", NoArguments, market.series),
+    Tool("search_news", "Headlines of thirty days by words.", market.Search, market.search_news),
 )
 
 ROLE = SubAgent(
@@ -151,7 +127,6 @@ ROLE = SubAgent(
     tools=TOOLS,
     taken_over=TOOLS,
     answer=Tool("submit_analysis", "Probabilities of up, flat and down at the horizon.", Analysis),
-    core=Forecast,
     max_turns=14,
     brief=brief,
     reply=reply,

@@ -1,22 +1,17 @@
-"""The registry of roles: the manager, and each sub-agent that has a file in this folder.
+"""The registry of roles: the manager, the standard sub-agents, and roles of the user's own that `register` adds.
 
-A new sub-agent is one new file with a `ROLE` in it, or a role of the user's own that `register` adds. `team.roles`
-names the sub-agents of a team. The manager can ask those and no others; it inherits the tools of the standard
-sub-agents that are absent, unless `team.inherit_tools` is off. Without any sub-agent it is a single agent. Training
-supports the manager with any of the standard sub-agents, and with others that have a score.
+`team.roles` names the sub-agents of a team. The manager can ask those and no others; it inherits the tools of the
+standard sub-agents that are absent, unless `team.inherit_tools` is off. Without any sub-agent it is a single agent.
+Training supports the manager with any of the standard sub-agents, and with others that have a score.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from cryptosentinel import agents
-from cryptosentinel.agents import manager
-from cryptosentinel.agents.joint import EACH, consultations, joint
+from cryptosentinel.agents import manager, market_analyst, risk_analyst, trader
 from cryptosentinel.agents.role import Role, SubAgent, Tool
 from cryptosentinel.protocol.tool_calls import ToolCall
 from simulator.errors import UserError
@@ -25,20 +20,9 @@ _R = TypeVar("_R", bound=Role)
 STANDARD = ("market_analyst", "risk_analyst", "trader")
 
 
-def discover() -> dict[str, SubAgent]:
-    """Every sub-agent that has a file in this folder, by key: the standard ones first, the others by name."""
-    found: dict[str, SubAgent] = {}
-    others = sorted(module.name for module in pkgutil.iter_modules(agents.__path__))
-    for name in (*STANDARD, *(name for name in others if name not in STANDARD)):
-        role = getattr(importlib.import_module(f"{agents.__name__}.{name}"), "ROLE", None)
-        if isinstance(role, SubAgent):
-            if role.key != name or role.consult.name != f"consult_{name}":
-                raise ValueError(f"agents/{name}.py: its role must be '{name}', consulted by 'consult_{name}'")
-            found[role.key] = role
-    return found
-
-
-_FOUND = discover()
+_FOUND: dict[str, SubAgent] = {
+    role.key: role for role in (market_analyst.ROLE, risk_analyst.ROLE, trader.ROLE)
+}  # and those that `register` adds
 SUB_AGENTS: dict[str, SubAgent] = {role.consult.name: role for role in _FOUND.values()}
 MANAGER: Role = manager.role_over([_FOUND[key] for key in STANDARD])
 PORTFOLIO_MANAGER: Role = manager.role_over([_FOUND[key] for key in STANDARD], portfolio=True)
@@ -48,16 +32,8 @@ ROLES: dict[str, Role] = {role.key: role for role in (MANAGER, *SUB_AGENTS.value
 def _speakers() -> dict[str, Role]:
     """The roles with every tool that they have in any team."""
     absent = [_FOUND[key] for key in STANDARD]
-    speakers: dict[str, Role] = {}
-    for role in _FOUND.values():
-        together = joint(role)
-        own = {tool.name: tool for tool in (*together.tools, *role.tools, together.answer)}
-        speakers[role.key] = replace(role, tools=tuple(own.values()))
-    one_by_one = manager.role_over(list(_FOUND.values()), absent, portfolio=True)
-    everybody = list(_FOUND.values())
-    at_once = manager.role_over(everybody, absent, portfolio=True, consultations=consultations(everybody))
-    own = {tool.name: tool for tool in (*at_once.tools, *one_by_one.tools)}
-    return {MANAGER.key: replace(one_by_one, tools=tuple(own.values()), opening=("get_limits", "get_book")), **speakers}
+    everybody = manager.role_over(list(_FOUND.values()), absent, portfolio=True)
+    return {MANAGER.key: everybody, **_FOUND}
 
 
 # For readers of a conversation who do not know its team.
@@ -122,14 +98,13 @@ def team_of(
     keys: Sequence[str],
     portfolio: bool = False,
     *,
-    joint_questions: bool = False,
     tools: Sequence[str] = (),
     inherits: bool = True,
 ) -> tuple[Role, dict[str, SubAgent]]:
-    """The manager of a team of the sub-agents `keys`, and these by the tool that consults them about one coin; with
-    `portfolio` it decides on all coins at once, and with `joint_questions` asks about all of them at once as well.
-    `tools` are names of the user's own tools, which `register_tool` has made known. Unless the manager `inherits` them,
-    nobody has the tools of the standard sub-agents that are not in `keys`. Raises `UserError`."""
+    """The manager of a team of the sub-agents `keys`, and these by the tool that consults them; with `portfolio` it
+    decides on all coins at once. `tools` are names of the user's own tools, which `register_tool` has made
+    known. Unless the manager `inherits` them, nobody has the tools of the standard sub-agents that are not in `keys`.
+    Raises `UserError`."""
     _check_tools(tools, keys)
     chosen = {}
     for key in keys:
@@ -139,19 +114,16 @@ def team_of(
             raise UserError(f"no role '{key}'; there are {known}, or add one with plugins.roles")
         if role.consult.name in chosen:
             raise UserError(f"the role '{key}' is named twice")
-        role = _with_tools(role, tools)
-        chosen[role.consult.name] = joint(role) if joint_questions else role
-    if tuple(keys) == STANDARD and not joint_questions:
+        chosen[role.consult.name] = _with_tools(role, tools)
+    if tuple(keys) == STANDARD:
         return _with_tools(PORTFOLIO_MANAGER if portfolio else MANAGER, tools), chosen
     absent = [_FOUND[key] for key in STANDARD if inherits and key not in keys]
-    team = list(chosen.values())
-    calls = consultations(team) if joint_questions else None
-    return _with_tools(manager.role_over(team, absent, portfolio=portfolio, consultations=calls), tools), chosen
+    return _with_tools(manager.role_over(list(chosen.values()), absent, portfolio=portfolio), tools), chosen
 
 
 def answers(role: str, call: ToolCall) -> bool:
-    """Whether a call is the answer that ends a conversation of a role, in either of its forms."""
-    return call.name.removesuffix(EACH) == ROLES[role].answer.name
+    """Whether a call is the answer that ends a conversation of a role."""
+    return call.name == ROLES[role].answer.name
 
 
 def roles_of(keys: Sequence[str]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 A role is a system prompt, the tools it may call, the typed answer that ends its conversation, and its brief. The
 short prompt is for models that learnt the role in a warm start; `instructions.py` makes the full one of the rest.
-A further sub-agent is one new file in `agents/` and one entry in `agents/registry.py`.
+A sub-agent of the user's own is a `SubAgent` that `agents/registry.py:register` adds.
 """
 
 from __future__ import annotations
@@ -76,6 +76,10 @@ class Role:
     def tool(self, name: str) -> Tool:
         return next(tool for tool in (*self.tools, self.answer) if tool.name == name)
 
+    def typed(self, answer: Mapping[str, Any] | None) -> Arguments | None:
+        """A valid answer of a transcript in its type, None where there was none."""
+        return None if answer is None else self.answer.arguments.model_validate(dict(answer))
+
     @cached_property
     def schemas(self) -> tuple[dict[str, Any], ...]:
         """JSON schemas of what the role may call, its answer last."""
@@ -85,9 +89,7 @@ class Role:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SubAgent(Role):
     """A role that the manager may ask. `consult` is the call with which it does; its arguments are the question.
-    `taken_over` are the tools that the manager has itself in a team without this role. A role that is asked about
-    several coins at once has the role about one coin as `single`, and says of each what `core` holds, or all; see
-    `joint.py`.
+    `taken_over` are the tools that the manager has itself in a team without this role.
 
     What a role of one's own needs to be trained:
 
@@ -102,8 +104,6 @@ class SubAgent(Role):
     consult: Tool
     taken_over: tuple[Tool, ...] = ()
     reply: Callable[[Any], dict[str, Any]] = _plain  # the typed answer as the manager reads it
-    single: SubAgent | None = None
-    core: type[Arguments] | None = None
     score: ExpertScore | None = None
     rules: Callable[[Mapping[str, dict[str, Any]]], dict[str, Any]] | None = None
     guess: Callable[[random.Random], dict[str, Any]] | None = None

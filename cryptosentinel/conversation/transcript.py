@@ -26,36 +26,25 @@ class CalledTurn:
 
 
 @dataclass(frozen=True)
-class Branch:
-    """A conversation as a model read and continued it.
+class Transcript:
+    """One finished conversation of one role.
 
     `ids`, `mask`, `logps` have equal length; `mask` is True where the model sampled the token and `logps` is 0
     elsewhere. `forced` are the places of the tokens by which the engine closed a thought.
-    """
-
-    ids: tuple[int, ...]
-    mask: tuple[bool, ...]
-    logps: tuple[float, ...]
-    forced: tuple[Span, ...] = ()
-
-
-@dataclass(frozen=True)
-class Transcript:
-    """One finished conversation of one role.
 
     `ordinal` counts the calls of this role within the decision, and `policy_version` are the weights that sampled it.
     `brief` is what the caller asked with. A conversation that is not `valid` has a `reason` and no `answer`. `dropped`
     counts the tool results that were taken out to make room; what was sampled before that was sampled from a longer
     conversation, so its `mask` is False. `usage` and `cost` (quote currency) are what its requests took. `tools` are
-    the schemas that its system turn lists. `calls` are its turns as they were read, in order.
-
-    `branches` are what was continued: one, as thoughts stay where they were sampled. `thoughts` are their words, one a
-    turn of the assistant ("" for none; nothing where there is no thought at all), and are untrusted text.
+    the schemas that its system turn lists. `calls` are its turns as they were read, in order. `thoughts` are the words
+    of thoughts, one a turn of the assistant ("" for none; nothing where there is no thought at all): untrusted text.
     """
 
     role: str
     ordinal: int
-    branches: tuple[Branch, ...]
+    ids: tuple[int, ...]
+    mask: tuple[bool, ...]
+    logps: tuple[float, ...]
     policy_version: str
     brief: dict[str, Any]
     answer: dict[str, Any] | None
@@ -68,26 +57,12 @@ class Transcript:
     tools: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
     thoughts: tuple[str, ...] = ()
     calls: tuple[CalledTurn, ...] = field(default=(), compare=False, repr=False)
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """The tokens of the last branch."""
-        return self.branches[-1].ids
-
-    @property
-    def mask(self) -> tuple[bool, ...]:
-        """Which of `ids` the model sampled."""
-        return self.branches[-1].mask
-
-    @property
-    def logps(self) -> tuple[float, ...]:
-        """The log-probs of `ids`."""
-        return self.branches[-1].logps
+    forced: tuple[Span, ...] = ()
 
     @property
     def thoughts_cut(self) -> int:
         """Thoughts that were closed because their budget was spent."""
-        return sum(len(branch.forced) for branch in self.branches)
+        return len(self.forced)
 
     @property
     def valid(self) -> bool:
@@ -151,9 +126,6 @@ class Conversation:
         begun = thoughts is not None and thoughts.begun and thoughts.closing in ids
         return ids.index(thoughts.closing) + 1 if begun and thoughts is not None else 0
 
-    def _branch(self) -> Branch:
-        return Branch(tuple(self.ids), tuple(self._mask), tuple(self._logps), tuple(self._forced))
-
     def add_tool_response(self, result: Mapping[str, Any], retry: bool = False, *, tool: str = "") -> None:
         """Append the result of the `tool` that was called, or with `retry` what was wrong with the turn. All of them
         are cleaned here as untrusted data, see `untrusted.render_result`."""
@@ -191,7 +163,9 @@ class Conversation:
         return Transcript(
             role=self.role,
             ordinal=self.ordinal,
-            branches=(self._branch(),),
+            ids=tuple(self.ids),
+            mask=tuple(self._mask),
+            logps=tuple(self._logps),
             policy_version=self._version,
             brief=brief,
             answer=answer,
@@ -204,4 +178,5 @@ class Conversation:
             tools=self._tools,
             thoughts=tuple(self._thoughts) if any(self._thoughts) else (),
             calls=tuple(self.calls),
+            forced=tuple(self._forced),
         )

@@ -35,9 +35,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cryptosentinel.guard.limits import MOST_ORDERS, STALE_BARS, Clamp, GuardLimits
+from cryptosentinel.guard.limits import (
+    MOST_ORDERS,
+    STALE_BARS,
+    Clamp,
+    GuardLimits,
+    GuardState,
+    HeldBack,
+    state_from_json,
+)
 from cryptosentinel.guard.pending import OrderSchedule, Reach, closing_orders, is_certain
-from cryptosentinel.guard.state import GuardState, HeldBack, state_from_json
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Cancel, Order, OrderRequest
 from simulator.exchange.rules import SymbolRules, down_to

@@ -22,8 +22,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 
 from cryptosentinel.llm.chat_format import ChatFormat, ChatMessages, FastTokenizer, ThoughtFormat
 from cryptosentinel.llm.pieces import Piece, PieceEncoder, Special, bytes_model
-from cryptosentinel.protocol.calls.json_calls import HERMES
-from cryptosentinel.protocol.calls.syntax import CallSyntax
+from cryptosentinel.protocol.syntaxes import HERMES, CallSyntax
 from simulator.errors import UserError
 
 TURN_START = "<|im_start|>"

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
-from cryptosentinel.protocol.calls.syntax import CallSyntax
+from cryptosentinel.protocol.syntaxes import CallSyntax
 from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall, parse
 
 ChatMessages = list[dict[str, str]]  # role and content of each message

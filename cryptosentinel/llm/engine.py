@@ -5,11 +5,16 @@ Text is never re-tokenised: what an engine sampled is what is trained on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import asyncio
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -173,3 +178,48 @@ def all_answers(engine: StreamingEngine, requests: Sequence[Request]) -> list[Co
     with cancelled_at_the_end(engine, futures):
         futures += map(engine.submit, requests)
         return [future.result() for future in futures]
+
+
+class LoopThread:
+    """An event loop in a daemon thread of its own, for engines whose requests to a server run side by side, until
+    `close` or the end of the program; `at_end` runs there last."""
+
+    def __init__(self, name: str, at_end: Callable[[], Awaitable[None]]) -> None:
+        self._loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=_serve, args=(self._loop,), name=name, daemon=True)
+        thread.start()
+        self.close = weakref.finalize(self, _end, self._loop, thread, at_end)
+
+    def start(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Start `work`; the future gets its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """The result of `work`."""
+        return self.start(work).result()
+
+    def cancel_pending(self) -> None:
+        """Cancel all that was started and has not ended; not waited for."""
+
+        def cancel() -> None:
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+
+        self._loop.call_soon_threadsafe(cancel)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, at_end: Callable[[], Awaitable[None]]) -> None:
+    async def end() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await at_end()
+
+    asyncio.run_coroutine_threadsafe(end(), loop).add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+    thread.join(timeout=5.0)

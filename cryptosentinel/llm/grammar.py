@@ -9,9 +9,9 @@ guidance backend too. Special tokens stand in it by id, so that no text can be t
 
 What it holds a turn to: the tool's name; which arguments there are and must be, in the schema's order; their types,
 choices and lengths, and the bounds of numbers (an integer has no fraction, a bounded number no exponent, 0 no minus);
-text in which no tag of the chat format can be spelled; lists that name no coin twice; arguments that
-go with some values of others alone (`tool_schemas.KINDS`). What neither says is still for `tool_calls.parse` to refuse:
-other rules over several arguments, a number without bounds that no float can hold, and an answer of more than
+text in which no tag of the chat format can be spelled; positions that name no coin twice; arguments that go with
+some values of others alone (`tool_schemas.KINDS`). What neither says is still for `tool_calls.parse` to refuse: other
+rules over several arguments, a number without bounds that no float can hold, and an answer of more than
 `tool_calls.MAX_ANSWER_CHARS`. Letters beyond ASCII are written as they are, not as JSON's escapes.
 """
 
@@ -27,7 +27,7 @@ import torch
 from llguidance import LLMatcher, LLTokenizer
 
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.protocol.calls.syntax import ChoiceOf, GrammarPart, TextPart
+from cryptosentinel.protocol.syntaxes import ChoiceOf, GrammarPart, TextPart
 from cryptosentinel.protocol.tool_schemas import IN_TURN, KINDS, kinds_of
 from simulator.errors import UserError
 
@@ -207,7 +207,7 @@ def _without_tags(schema: Any) -> Any:
         key: {name: _without_tags(part) for name, part in value.items()}
         if key in _NAMED
         else _without_tags(value)
-        if key in ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf")
+        if key in ("items", "additionalProperties", "anyOf", "oneOf", "allOf")
         else value
         for key, value in schema.items()
     }

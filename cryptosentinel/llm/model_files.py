@@ -1,16 +1,14 @@
-"""Checks of a model folder before a library loads it. An error is one sentence. A folder from which a library would
-unpickle code, or fill in missing weights, is refused.
+"""The files of a model folder before a library loads them. An error is one sentence. A folder from which a library
+would unpickle code is refused.
 
 Any architecture is read that the library's `AutoModelForCausalLM` has a class for, without code of the model's own.
-
-Weights are one `model.safetensors`, or shards that `model.safetensors.index.json` names. Their headers say every
-tensor's shape, so that a folder that does not fit is refused without reading a weight.
+Weights are one `model.safetensors`, or shards that `model.safetensors.index.json` names. Whether they fit, the library
+finds out (`nano.load_model`).
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,18 +21,8 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedTokenizerFast
-from transformers.conversion_mapping import get_model_conversion_mapping
 
-from cryptosentinel.llm.architecture import (
-    blocks_of,
-    causal_class,
-    empty_model,
-    parameter_shapes,
-    same_shapes,
-    sizes_of,
-    text_config,
-    tied_names,
-)
+from cryptosentinel.llm.architecture import blocks_of, empty_model, sizes_of, text_config
 from simulator.documents import read_document
 from simulator.errors import UserError
 
@@ -57,7 +45,6 @@ _MAY_NOT_SAY = {
 # Formats whose reading can run code, and code itself.
 _UNSAFE = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.py")
 _DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16}
-_BLOCK = re.compile(r"\.(\d+)\.")
 _LEFTOVER = "rotary_emb.inv_freq"  # what early conversions kept beside the weights; computed from the config today
 GGUF = "python -m scripts.from_gguf FILE.gguf FOLDER"
 
@@ -121,7 +108,7 @@ def check_folder(folder: Path) -> None:
 
 def read_config(folder: Path) -> PreTrainedConfig:
     """The architecture that config.json describes. Raises `UserError` for one that the library has no causal language
-    model for, that brings code of its own, or that is not sound."""
+    model for or cannot build, that brings code of its own, or that is not sound."""
     document = read_object(folder / CONFIG)
     _refuse_code(document, folder)
     kind = document.get("model_type")
@@ -142,11 +129,11 @@ def read_config(folder: Path) -> PreTrainedConfig:
         lowest = min(size for name in _SIZES for size in sizes_of(config, name))
         text.vocab_size + text.hidden_size + text.num_hidden_layers
     except (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
-        raise UserError(f"{folder / CONFIG} cannot be read ({_first_line(error)}): {ANEW}") from error
+        raise UserError(f"{folder / CONFIG} cannot be read ({first_line(error)}): {ANEW}") from error
     if lowest < 1:
         raise UserError(f"{folder / CONFIG} has a size of {lowest}, where at least 1 is needed: {ANEW}")
     try:
-        causal_class(config)
+        blocks_of(empty_model(config), config)
     except UserError as error:
         raise UserError(f"the model in {folder} cannot be used: {error}") from error
     return config
@@ -205,56 +192,6 @@ def weight_files(folder: Path) -> WeightFiles:
     return WeightFiles(folder, files, shapes)
 
 
-def check_weights(config: PreTrainedConfig, weights: WeightFiles) -> None:
-    """Raise `UserError` unless the tensors' names and shapes are those of the architecture."""
-    if are_converted(config, weights):
-        return
-    odd = _odd(config, weights)
-    if odd:
-        more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
-        problems = "; ".join(odd[:3]) + more
-        raise UserError(f"the weights in {weights.folder} are not those of its {CONFIG} ({problems}): {ANEW}")
-
-
-def are_converted(config: PreTrainedConfig, weights: WeightFiles) -> bool:
-    """Whether the files hold the weights in another form than the model has them, which the library converts: several
-    experts apart, a prefix more or less. It then says, too, whether they fit."""
-    return bool(_odd(config, weights)) and bool(_conversions(config))
-
-
-def expected_shapes(config: PreTrainedConfig, weights: WeightFiles) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter of the architecture, in the order of the names. No memory is taken for them.
-
-    Raises `UserError` for an architecture that cannot be built.
-    """
-    layers = {match.group(1) for match in map(_BLOCK.search, weights.shapes) if match}
-    wanted = text_config(config).num_hidden_layers
-    if layers and wanted > len(layers):  # first: a wrong number may be one that takes for ever to build
-        raise UserError(
-            f"the weights in {weights.folder} are of {len(layers)} layers, its {CONFIG} says {wanted}: {ANEW}"
-        )
-    try:
-        blocks_of(empty_model(config), config)
-    except UserError as error:
-        raise UserError(f"{weights.folder / CONFIG}: {error}: {ANEW}") from error
-    return parameter_shapes(config)
-
-
-def _odd(config: PreTrainedConfig, weights: WeightFiles) -> list[str]:
-    """What is wrong with the files' names and shapes; a tensor may be missing where it is another one."""
-    expected = expected_shapes(config, weights)
-    tied = tied_names(config)
-    return same_shapes(
-        weights.shapes, {name: shape for name, shape in expected.items() if name in weights.shapes or name not in tied}
-    )
-
-
-def _conversions(config: PreTrainedConfig) -> list[Any]:
-    """How the library turns what published files of this architecture hold into what its model has."""
-    found: list[Any] = get_model_conversion_mapping(empty_model(config), add_legacy=False)
-    return found
-
-
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The fast tokenizer of the folder. Raises `UserError` where it is missing or damaged."""
     path = folder / TOKENIZER
@@ -264,7 +201,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     try:
         tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # the library raises nothing narrower for a tokenizer.json that is none
-        raise UserError(f"the tokenizer in {folder} cannot be read ({_first_line(error)}): {ANEW}") from error
+        raise UserError(f"the tokenizer in {folder} cannot be read ({first_line(error)}): {ANEW}") from error
     return tokenizer
 
 
@@ -275,7 +212,7 @@ def read_object(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): give this user permission to read it") from error
     except ValueError as error:
-        raise UserError(f"{path} is no JSON ({_first_line(error)}): {ANEW}") from error
+        raise UserError(f"{path} is no JSON ({first_line(error)}): {ANEW}") from error
     if not isinstance(document, dict):
         raise UserError(f"{path} is no JSON object: {ANEW}")
     return document
@@ -311,9 +248,9 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
         with safe_open(path, framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} cannot be read ({_first_line(error)}); it may have been cut short: {ANEW}") from error
+        raise UserError(f"{path} cannot be read ({first_line(error)}); it may have been cut short: {ANEW}") from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """An error of a library on one line, at most 200 characters."""
     return (" ".join(str(error).split()) or type(error).__name__)[:200]

@@ -17,10 +17,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
-from cryptosentinel.llm.architecture import causal_class, tied_names, vocabulary_of
+from cryptosentinel.llm.architecture import causal_class, empty_model, tied_names, vocabulary_of
 from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, PADDING, SPECIAL_TOKENS, TURN_END, add_special_tokens
-from cryptosentinel.llm.model_files import check_folder, check_weights, read_config, read_tokenizer, weight_files
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.model_files import ANEW, check_folder, first_line, read_config, read_tokenizer, weight_files
+from cryptosentinel.llm.templates import chat_format
 from simulator.documents import read_document
 from simulator.errors import RunFailed, UserError
 from simulator.files import whole_folder
@@ -129,6 +129,13 @@ def load_model(
     Raises `UserError` if something is missing, is of an architecture that cannot be used, or has no usable chat format.
     """
     config, tokenizer = read_base(folder)
+    files = weight_files(folder)
+    described = sum(one.numel() for one in empty_model(config).parameters())
+    if described > 2 * files.parameters:  # what is missing would take memory before it is found out
+        raise UserError(
+            f"config.json in {folder} describes a model of {described:,} numbers, and its weights are "
+            f"{files.parameters:,}: {ANEW}"
+        )
     built: Any = causal_class(config)
     try:
         with _quiet():
@@ -137,17 +144,20 @@ def load_model(
                 config=config,
                 local_files_only=True,
                 use_safetensors=True,
-                dtype=weight_files(folder).dtype if dtype is None else dtype,
+                dtype=files.dtype if dtype is None else dtype,
+                ignore_mismatched_sizes=True,  # they are named below
                 output_loading_info=True,
             )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"the model in {folder} cannot be read: {error}. Make or copy it anew") from error
+        raise UserError(f"the model in {folder} cannot be read ({first_line(error)}): {ANEW}") from error
     model: PreTrainedModel = loaded[0]
     report: dict[str, Any] = loaded[1]
     # The library would fill what is missing with random numbers and only warn.
-    wrong = {kind: sorted(map(str, keys)) for kind, keys in report.items() if keys}
+    wrong = [
+        f"{kind.replace('_', ' ')} {', '.join(sorted(map(str, keys))[:3])}" for kind, keys in report.items() if keys
+    ]
     if wrong:
-        raise UserError(f"the weights in {folder} are not those of its config.json: {wrong}. Make or copy it anew")
+        raise UserError(f"the weights in {folder} are not those of its config.json ({'; '.join(wrong)}): {ANEW}")
     for name, first in tied_names(config).items():
         if model.get_parameter(name) is not model.get_parameter(first):
             raise UserError(
@@ -172,7 +182,7 @@ def read_base(folder: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerFast]:
     """Architecture and tokenizer of the model in `folder`, checked as `load_model` checks them; no weight is read."""
     check_folder(folder)
     config = read_config(folder)
-    check_weights(config, weight_files(folder))
+    weight_files(folder)
     with _quiet():
         tokenizer = read_tokenizer(folder)
     check_vocabulary(config, tokenizer, folder)

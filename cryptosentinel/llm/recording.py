@@ -236,8 +236,7 @@ def _codec_of(path: Path, header: Mapping[str, Any]) -> ChatFormat:
         tokenizer = Tokenizer.from_str(header["tokenizer"])
         if header["template"] is None:
             return ChatCodec(tokenizer, **header["codec"])
-        from cryptosentinel.llm.templates.choose import template_codec
-        from cryptosentinel.llm.templates.codec import TemplateDefinition
+        from cryptosentinel.llm.templates import TemplateDefinition, template_codec
 
         return template_codec(tokenizer, TemplateDefinition(**header["template"]))
     except Exception as error:  # noqa: BLE001  # the tokenizers library raises plain `Exception`

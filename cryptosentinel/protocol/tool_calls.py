@@ -7,7 +7,7 @@
 Model output is untrusted input. `parse` accepts exactly one call to a tool the role has, with arguments of the declared
 types, and otherwise returns a `MalformedCall` with the reason; it never raises and repairs nothing. `render_tool_calls`
 writes what a chat-completions server returned as the text that `parse` judges; the forms of other families of models
-are read in `calls/`, by the same rules.
+are read in `syntaxes.py`, by the same rules.
 """
 
 from __future__ import annotations

@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Schema = dict[str, Any]
-COIN, COINS = "symbol", "symbols"  # the arguments that name a coin and several, in every tool
-EACH_ANSWER = "answers"  # the argument with an answer about each coin
-_ONE_A_COIN = ("positions", EACH_ANSWER, COINS)  # lists that name no coin twice
-_ONCE = (*_ONE_A_COIN, "ask")  # lists that name nothing twice
+COIN = "symbol"  # the argument that names a coin, in every tool
+POSITIONS = "positions"  # the argument that is a list of positions, which names no coin twice
 # Of a schema, for a grammar. A list: schemas of which each is used at most once, in this order. An object: the kinds of
 # it, where not every value of one argument goes with every value of another; see `kinds_of`.
 IN_TURN, KINDS = "x-in-turn", "x-kinds"
@@ -24,20 +22,18 @@ _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 def with_coins(tool: Mapping[str, Any], coins: Sequence[str]) -> Schema:
-    """A tool in the form of OpenAI's chat completions whose arguments called `symbol` and `symbols` may only be of
-    `coins`."""
+    """A tool in the form of OpenAI's chat completions whose arguments called `symbol` may only be of `coins`."""
     function = tool["function"]
     return {**tool, "function": {**function, "parameters": _with_coins(function["parameters"], list(coins))}}
 
 
 def with_each_coin(tool: Mapping[str, Any], coins: Sequence[str]) -> Schema:
-    """The same tool as a grammar needs it, which cannot see whether something is named twice: a list of answers has
-    exactly one about each of `coins`, in their order; a list of positions, coins or roles has each of them at most
-    once, in their order too (`IN_TURN`), and a flat one is without an exposure."""
+    """The same tool as a grammar needs it, which cannot see whether something is named twice: a list of positions has
+    each of `coins` at most once, in their order (`IN_TURN`), and a flat one is without an exposure."""
     function = tool["function"]
     parameters = function["parameters"]
     properties = {
-        name: _once(name, value, parameters.get("$defs", {}), coins) if name in _ONCE else value
+        name: _once(value, parameters.get("$defs", {}), coins) if name == POSITIONS else value
         for name, value in parameters["properties"].items()
     }
     return {**tool, "function": {**function, "parameters": {**parameters, "properties": properties}}}
@@ -63,17 +59,11 @@ def kinds_of(schema: Mapping[str, Any]) -> list[Schema]:
     return found
 
 
-def _once(name: str, several: Mapping[str, Any], definitions: Mapping[str, Any], coins: Sequence[str]) -> Schema:
-    items, least = several["items"], several.get("minItems", 0)
-    if "properties" not in items and "$ref" not in items:  # names
-        names = coins if name == COINS else items.get("enum", [items.get("const")])
-        return {"type": "array", IN_TURN: [{"const": one} for one in names], "minItems": least}
+def _once(several: Mapping[str, Any], definitions: Mapping[str, Any], coins: Sequence[str]) -> Schema:
+    items = several["items"]
     one = definitions[items["$ref"].rpartition("/")[2]] if "$ref" in items else items
     of_coins = [{**_flat(one), "properties": {**one["properties"], COIN: {"const": coin}}} for coin in coins]
-    if name == EACH_ANSWER:
-        count = len(coins)
-        return {"type": "array", "prefixItems": of_coins, "items": False, "minItems": count, "maxItems": count}
-    return {"type": "array", IN_TURN: of_coins, "minItems": least}
+    return {"type": "array", IN_TURN: of_coins, "minItems": several.get("minItems", 0)}
 
 
 def _flat(position: Mapping[str, Any]) -> Schema:
@@ -117,13 +107,9 @@ def _with_coins(schema: Any, coins: list[str]) -> Any:
     if isinstance(properties, Mapping) and COIN in properties:
         rest = {key: value for key, value in properties[COIN].items() if key not in ("maxLength", "default")}
         changed["properties"] = {**properties, COIN: {**rest, "enum": coins}}
-    if isinstance(properties, Mapping):
-        for name in _ONE_A_COIN:
-            if name in properties and properties[name].get("type") == "array":
-                several = {**properties[name], "maxItems": len(coins)}
-                if name == COINS:
-                    several["items"] = {"type": "string", "enum": coins}
-                changed["properties"] = {**changed["properties"], name: several}
+    if isinstance(properties, Mapping) and properties.get(POSITIONS, {}).get("type") == "array":
+        several = {**properties[POSITIONS], "maxItems": len(coins)}
+        changed["properties"] = {**changed["properties"], POSITIONS: several}
     return changed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,9 +24,8 @@ class ToolContext:
     `symbol`, `side` and `exposure` are the question of a sub-agent's call; the manager's own context names its first
     symbol. `limits` are the guard's, by name. The team speaks of
     exposures as fractions of `share` of the equity: a coin that has a quarter of the account to itself is fully
-    invested at 1. With `portfolio` the decision is on all coins at once, and `share` is 1. `about` are the contexts of
-    the coins that a sub-agent is asked about together. `question_price_bps` and `pooled_trend`
-    are those of `TeamSettings`.
+    invested at 1. With `portfolio` the decision is on all coins at once, and `share` is 1. `question_price_bps` and
+    `pooled_trend` are those of `TeamSettings`.
     """
 
     view: MarketView
@@ -42,11 +41,6 @@ class ToolContext:
     portfolio: bool = False
     question_price_bps: float = 0.0
     pooled_trend: bool = False
-    about: tuple[ToolContext, ...] = ()
-
-    def of(self, symbol: str) -> ToolContext:
-        """The context of a question about `symbol`; of several that are asked together, its own."""
-        return next((one for one in self.about if one.symbol == symbol), replace(self, symbol=symbol))
 
     def held(self, symbol: str) -> float:
         """Signed exposure of `symbol` now, as the team speaks of it."""
@@ -59,12 +53,8 @@ class ToolContext:
 
 def bar_volatility(view: MarketView, symbol: str, bars: int = _VOLATILITY_BARS) -> float | None:
     """Standard deviation of the log returns of the last `bars` bars, per bar; None with fewer than 10 returns."""
-    close = view.bars(symbol, bars + 1).close
-    returns = np.diff(np.log(close))
-    returns = returns[~np.isnan(returns)]
-    if len(returns) < 10:
-        return None
-    return float(np.std(returns))
+    returns = log_returns(view, symbol, bars)
+    return float(np.std(returns)) if len(returns) >= 10 else None
 
 
 def horizon_volatility(view: MarketView, symbol: str, bars: int) -> float | None:
@@ -76,10 +66,7 @@ def horizon_volatility(view: MarketView, symbol: str, bars: int) -> float | None
 def book_volatility(view: MarketView, symbols: Sequence[str], bars: int) -> float | None:
     """Volatility over `bars` bars of a book that holds equal parts of `symbols` (log returns, their mean of those that
     have a bar); of one symbol it is `horizon_volatility`. None where it is not known yet."""
-    found = np.full((len(symbols), _VOLATILITY_BARS), np.nan)
-    for row, symbol in enumerate(symbols):
-        moves = np.diff(np.log(view.bars(symbol, _VOLATILITY_BARS + 1).close))
-        found[row, _VOLATILITY_BARS - len(moves) :] = moves
+    found = returns_on_bars(view, symbols, _VOLATILITY_BARS)
     known = ~np.isnan(found)
     held = known.any(axis=0)
     if held.sum() < 10:
@@ -93,6 +80,15 @@ def log_returns(view: MarketView, symbol: str, bars: int, timeframe: str | None 
     close = view.bars(symbol, bars + 1, timeframe).close
     returns = np.diff(np.log(close))
     return returns[~np.isnan(returns)]
+
+
+def returns_on_bars(view: MarketView, symbols: Sequence[str], bars: int) -> FloatArray:
+    """(S, bars): log returns of the symbols, oldest first; NaN where a bar is absent or not there yet."""
+    found = np.full((len(symbols), bars), np.nan)
+    for row, symbol in enumerate(symbols):
+        moves = np.diff(np.log(view.bars(symbol, bars + 1).close))
+        found[row, bars - len(moves) :] = moves
+    return found
 
 
 def percentile_of(value: float, values: FloatArray) -> int:

@@ -1,4 +1,5 @@
-"""Tools on risk: losses of a position, what the account holds and may hold, what a proposal would make of it.
+"""Tools on risk: losses of a position, what the account holds and may hold, what a proposal would make of it; and of a
+portfolio how the coins move together, and what a book of several positions would be.
 
 Exposures are fractions of the decision's equity, as in every brief and answer of the team: of the part of the account's
 equity that the decision may use (`ToolContext.share`). Losses are percent of the account's equity, because that is what
@@ -12,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
 from cryptosentinel.tools.context import (
@@ -21,12 +22,14 @@ from cryptosentinel.tools.context import (
     horizon_volatility,
     last_day,
     log_returns,
+    returns_on_bars,
 )
 from cryptosentinel.tools.market import DECAY, ewma_volatility
 from simulator.arrays import FloatArray
 from simulator.exchange.rules import SymbolRules, maintenance_amounts
 from simulator.market.timeframes import DAY_MS
 
+MOST_POSITIONS = 32  # of one answer
 RISK_BARS = 240
 LEAST_RETURNS = 60
 LEVEL = 0.95
@@ -57,9 +60,8 @@ def _returns(context: ToolContext, weights: dict[str, float]) -> FloatArray:
     """(RISK_BARS,): returns that a book of `weights` would have had on the past bars; a coin without a bar has moved
     by nothing there."""
     total = np.zeros(RISK_BARS)
-    for symbol, weight in weights.items():
-        moves = np.diff(np.log(context.view.bars(symbol, RISK_BARS + 1).close))
-        total[RISK_BARS - len(moves) :] += weight * np.expm1(np.nan_to_num(moves))
+    for weight, moves in zip(weights.values(), returns_on_bars(context.view, [*weights], RISK_BARS), strict=True):
+        total += weight * np.expm1(np.nan_to_num(moves))
     return total
 
 
@@ -256,3 +258,98 @@ class RiskOf(Arguments):
 def risk_of(context: ToolContext, asked: RiskOf) -> dict[str, Any]:
     """`risk` of a position on the side that is named."""
     return risk(replace(context, side=asked.side), NoArguments())
+
+
+class BookEntry(Arguments):
+    """What the book would hold of one coin."""
+
+    symbol: str = Field(max_length=24, description="the coin")
+    exposure: float = Field(ge=-10, le=10, description="fraction of equity, short below 0")
+
+
+class WhatIfBook(Arguments):
+    """A book to try. A coin that is not named stays as it is."""
+
+    positions: list[BookEntry] = Field(max_length=MOST_POSITIONS)
+
+    @model_validator(mode="after")
+    def _one_each(self) -> WhatIfBook:
+        names = [entry.symbol for entry in self.positions]
+        if len(set(names)) != len(names):
+            raise ValueError("a coin is named twice")
+        return self
+
+
+def correlations(context: ToolContext, _: NoArguments) -> dict[str, Any]:
+    """Correlations of the coins' returns over the last `RISK_BARS` bars, each pair once, and their mean; and shares of
+    the equity by inverse volatility, which fill the guard's gross limit with the same volatility of every coin.
+
+    A pair of which fewer than `LEAST_RETURNS` returns are known is left out.
+    """
+    returns = returns_on_bars(context.view, context.symbols, RISK_BARS)
+    names = [context.mask.alias(symbol) for symbol in context.symbols]
+    pairs: dict[str, dict[str, float]] = {}
+    for first in range(len(names)):
+        for second in range(first + 1, len(names)):
+            both = returns[[first, second]][:, ~np.isnan(returns[[first, second]]).any(axis=0)]
+            if both.shape[1] >= LEAST_RETURNS and (both.std(axis=1) > 0.0).all():
+                found = float(np.asarray(np.corrcoef(both))[0, 1])
+                pairs.setdefault(names[first], {})[names[second]] = round(found, 2)
+    known = [value for row in pairs.values() for value in row.values()]
+    result: dict[str, Any] = {"correlation": pairs or MISSING}
+    if known:
+        result["mean"] = round(float(np.mean(known)), 2)
+    sigmas = {
+        name: float(np.nanstd(row))
+        for name, row in zip(names, returns, strict=True)
+        if np.sum(~np.isnan(row)) >= LEAST_RETURNS and np.nanstd(row) > 0.0
+    }
+    if sigmas:
+        gross = min(context.limits.get("max_gross_exposure", 1.0), 10.0)
+        whole = sum(1.0 / sigma for sigma in sigmas.values())
+        result["equal_risk"] = {name: round(gross / sigma / whole, 2) for name, sigma in sigmas.items()}
+    return result
+
+
+def what_if_book(context: ToolContext, asked: WhatIfBook) -> dict[str, Any]:
+    """The account with the whole book as asked: gross and net exposure, the cash that it leaves and the room below the
+    guard's gross limit (negative: over it), its volatility and 95 % loss over the horizon, and each position's share of
+    its variance (they sum to 1; a hedge has a negative one).
+
+    Volatilities and correlations are those of the last `RISK_BARS` bars; a coin without a bar moved by nothing there.
+    """
+    weights = {symbol: context.account.exposure.get(symbol, 0.0) for symbol in context.symbols}
+    for entry in asked.positions:
+        symbol = context.mask.symbol(entry.symbol)
+        assert symbol is not None  # names that are no coin's are refused before
+        weights[symbol] = entry.exposure
+    gross = sum(map(abs, weights.values()))
+    result: dict[str, Any] = {
+        "gross": round(gross, 3),
+        "net": round(sum(weights.values()), 3),
+        "cash": round(1.0 - gross, 3),
+    }
+    limit = context.limits.get("max_gross_exposure", math.inf)
+    if math.isfinite(limit):
+        result["room"] = round(limit - gross, 3)
+    held = [symbol for symbol in context.symbols if weights[symbol] != 0.0]
+    if not held:
+        return {**result, "volatility": 0.0, "var": 0.0}
+    returns = returns_on_bars(context.view, context.symbols, RISK_BARS)
+    rows = [context.symbols.index(symbol) for symbol in held]
+    own = np.array([weights[symbol] for symbol in held])
+    if np.isnan(returns[rows]).all(axis=1).any():
+        return {**result, "volatility": MISSING}
+    moves = np.nan_to_num(returns[rows])
+    if not context.view.private:  # simple returns know which way the price went, log returns' variance does not
+        moves = np.expm1(moves)
+    covariance = np.atleast_2d(np.cov(moves))
+    variance = float(own @ covariance @ own)
+    sigma = math.sqrt(max(variance, 0.0) * context.horizon_bars)
+    result |= {"volatility": round(100.0 * sigma, 1), "var": round(100.0 * NORMAL_QUANTILE * sigma, 1)}
+    if variance > 0.0:
+        shares = own * (covariance @ own) / variance
+        result["share_of_risk"] = {
+            context.mask.alias(symbol): round(float(share), 2) for symbol, share in zip(held, shares, strict=True)
+        }
+    return result

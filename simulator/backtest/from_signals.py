@@ -14,12 +14,10 @@ import numpy as np
 
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
-from simulator.exchange import logbook
-from simulator.exchange.carry import kind_of
 from simulator.exchange.costs import Costs, check_leverage
-from simulator.exchange.exchange_records import Fill, Rejection
+from simulator.exchange.exchange_records import Fill, Rejection, read_log, unreached
 from simulator.exchange.tape import last_closes, market_tape, terms_of
-from simulator.exchange.venue import Venue
+from simulator.exchange.venue import Venue, kind_of
 from simulator.kernel import kernel
 from simulator.kernel import layout as at
 from simulator.market.market import Market
@@ -50,21 +48,21 @@ class SignalRun:
         """Every fill, oldest first."""
         start = int(self.market.open_time[0])
         rows = self.events[np.isin(self.events[:, at.KIND], at.FILL_KINDS)]
-        return [record for record in logbook.read(rows, self.market, start, 1, {}, {}) if isinstance(record, Fill)]
+        return [record for record in read_log(rows, self.market, start, 1, {}, {}) if isinstance(record, Fill)]
 
     @cached_property
     def rejections(self) -> list[Rejection]:
         """What was not reached, oldest first. A signal that a later one replaced while it waited has no record."""
         start = int(self.market.open_time[0])
         dropped = self.events[self.events[:, at.KIND] >= at.DROP_LEVERAGE]
-        records = [one for one in logbook.read(dropped, self.market, start, 1, {}, {}) if isinstance(one, Rejection)]
+        records = [one for one in read_log(dropped, self.market, start, 1, {}, {}) if isinstance(one, Rejection)]
         last = len(self.market) - 1
         marks = last_closes(self.market, last)
         for column, symbol in enumerate(self.market.symbols):
             wanted = float(self.waiting[column])
             if not math.isnan(wanted):
                 account = wanted, float(self.equity[-1]), float(marks[column]), float(self.quantity[column])
-                records.append(logbook.unreached(last, symbol, *account, "window_end", f"bar {last} is the last"))
+                records.append(unreached(last, symbol, *account, "window_end", f"bar {last} is the last"))
         return records
 
 

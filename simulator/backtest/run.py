@@ -73,8 +73,7 @@ class Strategy(Protocol):
 
     It may also have a method `fit(view)`. That is called once, before the first decision and with the same view: what
     is learned from the past is learned there. An attribute `warmup` is the number of bars that must lie before its
-    first decision; without it, it may decide from the first bar on. An attribute `parameters` says what a search may
-    try of its arguments: by name the lowest and the highest value.
+    first decision; without it, it may decide from the first bar on.
     """
 
     name: str

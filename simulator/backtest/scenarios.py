@@ -9,12 +9,11 @@ import numpy as np
 
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
-from simulator.exchange.carry import kind_of
 from simulator.exchange.costs import Costs, check_leverage
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, bracket_side, objection, resulting_position
 from simulator.exchange.tape import late_rows, market_tape, order_row, paths_tape, terms_of
-from simulator.exchange.venue import Venue
+from simulator.exchange.venue import Venue, kind_of
 from simulator.kernel import kernel
 from simulator.kernel import layout as at
 from simulator.market.instruments import MarketKind
@@ -28,20 +27,16 @@ class ScenarioOutcome:
 
     Attributes:
         net_return: change of equity, what is still held valued at the last close.
-        gross_return: the same without the costs: ``net + fees + spread + funding``.
         fees, spread, funding: costs paid (funding negative: received). `funding` holds the interest on what is
             borrowed.
-        max_loss: how far the equity fell below its start at the worst close; 0 if it never did.
         shortfall: (paths, S) what the orders' fills cost against the last close before the decision, as a fraction of
             the traded notional, spread included and fees not; positive is a cost; NaN where nothing filled.
     """
 
     net_return: FloatArray
-    gross_return: FloatArray
     fees: FloatArray
     spread: FloatArray
     funding: FloatArray
-    max_loss: FloatArray
     shortfall: FloatArray
 
 
@@ -80,7 +75,7 @@ def simulate_scenarios(
     rows, late = late_rows(costs.latency_ms, paths.interval) if costs.latency_ms else (0, 0.0)
     accepted = _accepted(account, orders)
     state = at.new_state(count, columns, max(1, len(accepted)), account.cash)
-    state.accounts[:, [at.EQUITY, at.PEAK, at.LOWEST]] = account.equity
+    state.accounts[:, [at.EQUITY, at.PEAK]] = account.equity
     state.accounts[:, at.MAKER_FEE], state.accounts[:, at.TAKER_FEE] = costs.maker_fee, costs.taker_fee
     state.accounts[:, at.WAITING] = len(accepted)
     for column, symbol in enumerate(symbols):
@@ -163,11 +158,9 @@ def _outcome(state: kernel.KernelState, account: AccountView, symbols: Sequence[
     funding = (ends[:, at.FUNDING_PAID] + ends[:, at.BORROW_PAID]) / start
     return ScenarioOutcome(
         net_return=net,
-        gross_return=net + fees + spread + funding,
         fees=fees,
         spread=spread,
         funding=funding,
-        max_loss=1.0 - ends[:, at.LOWEST] / start,
         shortfall=np.divide(cost, traded, out=np.full_like(cost, np.nan), where=traded > 0.0),
     )
 

@@ -21,15 +21,15 @@ from simulator.backtest.run import BacktestRun, Window
 from simulator.errors import DataError
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Bars, Indicator, Market, MarketView, name_of, values_of
+from simulator.market.price_paths import PrivateSigns
 from simulator.market.resample import CoarseBars, resample_arrays
-from simulator.market.series import BOOK_COLUMNS, DataSeries, OrderBooks
-from simulator.market.signs import PrivateSigns
-from simulator.market.timeframes import BAR_COLUMNS, bar_start
+from simulator.market.series import DataSeries
+from simulator.market.timeframes import BAR_COLUMNS, DAY_MS, bar_start
 
 TREATED = frozenset(
     {
         "symbols", "timeframe", "source", "kinds",  # the same in every history
-        "open_time", *BAR_COLUMNS, "partial", "funding", "news", "series", "books", "signs", "truth",
+        "open_time", *BAR_COLUMNS, "partial", "funding", "news", "series", "signs", "truth",
     }
 )  # fmt: skip
 
@@ -53,7 +53,6 @@ def truncated(market: Market, index: int) -> Market:
         funding={symbol: tuple(one for one in events if one.time <= now) for symbol, events in market.funding.items()},
         news=tuple(item for item in market.news if item.known_at <= now),
         series={name: one.until(now) for name, one in market.series.items()},
-        books={symbol: books.until(now) for symbol, books in market.books.items()},
         truth=None,
     )
 
@@ -62,7 +61,7 @@ def perturbed(market: Market, index: int, rng: np.random.Generator) -> Market:
     """The market up to the close of bar `index`, followed by other, random data of the same length.
 
     Bars go on from another price level with another path, volumes, spreads and holes; settlements have other rates,
-    series and order books other numbers at the same times; other headlines come out, some of them about events
+    series other numbers at the same times; other headlines come out, some of them about events
     before the close of `index`. Equal states of `rng` give equal markets.
     """
     now = _close_of(market, index)
@@ -84,7 +83,6 @@ def perturbed(market: Market, index: int, rng: np.random.Generator) -> Market:
         },
         news=(*(item for item in market.news if item.known_at <= now), *_other_news(market, now, rng)),
         series={name: _other_series(one, now, rng) for name, one in market.series.items()},
-        books={symbol: _other_books(books, now, rng) for symbol, books in market.books.items()},
         signs=None if market.signs is None else _other_signs(market.signs, index),
         truth=None,
     )
@@ -199,48 +197,9 @@ def _other_series(series: DataSeries, now: int, rng: np.random.Generator) -> Dat
     return replace(series, columns=columns)
 
 
-def _other_books(books: OrderBooks, now: int, rng: np.random.Generator) -> OrderBooks:
-    """The snapshots after `now` at other prices, with other sizes; both sides move alike, so no book is crossed."""
-    begin = bisect_right(books.time.tolist(), now)
-    other = {name: getattr(books, name).copy() for name in BOOK_COLUMNS}
-    level = np.exp(rng.normal(0.0, 0.5, (len(books) - begin, 1)))
-    for name, values in other.items():
-        later = values[begin:]
-        values[begin:] = later * (level if name.endswith("price") else np.exp(rng.normal(0.0, 1.0, later.shape)))
-    return replace(books, **other)
-
-
 # An indicator by what stays the same from run to run: symbol, name, parameters.
 IndicatorName = tuple[str, str, tuple[float, ...]]
 Indicators = Mapping[tuple[str, Indicator, tuple[float, ...]], FloatArray]  # as a market keeps them
-
-
-class AlteredFuture:
-    """The market of one run, in which `view(index)` makes everything up to bar `index` real.
-
-    `recorded` are the indicators of the real run, in the order in which they were made. An indicator is made again at
-    its first use, with the later bars altered, and compared with that of the real run (`changed`). From then on the
-    values of the real run are given up to now: to make it again at each bar would take too long.
-    """
-
-    def __init__(
-        self,
-        real: Market,
-        start: int,
-        rng: np.random.Generator,
-        recorded: Indicators,
-    ) -> None:
-        self._market = _Shown(real, start, rng, by_name(recorded))
-
-    def view(self, index: int) -> MarketView:
-        """What was known at the close of bar `index`; not earlier than that of the last call."""
-        self._market.reveal(index)
-        return MarketView(self._market, index)
-
-    @property
-    def changed(self) -> tuple[IndicatorName, int, float, float] | None:
-        """An indicator that was not as in the real run, the bar, and both values there."""
-        return self._market.changed
 
 
 class AlteredRun(BacktestRun):
@@ -255,16 +214,15 @@ class AlteredRun(BacktestRun):
         return self._future.view(self.index)
 
 
-class _Shown(Market):
-    """A market whose rows and events become the real ones as time passes."""
+class AlteredFuture(Market):
+    """The market of one run, in which `view(index)` makes everything up to the close of bar `index` real.
 
-    def __init__(
-        self,
-        real: Market,
-        start: int,
-        rng: np.random.Generator,
-        recorded: Mapping[IndicatorName, Sequence[FloatArray]],
-    ) -> None:
+    `recorded` are the indicators of the real run, in the order in which they were made. An indicator is made again at
+    its first use, with the later bars altered, and compared with that of the real run (`changed`). From then on the
+    values of the real run are given up to now: to make it again at each bar would take too long.
+    """
+
+    def __init__(self, real: Market, start: int, rng: np.random.Generator, recorded: Indicators) -> None:
         other = perturbed(real, start, rng)
         super().__init__(**{one.name: getattr(other, one.name) for one in fields(Market)})
         funding = {
@@ -278,7 +236,7 @@ class _Shown(Market):
             news=news,
             _real=real,
             _rng=rng,
-            _recorded=recorded,
+            _recorded=by_name(recorded),
             _events=[*funding.values(), news],
             _rows=[
                 (mine, its)
@@ -294,6 +252,7 @@ class _Shown(Market):
         for events in self._events:
             events.reveal(self._now)
 
+    # An indicator that was not as in the real run, the bar, and both values there.
     changed: tuple[IndicatorName, int, float, float] | None
     _real: Market
     _rng: np.random.Generator
@@ -309,10 +268,14 @@ class _Shown(Market):
     def _now(self) -> int:
         return int(self.open_time[self._known]) + self.interval
 
-    def reveal(self, index: int) -> None:
+    def view(self, index: int) -> MarketView:
+        """What was known at the close of bar `index`; not earlier than that of the last call."""
+        if index > self._known:
+            self._reveal(index)
+        return MarketView(self, index)
+
+    def _reveal(self, index: int) -> None:
         """Make everything up to the close of bar `index` real."""
-        if index <= self._known:
-            return
         rows, known_before = slice(self._known + 1, index + 1), self._now
         for shown, real in self._rows:
             shown[rows] = real[rows]
@@ -323,10 +286,6 @@ class _Shown(Market):
             passed = _between(series.known_at, known_before, self._now)
             for column, values in series.columns.items():
                 values[passed] = self._real.series[name].columns[column][passed]
-        for symbol, books in self.books.items():
-            passed = _between(books.time, known_before, self._now)
-            for column in BOOK_COLUMNS:
-                getattr(books, column)[passed] = getattr(self._real.books[symbol], column)[passed]
 
     def coarser(self, timeframe: str) -> CoarseBars:
         """As of every market, with the bars that are complete by now real."""
@@ -343,7 +302,7 @@ class _Shown(Market):
         return coarse
 
     def indicator(self, symbol: str, indicator: Indicator, parameters: tuple[float, ...]) -> FloatArray:
-        """An indicator as `AlteredFuture` says. Its values after now are those of another future or not to be used."""
+        """An indicator as the class says. Its values after now are those of another future or not to be used."""
         key = (symbol, indicator, parameters)
         if key not in self._served:
             made, name = self._made(key), (symbol, name_of(indicator), parameters)
@@ -420,3 +379,92 @@ def first_differing(expected: FloatArray, found: FloatArray, cut: int) -> int | 
     finite = np.abs(mine[np.isfinite(mine)])
     close = np.isclose(mine, its, _RELATIVE, _ABSOLUTE * float(finite.max(initial=0.0)), equal_nan=True)
     return None if close.all() else int(np.flatnonzero(~close)[0])
+
+
+# The same history with something of it in another order. A trader who only reads what it is shown has no more to go by
+# in the one than in the other; a model that remembers what really came next has.
+
+_PRICES = ("open", "high", "low", "close")
+
+
+def with_shuffled_news(market: Market, seed: int) -> Market:
+    """The market with the texts of its headlines at each other's times: a text keeps nothing but its words.
+
+    Times and coins stay where they are, so that as many headlines come out as did. Raises `DataError` where there are
+    fewer than two.
+    """
+    if len(market.news) < 2:
+        raise DataError(f"{market.source}: {len(market.news)} headlines cannot be shuffled; name a folder of news")
+    order = np.random.default_rng(seed).permutation(len(market.news))
+    news = tuple(replace(item, text=market.news[place].text) for item, place in zip(market.news, order, strict=True))
+    return replace(market, news=news)
+
+
+def with_shuffled_days(market: Market, start: int, stop: int, seed: int) -> Market:
+    """The market up to the close of bar `start`; from there to bar `stop` its days in another order.
+
+    A day keeps its bars as changes of the price before it, its volumes, spreads, headlines and funding rates, so the
+    whole window's change stays the same and its path does not. Bars after `stop` are left out, and so are
+    series, which would tell of the real days.
+
+    Raises `DataError` for a window of fewer than three days, and for a market whose roles have signs of their own.
+    """
+    if market.signs is not None:
+        raise DataError(f"{market.source}: the days of a market with private signs cannot be reordered")
+    a_day = max(1, DAY_MS // market.interval)
+    days = (stop - start) // a_day
+    if days < 3:
+        raise DataError(
+            f"{market.source}: the window from bar {start} to {stop} has {days} whole days, which is too few to be "
+            "reordered: choose a window of three days or more"
+        )
+    order = np.random.default_rng(seed).permutation(days)
+    tail = np.arange(start + 1 + days * a_day, stop + 1)
+    moved = np.concatenate([*(start + 1 + day * a_day + np.arange(a_day) for day in order), tail])
+    rows = np.concatenate([np.arange(start + 1), moved])
+    columns: dict[str, Any] = {name: getattr(market, name)[rows] for name in BAR_COLUMNS}
+    changes = {name: getattr(market, name) / _price_before(market.close) for name in _PRICES}
+    for column in range(len(market.symbols)):
+        here = {name: changes[name][moved, column] for name in _PRICES}
+        steps = np.where(np.isfinite(here["close"]), here["close"], 1.0)
+        closes = market.close[: start + 1, column]
+        known = closes[np.isfinite(closes)]
+        if not len(known):
+            raise DataError(f"{market.source}: {market.symbols[column]} has no price before bar {start}")
+        before = known[-1] * np.concatenate([[1.0], np.cumprod(steps)[:-1]])
+        for name in _PRICES:
+            columns[name][start + 1 :, column] = before * here[name]
+    begin, end = (int(market.open_time[bar]) + market.interval for bar in (start, stop))
+    length, place_of = a_day * market.interval, {int(day): place for place, day in enumerate(order)}
+
+    def shift(time: int) -> int:
+        """By how much (ms) what happened at `time` is moved. A close belongs to the day that ends with it."""
+        day = -((begin - time) // length) - 1
+        return (place_of[day] - day) * length if 0 <= day < days else 0
+
+    def moved_news(item: NewsItem) -> NewsItem:
+        return replace(item, time=item.time + shift(item.known_at), known_at=item.known_at + shift(item.known_at))
+
+    funding = {
+        symbol: [FundingEvent(one.time + shift(one.time), one.rate) for one in events if one.time <= end]
+        for symbol, events in market.funding.items()
+    }
+    news = (moved_news(item) for item in market.news if item.known_at <= end)
+    return replace(
+        market,
+        open_time=market.open_time[: stop + 1],
+        **columns,
+        partial=None if market.partial is None else market.partial[rows],
+        news=tuple(sorted(news, key=lambda item: item.known_at)),
+        funding={symbol: tuple(sorted(events, key=lambda one: one.time)) for symbol, events in funding.items()},
+        series={},
+        truth=None,
+    )
+
+
+def _price_before(close: FloatArray) -> FloatArray:
+    """(T, S): the last close before each bar; NaN before the first."""
+    places = np.where(np.isfinite(close), np.arange(len(close))[:, None], -1)
+    newest = np.maximum.accumulate(places, axis=0)
+    filled = np.where(newest >= 0, np.take_along_axis(close, np.maximum(newest, 0), axis=0), np.nan)
+    return np.vstack([np.full((1, close.shape[1]), np.nan), filled[:-1]])

@@ -10,7 +10,6 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,7 +89,6 @@ def check_recursion(
     warm_ups: Sequence[int] = (121, 200, 400, 800),
     times: int = 20,
     first_time: int = 0,
-    seed: int = 1,
     on_progress: CheckProgress | None = None,
     **account: Any,
 ) -> RecursionReport:
@@ -101,8 +99,7 @@ def check_recursion(
     by rounding (1e-9, relative).
 
     Args:
-        times: how many decisions to test, of those from bar `first_time` on: the first, the last, and others spread
-            over the window, half of them among those with orders.
+        times: how many decisions to test, of those from bar `first_time` on, see `choose_bars`.
 
     Raises:
         UserError: the strategy fails; no time has more history than the longest warm-up.
@@ -123,7 +120,7 @@ def check_recursion(
             f"{market.source}: no decision has more than {max(warm_ups)} bars of history before it; load more history, "
             "or give shorter warm-ups."
         )
-    chosen = choose_bars(testable, times, np.random.default_rng(seed))
+    chosen = choose_bars(testable, times)
     rows: dict[int, list[DecisionChange | None]] = {bars: [] for bars in sorted(set(warm_ups))}
     for number, bar in enumerate(chosen):
         for bars, found in rows.items():
@@ -224,22 +221,18 @@ def _replayed(
     )
 
 
-def choose_bars(decided: Mapping[int, tuple[Any, ...]], times: int, rng: np.random.Generator) -> list[int]:
-    """Up to `times` bars: the first, the last, and others spread over the run, half of them among those with orders."""
+def choose_bars(decided: Mapping[int, tuple[Any, ...]], times: int) -> list[int]:
+    """Up to `times` bars, spread over the run: the first, the last, and others with orders as far as there are any."""
     bars = sorted(decided)
-    chosen = {bars[0], bars[-1]}
-    ordered = [bar for bar in bars if decided[bar] and bar not in chosen]
-    chosen.update(_spread(ordered, (times - len(chosen)) // 2, rng))
-    chosen.update(_spread([bar for bar in bars if bar not in chosen], times - len(chosen), rng))
+    ordered = [bar for bar in bars[1:-1] if decided[bar]]
+    chosen = {bars[0], bars[-1], *_spread(ordered, times - 2)}
+    chosen.update(_spread([bar for bar in bars if bar not in chosen], times - len(chosen)))
     return sorted(chosen)
 
 
-def _spread(bars: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
-    """One bar at random of each of `count` equal parts of `bars`; all of them where they are fewer."""
-    if len(bars) <= count:
-        return list(bars)
-    edges = np.linspace(0, len(bars), count + 1).astype(int).tolist()
-    return [bars[int(rng.integers(low, high))] for low, high in pairwise(edges)]
+def _spread(bars: Sequence[int], count: int) -> list[int]:
+    """`count` of `bars`, evenly; all of them where they are fewer."""
+    return [bars[place] for place in np.linspace(0, len(bars) - 1, min(count, len(bars))).astype(int)]
 
 
 def _said(error: Exception) -> str:

@@ -201,24 +201,19 @@ def verdict_of_drive(
     drive(real)
     altered = _RecordedAltered(market, window, seed, **terms)
     found: VerdictFinding | None = None
-
-    def finding(kind: str, bar: int, what: str, expected: str, got: str) -> VerdictFinding:
-        close = int(market.open_time[bar]) + market.interval
-        return VerdictFinding(kind, close, close, bar, what, _short(expected), _short(got))
-
     try:
         drive(altered)
     except (RunFailed, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - that it fails here and not in the real market is a finding
         bar = altered.index
-        found = finding("failure", bar, "decision", repr(list(real.sent.get(bar, ()))), _said(error))
+        found = _finding(market, "failure", bar, bar, "decision", repr(list(real.sent.get(bar, ()))), _said(error))
     for bar in sorted(real.sent.keys() | altered.sent.keys()):
         if bar > altered.index or (found is not None and bar >= found.cut):
             break
         difference = first_difference(real.sent.get(bar, ()), altered.sent.get(bar, ()))
         if difference is not None:
-            found = finding("order", bar, " ".join(difference[:2]), *difference[2:])
+            found = _finding(market, "order", bar, bar, " ".join(difference[:2]), *difference[2:])
             break
     repeats = True
     if found is not None:
@@ -227,7 +222,7 @@ def verdict_of_drive(
         bars = real.sent.keys() | again.sent.keys()
         repeats = all(first_difference(real.sent.get(bar, ()), again.sent.get(bar, ())) is None for bar in bars)
     ordered = sum(bool(orders) for orders in altered.sent.values())
-    closes = [int(market.open_time[bar]) + market.interval for bar in (window.start, altered.index - 1)]
+    closes = [_close_of(market, bar) for bar in (window.start, altered.index - 1)]
     return LookaheadVerdict(
         "clean" if found is None else "look_ahead" if repeats else "not_repeatable",
         len(altered.sent), ordered, closes[0], closes[1],
@@ -304,7 +299,7 @@ class LookaheadCheck:
                 notes.append(f"it fails in {failed} of {len(pieces)} parts of the history outside the window")
             if not self._with_orders:
                 notes.append(_NO_ORDERS)
-        close = [self._close(bar) for bar in self._bars] or [0, 0]
+        close = [_close_of(self._market, bar) for bar in self._bars] or [0, 0]
         return LookaheadVerdict(
             status="clean" if found is None else "look_ahead" if repeats else "not_repeatable",
             cuts=self._cuts,
@@ -396,7 +391,7 @@ class LookaheadCheck:
                 following = bar + window.decide_every
                 difference = first_difference(decided.get(bar, ()), found)
                 if difference is not None:
-                    return self._finding("order", bar, bar, " ".join(difference[:2]), *difference[2:])
+                    return _finding(self._market, "order", bar, bar, " ".join(difference[:2]), *difference[2:])
                 if future.changed is not None:
                     return self._of_indicator(future.changed[0], future.changed[1], bar, *future.changed[2:])
                 self._bars = [min([bar, *self._bars]), max([bar, *self._bars])]
@@ -406,7 +401,9 @@ class LookaheadCheck:
             raise
         except Exception as error:  # noqa: BLE001 - that it fails here and not in the real market is a finding
             expected = decided.get(following, ())
-            return self._finding("failure", following, following, "decision", repr(list(expected)), _said(error))
+            return _finding(
+                self._market, "failure", following, following, "decision", repr(list(expected)), _said(error)
+            )
         return None
 
     def _repeats(self, found: VerdictFinding, window: Window, decided: Decisions, indicators: Indicators) -> bool:
@@ -468,9 +465,11 @@ class LookaheadCheck:
         try:
             again = np.asarray(indicator(bars, *name[2]))
         except Exception as error:  # noqa: BLE001 - anybody's code
-            return self._finding("indicator", cut, cut, _words(name), "values", _said(error))
+            return _finding(self._market, "indicator", cut, cut, _words(name), "values", _said(error))
         if again.shape != values.shape:
-            return self._finding("indicator", cut, cut, _words(name), "values", f"an array of shape {again.shape}")
+            return _finding(
+                self._market, "indicator", cut, cut, _words(name), "values", f"an array of shape {again.shape}"
+            )
         bar = first_differing(values, again, cut)
         if bar is None:
             return None
@@ -478,13 +477,16 @@ class LookaheadCheck:
 
     def _of_indicator(self, name: IndicatorName, bar: int, cut: int, expected: float, found: float) -> VerdictFinding:
         what = f"indicator {_words(name)}"
-        return self._finding("indicator", bar, cut, what, f"{expected:.8g}", f"{found:.8g}")
+        return _finding(self._market, "indicator", bar, cut, what, f"{expected:.8g}", f"{found:.8g}")
 
-    def _finding(self, kind: str, bar: int, cut: int, what: str, expected: str, found: str) -> VerdictFinding:
-        return VerdictFinding(kind, self._close(bar), self._close(cut), cut, what, _short(expected), _short(found))
 
-    def _close(self, bar: int) -> int:
-        return int(self._market.open_time[bar]) + self._market.interval
+def _finding(market: Market, kind: str, bar: int, cut: int, what: str, expected: str, found: str) -> VerdictFinding:
+    closes = _close_of(market, bar), _close_of(market, cut)
+    return VerdictFinding(kind, *closes, cut, what, _short(expected), _short(found))
+
+
+def _close_of(market: Market, bar: int) -> int:
+    return int(market.open_time[bar]) + market.interval
 
 
 def _far_apart(parts: Sequence[range]) -> list[range]:

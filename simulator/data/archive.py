@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.documents import read_document
+from simulator.documents import read_document, typed
 from simulator.errors import DataError
 from simulator.files import write_whole
 from simulator.market.events import funding_columns, news_columns
 from simulator.market.market import Market
-from simulator.market.series import BOOK_SUFFIX, book_columns, series_columns, series_file
+from simulator.market.series import series_columns, series_file
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -27,13 +27,23 @@ from simulator.synthetic.truth import STATE_COLUMNS, Truth, truth_of
 from simulator.tables import numbers, read_table, times, timestamp_array, write_table
 
 MARKET_MANIFEST = "market.json"
-_UNFINISHED = "unfinished"  # in the manifest, while the files are being written
 # What may stand in a file name: no way out of the folder, and nothing that reads like a series.
 SYMBOL = re.compile(r"(?!series-)[A-Za-z0-9_-]+")
-_MANIFEST_KEYS = {"timeframe": str, "symbols": list, "content_hash": str, "synthetic": dict | None, "files": list}
 SAMPLE_SEED = 20_240
 SAMPLE_BARS = 3_285  # a year and a half of 4h bars
 SAMPLE_MARKETS = {"synthetic": True, "no_edge": False}  # folder: has edge
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What was written to a folder; `unfinished` while its `files` are being written."""
+
+    timeframe: str
+    symbols: tuple[str, ...]
+    content_hash: str
+    synthetic: SyntheticConfig | None
+    files: tuple[str, ...]
+    unfinished: bool = False
 
 
 def write_market(market: Market, root: str | Path) -> None:
@@ -60,8 +70,6 @@ def write_market(market: Market, root: str | Path) -> None:
         events = market.funding.get(symbol)
         if events:
             files[f"{symbol}-funding.parquet"] = funding_columns(events)
-        if symbol in market.books:
-            files[f"{symbol}{BOOK_SUFFIX}"] = book_columns(market.books[symbol])
     for name, series in market.series.items():
         files[series_file(name)] = series_columns(series)
     if market.news:
@@ -69,15 +77,10 @@ def write_market(market: Market, root: str | Path) -> None:
     truth = None if market.truth is None else truth_of(market)
     if truth is not None:
         files["truth.parquet"] = _truth_columns(truth)
-    manifest = {
-        "timeframe": market.timeframe,
-        "symbols": market.symbols,
-        "content_hash": market.content_hash,
-        "synthetic": None if truth is None else asdict(truth.config),
-        "files": sorted(files),
-    }
+    config = None if truth is None else truth.config
+    manifest = _Manifest(market.timeframe, market.symbols, market.content_hash, config, tuple(sorted(files)))
     # First what there may be meanwhile: nobody reads that, and it can be written over.
-    _write_manifest(folder, manifest | {"files": sorted({*former, *files}), _UNFINISHED: True})
+    _write_manifest(folder, replace(manifest, files=tuple(sorted({*former, *files})), unfinished=True))
     for name in former:
         (folder / name).unlink(missing_ok=True)
     for name, columns in files.items():
@@ -127,7 +130,8 @@ def write_sample(root: str | Path, seed: int = SAMPLE_SEED) -> list[Path]:
 
 def check_finished(folder: Path) -> None:
     """Raise `DataError` where `write_market` was cut short in `folder`, so that some of the market is absent."""
-    if (folder / MARKET_MANIFEST).exists() and _manifest(folder).get(_UNFINISHED):
+    manifest = _manifest(folder)
+    if manifest is not None and manifest.unfinished:
         raise DataError(
             f"{folder}: the market was not written to its end, as when a program is killed: write it again with the "
             "same command, or give another folder"
@@ -141,15 +145,11 @@ def read_truth(
 
     Raises `DataError` when the recipe or the truth cannot be read.
     """
-    if not (folder / MARKET_MANIFEST).exists():
-        return None
     manifest = _manifest(folder)
-    recipe = manifest["synthetic"]
-    if recipe is None or recipe.get("timeframe") != timeframe:
+    config = None if manifest is None else manifest.synthetic
+    if manifest is None or config is None or config.timeframe != timeframe:
         return None
-    config = _recipe(recipe, folder / MARKET_MANIFEST)
-    path = folder / "truth.parquet"
-    kept = tuple(manifest["symbols"])
+    path, kept = folder / "truth.parquet", manifest.symbols
     table = read_table(path, ("timestamp", "storm", *(f"{name}_{symbol}" for name in STATE_COLUMNS for symbol in kept)))
     time = times(table, "timestamp", path)
     rows = np.searchsorted(time, open_time)
@@ -164,41 +164,16 @@ def read_truth(
     return Truth(config=config, symbols=symbols, open_time=open_time, storm=storm, **arrays)
 
 
-def _recipe(recipe: dict[str, Any], path: Path) -> SyntheticConfig:
-    """The recipe as it was written. Raises `DataError` for another version's, and for values of another type."""
-    known = asdict(SyntheticConfig(bars=1, seed=0))
-    odd = [name for name, value in recipe.items() if name not in known or not _of_the_kind(value, known[name])]
-    try:
-        if odd:
-            raise TypeError(f"{odd[0][:40]} is {recipe[odd[0]]!r:.40}")
-        values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in recipe.items()}
-        return SyntheticConfig(**values)
-    except (TypeError, ValueError, ArithmeticError) as error:
-        raise DataError(f"{path}: not a recipe of this version ({error}); make the sample again") from error
-
-
-def _of_the_kind(value: Any, example: Any) -> bool:
-    """Whether a value of JSON may stand for one like `example`."""
-    if isinstance(example, tuple):
-        pair = not isinstance(example[0], str)  # symbols are as many as there are
-        fits = isinstance(value, list) and len(value) == len(example) if pair else isinstance(value, list)
-        return fits and all(_of_the_kind(one, example[0]) for one in value)
-    if isinstance(example, float):
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
-    return type(value) is type(example) and not (isinstance(value, int) and abs(value) >= 2**63)
-
-
 def is_generated(folder: Path) -> bool:
     """Whether a synthetic market was written to `folder`. Raises `DataError` when its recipe cannot be read."""
-    return (folder / MARKET_MANIFEST).exists() and _manifest(folder)["synthetic"] is not None
+    manifest = _manifest(folder)
+    return manifest is not None and manifest.synthetic is not None
 
 
 def recorded_hash(folder: Path) -> tuple[tuple[str, ...], str, str] | None:
     """Symbols, timeframe and content hash of the market that was written to `folder`; None where none was."""
-    if not (folder / MARKET_MANIFEST).exists():
-        return None
     manifest = _manifest(folder)
-    return tuple(manifest["symbols"]), manifest["timeframe"], manifest["content_hash"]
+    return None if manifest is None else (manifest.symbols, manifest.timeframe, manifest.content_hash)
 
 
 def _truth_columns(truth: Truth) -> dict[str, Any]:
@@ -209,24 +184,23 @@ def _truth_columns(truth: Truth) -> dict[str, Any]:
     return columns
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _manifest(folder: Path) -> _Manifest | None:
+    """What was written to `folder`, None for nothing. Raises `DataError` where that cannot be read."""
     path = folder / MARKET_MANIFEST
+    if not path.exists():
+        return None
     try:
-        manifest = read_document(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not valid JSON ({error}); make the data again") from error
-    if not isinstance(manifest, dict) or not all(
-        name in manifest and isinstance(manifest[name], kind) for name, kind in _MANIFEST_KEYS.items()
-    ):
-        raise DataError(f"{path}: not the list of a written market; make the data again")
-    if not all(isinstance(name, str) for name in (*manifest["symbols"], *manifest["files"])):
-        raise DataError(f"{path}: not the list of a written market; make the data again")
-    return manifest
+        return typed(_Manifest, read_document(path))
+    except (OSError, ValueError, ArithmeticError, DataError) as error:
+        raise DataError(f"{path}: not the list of a market that this version wrote ({error}); make it again") from error
 
 
-def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+def _write_manifest(folder: Path, manifest: _Manifest) -> None:
+    document = asdict(manifest)
+    if not manifest.unfinished:
+        del document["unfinished"]
     try:
-        write_whole(folder / MARKET_MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        write_whole(folder / MARKET_MANIFEST, json.dumps(document, indent=1) + "\n")
     except OSError as error:
         raise _unwritable(folder / MARKET_MANIFEST, error) from error
 
@@ -237,7 +211,8 @@ def _unwritable(path: Path, error: OSError) -> DataError:
 
 def _former_files(folder: Path) -> list[str]:
     """What an earlier `write_market` wrote. Raises `DataError` when there is Parquet of other origin."""
-    written = _manifest(folder)["files"] if (folder / MARKET_MANIFEST).exists() else []
+    manifest = _manifest(folder)
+    written = () if manifest is None else manifest.files
     strangers = sorted(path.name for path in folder.glob("*.parquet") if path.name not in written)
     if strangers:
         raise DataError(f"{folder}: holds {strangers[0]}, which is not of a written market; choose an empty folder")

@@ -6,12 +6,12 @@
 | `{SYMBOL}-funding.parquet` | timestamp, funding_rate |
 | `instruments.json` | no table: spot or perpetual by symbol, see `simulator.data.venue` |
 | `news.parquet` | time, known_at, symbol (null: the whole market), text |
-| `series-{kind}-{name}.parquet`, `{SYMBOL}-book.parquet` | see `simulator.market.series` |
+| `series-{kind}-{name}.parquet` | see `simulator.market.series` |
 | `truth.parquet`, `market.json` | of synthetic markets: the hidden state of every bar, and the recipe |
 
 What a venue allows (`rules.json`) is read by `simulator.data.venue`.
 
-Bars that are not in a file are absent from the market; nothing is filled in. `simulator.market.gaps.find_gaps`
+Bars that are not in a file are absent from the market; nothing is filled in. `simulator.market.gaps.gap_summary`
 lists them.
 """
 
@@ -30,11 +30,11 @@ from simulator.data.archive import SYMBOL, check_finished, read_truth, recorded_
 from simulator.data.venue import INSTRUMENTS_FILE, RULES_FILE, StatedKind, read_instruments, read_rules, stated_kinds
 from simulator.errors import DataError
 from simulator.folders import data_folder
-from simulator.market.bar_checks import Issue, check_bars, check_funding, unusual_bars
-from simulator.market.events import DEFAULT_DELAY, FundingEvent, NewsItem, read_funding, read_news
+from simulator.market.bar_checks import BAR_VALUES, Issue, check_bars, check_funding, unusual_bars
+from simulator.market.events import DEFAULT_DELAY, read_funding, read_news
 from simulator.market.market import Market
 from simulator.market.resample import resample_arrays
-from simulator.market.series import BOOK_SUFFIX, read_books, read_series, series_in
+from simulator.market.series import read_series, series_in
 from simulator.market.timeframes import (
     BAR_COLUMNS,
     HALF_SPREAD_BPS,
@@ -46,7 +46,6 @@ from simulator.market.timeframes import (
 from simulator.tables import numbers, read_table, times
 
 BAR_FILE = re.compile(rf"({SYMBOL.pattern})-({'|'.join(TIMEFRAMES)})\.parquet")
-STORED_COLUMNS = ("open", "high", "low", "close", "volume")
 
 
 @dataclass(frozen=True)
@@ -81,16 +80,17 @@ class Catalog:
     def series(self) -> list[SeriesInfo]:
         """Every file of bars, by symbol and timeframe. Raises `DataError` when there are none or one is unreadable."""
         found = []
-        for symbol, timeframe, path in self._bar_files():
-            time = times(read_table(path, ("timestamp",)), "timestamp", path)
-            first, last = (int(time.min()), int(time.max())) if len(time) else (None, None)
-            grid = 0 if first is None or last is None else (last - first) // interval_of(timeframe) + 1
-            found.append(SeriesInfo(symbol, timeframe, path, len(time), first, last, grid - len(time)))
+        for symbol, files in self._files().items():
+            for timeframe, path in files.items():
+                time = times(read_table(path, ("timestamp",)), "timestamp", path)
+                first, last = (int(time.min()), int(time.max())) if len(time) else (None, None)
+                grid = 0 if first is None or last is None else (last - first) // interval_of(timeframe) + 1
+                found.append(SeriesInfo(symbol, timeframe, path, len(time), first, last, grid - len(time)))
         return found
 
     def symbols(self) -> tuple[str, ...]:
         """The symbols that have bars, sorted."""
-        return tuple(sorted({symbol for symbol, _, _ in self._bar_files()}))
+        return tuple(self._files())
 
     def kinds(self, funding_dir: str | Path | None = None) -> dict[str, StatedKind]:
         """What states of each symbol whether it is spot or a perpetual; `funding_dir` as of `load`.
@@ -104,11 +104,12 @@ class Catalog:
     def check(self, symbols: Sequence[str] | None = None, timeframe: str | None = None) -> list[Issue]:
         """Everything wrong or noteworthy about the files, of some symbols or one timeframe where given."""
         issues: list[Issue] = []
-        wanted = None if symbols is None else set(self._checked(symbols))
+        wanted = self._checked(symbols) if symbols is not None else self.symbols()
         open_times: dict[str, list[tuple[IntArray, int]]] = {}
         seen: dict[tuple[str, bytes], Path] = {}
-        for symbol, frame, path in self._bar_files():
-            if (wanted is not None and symbol not in wanted) or timeframe not in (None, frame):
+        files = [(name, frame, path) for name, own in self._files().items() for frame, path in own.items()]
+        for symbol, frame, path in files:
+            if symbol not in wanted or timeframe not in (None, frame):
                 continue
             try:
                 time, columns, found = read_bars(path, interval_of(frame))
@@ -125,7 +126,7 @@ class Catalog:
                     issues.append(Issue(str(path), "same_bars", len(time), detail, fatal=False))
         issues.extend(self._check_beside(wanted, open_times))
         recorded = recorded_hash(self.root)
-        if recorded and wanted is None and timeframe is None and not any(issue.fatal for issue in issues):
+        if recorded and symbols is None and timeframe is None and not any(issue.fatal for issue in issues):
             kept, frame, content_hash = recorded
             if self.load(kept, frame).content_hash != content_hash:
                 detail = "the files are not those that were written here, so the truth may not fit them"
@@ -133,36 +134,25 @@ class Catalog:
         return issues
 
     def _check_beside(
-        self, wanted: set[str] | None, open_times: dict[str, list[tuple[IntArray, int]]]
+        self, wanted: Sequence[str], open_times: dict[str, list[tuple[IntArray, int]]]
     ) -> Iterator[Issue]:
-        """Findings about what stands beside the bars: funding and books of the `wanted` symbols, rules, news,
-        series."""
-        known = self.symbols()
-        checks: list[tuple[Path, Callable[[Path], object]]] = []
-        for path in sorted(self.root.glob("*-funding.parquet")):
-            symbol = path.name.removesuffix("-funding.parquet")
-            if wanted is None or symbol in wanted:
-                try:
-                    yield from check_funding(str(path), read_funding(path), open_times.get(symbol, []))
-                except DataError as error:
-                    yield _unreadable(path, error)
-        for path in sorted(self.root.glob(f"*{BOOK_SUFFIX}")):
-            if wanted is None or path.name.removesuffix(BOOK_SUFFIX) in wanted:
-                checks.append((path, read_books))
-        checks += [(path, read_series) for path in series_in(self.root).values()]
-        rules, instruments = self.root / RULES_FILE, self.root / INSTRUMENTS_FILE
-        if rules.exists():
-            checks.append((rules, read_rules))
-        if instruments.exists():
-            checks.append((instruments, read_instruments))
-            if rules.exists():
-                checks.append((self.root, lambda _: self.kinds()))
-        news = self.root / "news.parquet"
-        if news.exists():
-            checks.append((news, lambda path: read_news(path, known)))
-        for path, read in checks:
+        """Findings about what stands beside the bars: funding of the `wanted` symbols, rules, news, series."""
+        rules, instruments, news = (self.root / name for name in (RULES_FILE, INSTRUMENTS_FILE, "news.parquet"))
+        beside: list[tuple[Path, Callable[[Path], Any]]] = [
+            *((self.root / f"{symbol}-funding.parquet", read_funding) for symbol in wanted),
+            *((path, read_series) for path in series_in(self.root).values()),
+            (rules, read_rules),
+            (instruments, read_instruments),
+            (news, lambda path: read_news(path, self.symbols())),
+        ]
+        if rules.exists() and instruments.exists():
+            beside.append((self.root, lambda _: self.kinds()))
+        for path, read in beside:
             try:
-                read(path)
+                found = read(path) if path.exists() else ()
+                if read is read_funding:
+                    symbol = path.name.removesuffix("-funding.parquet")
+                    yield from check_funding(str(path), found, open_times.get(symbol, []))
             except DataError as error:
                 yield _unreadable(path, error)
 
@@ -186,8 +176,8 @@ class Catalog:
         from those of `timeframe`. The grid spans all symbols. `start` (inclusive) and `end` (exclusive) bound the open
         times, ms. `half_spread_bps` stands in where a file has no `half_spread`. Funding and news come from the
         folder itself, or from `funding_dir` and `news_path` (a file or a folder; see `simulator.market.events` for
-        `news_delay`). A symbol without a file of funding has none. All series of the folder and the books of
-        the symbols are part of the market.
+        `news_delay`). A symbol without a file of funding has none. All series of the folder are
+        part of the market.
 
         Raises `DataError` for anything that cannot be used: see `simulator.market.bar_checks`, and `min_bars`.
         """
@@ -211,6 +201,13 @@ class Catalog:
             )
         open_time = low + target * np.arange(bars, dtype=np.int64)
         arrays, partial = _on_grid(series, open_time, target)
+        funding_root = self.root if funding_dir is None else Path(funding_dir)
+        if not funding_root.is_dir():
+            raise DataError(f"{funding_root}: there is no such folder of funding rates")
+        own = self.root / "news.parquet"
+        told = own if news_path is None and own.exists() else news_path
+        news = () if told is None else read_news(Path(told), chosen, news_delay)
+        funded = {symbol: funding_root / f"{symbol}-funding.parquet" for symbol in chosen}
         return Market(
             symbols=chosen,
             timeframe=resample or timeframe,
@@ -218,15 +215,15 @@ class Catalog:
             **arrays,
             # What was known before the window stays: it was known in the window too.
             funding={
-                symbol: tuple(event for event in events if event.time <= high)
-                for symbol, events in self._funding(chosen, funding_dir).items()
+                symbol: tuple(event for event in read_funding(path) if event.time <= high)
+                for symbol, path in funded.items()
+                if path.exists()
             },
-            news=tuple(item for item in self._news(chosen, news_path, news_delay) if item.known_at <= high),
+            news=tuple(item for item in news if item.known_at <= high),
             truth=None if resample else read_truth(self.root, chosen, timeframe, open_time),
             partial=partial if partial.any() else None,
             source=str(self.root),
             series={name: read_series(path).until(high) for name, path in series_in(self.root).items()},
-            books={symbol: read_books(path).until(high) for symbol, path in self._books(chosen).items()},
             kinds={symbol: kind for symbol in chosen if (kind := kinds[symbol].kind) is not None},
         )
 
@@ -244,8 +241,8 @@ class Catalog:
             raise DataError(f"{market.timeframe} bars do not consist of {timeframe} bars; choose a finer timeframe")
         first, count = int(market.open_time[0]), len(market) * (market.interval // target)
         open_time = first + target * np.arange(count, dtype=np.int64)
-        frames = self._frames()
-        usable = [any(target % interval == 0 for interval in frames.get(symbol, ())) for symbol in market.symbols]
+        files = self._files()
+        usable = [any(target % interval_of(frame) == 0 for frame in files.get(name, ())) for name in market.symbols]
         series = [
             self._series(symbol, timeframe, target, half_spread_bps, exact=False) if there else None
             for symbol, there in zip(market.symbols, usable, strict=True)
@@ -257,29 +254,22 @@ class Catalog:
                 f"{format_time(first + count * target)} UTC; `cryptosentinel data list {self.root}` shows what there is"
             )
         return Market(
-            symbols=market.symbols,
-            timeframe=timeframe,
-            open_time=open_time,
-            **arrays,
-            partial=partial if partial.any() else None,
+            market.symbols, timeframe, open_time, **arrays, partial=partial if partial.any() else None,
             source=str(self.root),
-        )
+        )  # fmt: skip
 
-    def _frames(self) -> dict[str, list[int]]:
-        """The lengths of the bars that there are files of, by symbol, in ms."""
-        found: dict[str, list[int]] = {}
-        for symbol, timeframe, _ in self._bar_files():
-            found.setdefault(symbol, []).append(interval_of(timeframe))
-        return found
-
-    def _bar_files(self) -> list[tuple[str, str, Path]]:
-        matches = [(BAR_FILE.fullmatch(path.name), path) for path in sorted(self.root.iterdir())]
-        found = [(match[1], match[2], path) for match, path in matches if match]
+    def _files(self) -> dict[str, dict[str, Path]]:
+        """The files of bars by symbol and timeframe, the finest first. Raises `DataError` where there are none."""
+        matches = [(BAR_FILE.fullmatch(path.name), path) for path in self.root.iterdir()]
+        found = sorted((match[1], interval_of(match[2]), match[2], path) for match, path in matches if match)
         if not found:
             inner = [path.name for path in sorted(self.root.iterdir()) if path.is_dir() and any(path.glob("*.parquet"))]
             hint = f"; did you mean its folder {' or '.join(inner)}?" if inner else ""
             raise DataError(f"{self.root}: holds no bars; files are named like BTCUSDT-1h.parquet{hint}")
-        return sorted(found, key=lambda entry: (entry[0], interval_of(entry[1])))
+        files: dict[str, dict[str, Path]] = {}
+        for symbol, _, timeframe, path in found:
+            files.setdefault(symbol, {})[timeframe] = path
+        return files
 
     def _checked(self, symbols: Sequence[str]) -> tuple[str, ...]:
         """The symbols, once each is known to be a plain name with bars here."""
@@ -297,25 +287,18 @@ class Catalog:
             raise DataError(f"a symbol is asked for twice: {', '.join(symbols)}")
         return tuple(symbols)
 
-    def _source(self, symbol: str, timeframe: str, *, exact: bool) -> tuple[str, Path]:
-        """The file to make bars of `timeframe` from: its own, or the coarsest finer one unless `exact`."""
-        files = {frame: path for name, frame, path in self._bar_files() if name == symbol}
-        interval = interval_of(timeframe)
-        usable = [frame for frame in files if interval % interval_of(frame) == 0]
-        if timeframe in files:
-            return timeframe, files[timeframe]
-        if exact or not usable:
-            raise DataError(f"{self.root}: {symbol} has no bars of {timeframe}; it has {', '.join(files)}")
-        best = max(usable, key=interval_of)
-        return best, files[best]
-
     def _series(self, symbol: str, timeframe: str, target: int, half_spread_bps: float, *, exact: bool) -> _Series:
-        frame, path = self._source(symbol, timeframe, exact=exact)
-        interval = interval_of(frame)
+        """Bars of `target` ms of a symbol: of its file of `timeframe` or, unless `exact`, of the coarsest finer one."""
+        files, asked = self._files()[symbol], interval_of(timeframe)
+        usable = [frame for frame in files if asked % interval_of(frame) == 0 and not exact]
+        if timeframe not in files and not usable:
+            raise DataError(f"{self.root}: {symbol} has no bars of {timeframe}; it has {', '.join(files)}")
+        frame = timeframe if timeframe in files else usable[-1]
+        path, interval = files[frame], interval_of(frame)
         time, columns, issues = read_bars(path, interval)
         fatal = [issue for issue in issues if issue.fatal]
         if fatal:
-            raise DataError(f"{fatal[0]}; mend the file or download it again")
+            raise DataError(f"{fatal[0]}; fix the file or download it again")
         columns.setdefault("half_spread", np.full(len(time), half_spread_bps / 1e4))
         place = (time - time[0]) // interval
         open_time = time[0] + interval * np.arange(place[-1] + 1, dtype=np.int64)
@@ -330,23 +313,6 @@ class Catalog:
         if not len(coarse.open_time):
             raise DataError(f"{path}: {len(time)} bars of {frame} do not hold one complete coarser bar")
         return _Series(coarse.open_time, {name: getattr(coarse, name) for name in BAR_COLUMNS}, coarse.partial)
-
-    def _funding(self, symbols: tuple[str, ...], folder: str | Path | None) -> dict[str, tuple[FundingEvent, ...]]:
-        root = self.root if folder is None else Path(folder)
-        if not root.is_dir():
-            raise DataError(f"{root}: there is no such folder of funding rates")
-        paths = {symbol: root / f"{symbol}-funding.parquet" for symbol in symbols}
-        return {symbol: read_funding(path) for symbol, path in paths.items() if path.exists()}
-
-    def _books(self, symbols: tuple[str, ...]) -> dict[str, Path]:
-        paths = {symbol: self.root / f"{symbol}{BOOK_SUFFIX}" for symbol in symbols}
-        return {symbol: path for symbol, path in paths.items() if path.exists()}
-
-    def _news(self, symbols: tuple[str, ...], path: str | Path | None, delay: int) -> tuple[NewsItem, ...]:
-        if path is None:
-            own = self.root / "news.parquet"
-            return read_news(own, symbols, delay) if own.exists() else ()
-        return read_news(Path(path), symbols, delay)
 
 
 def _on_grid(series: Sequence[_Series | None], open_time: IntArray, interval: int) -> tuple[dict[str, Any], BoolArray]:
@@ -374,9 +340,9 @@ def read_bars(path: Path, interval: int) -> tuple[IntArray, dict[str, FloatArray
 
     `interval` is the length of a bar in ms. Raises `DataError` for a file that is not one of bars.
     """
-    table = read_table(path, ("timestamp", *STORED_COLUMNS))
+    table = read_table(path, ("timestamp", *BAR_VALUES))
     time = times(table, "timestamp", path)
-    names = [*STORED_COLUMNS, *(name for name in ("half_spread", "partial") if name in table.column_names)]
+    names = [*BAR_VALUES, *(name for name in ("half_spread", "partial") if name in table.column_names)]
     columns = {name: numbers(table, name, path) for name in names}
     return time, columns, check_bars(str(path), interval, time, columns)
 

@@ -7,26 +7,32 @@ was stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import ccxt
 import numpy as np
 
 from simulator.arrays import FloatArray, IntArray
 from simulator.data.archive import SYMBOL
-from simulator.data.download_client import MALFORMED, MarketType, connect
-from simulator.data.formats import BAR_VALUES
 from simulator.data.venue import RULES_FILE, read_json, read_rules, rules_from_ccxt, write_json, write_rules
 from simulator.errors import DataError, Interrupted, RunFailed, UserError
 from simulator.exchange.rules import SymbolRules
-from simulator.market.bar_checks import check_bars
+from simulator.market.bar_checks import BAR_VALUES, check_bars
 from simulator.market.timeframes import DAY_MS, HOUR_MS, TIMEFRAMES, bar_start, format_time, interval_of, next_bar_start
 from simulator.tables import EARLIEST, LATEST, numbers, read_table, times, timestamp_array, write_table
 
+MarketType = Literal["spot", "swap"]
+
+ATTEMPTS = 6
+_RETRY_DELAY = 5_000  # ms
+# What ccxt's parsers raise about an answer that is JSON but of another shape.
+MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
 SETTLING = 60_000  # ms after its close in which an exchange may still correct a bar
 _MANIFEST = "download.json"
 _FUNDING_PAGE = 100  # every exchange gives as many
@@ -98,12 +104,12 @@ class DownloadReport:
     without_tiers: tuple[str, ...]
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    """Reports nothing."""
-
-
 def download_history(
-    request: DownloadRequest, root: str | Path, *, report: DownloadProgress = _silent, client: Any = None
+    request: DownloadRequest,
+    root: str | Path,
+    *,
+    report: DownloadProgress = lambda what, done, total: None,
+    client: Any = None,
 ) -> DownloadReport:
     """Bring the folder `root` up to what is asked for; what it has already is not asked for again.
 
@@ -123,18 +129,25 @@ def download_history(
         raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
     try:
         ask(exchange, "load_markets")
-        markets = {_name(market): market for market in (_market(exchange, request, s) for s in request.symbols)}
+        pairs = [
+            f"{one}:{one.partition('/')[2]}" if request.market == "swap" and ":" not in one else one
+            for one in request.symbols
+        ]
+        markets = {_name(one): one for one in offered_markets(exchange, request.market, pairs, request.timeframes)}
         if len(markets) < len(request.symbols):
             raise UserError(f"two of the symbols {', '.join(request.symbols)} would be stored in the same file")
-        _check_offers(exchange, request)
         _check_source(folder, request)
         without = _store_rules(exchange, markets, folder)
         now = ask(exchange, "fetch_time") if exchange.has.get("fetchTime") is True else exchange.milliseconds()
         for name, market in markets.items():
             for timeframe in (*request.timeframes, *[""] * (request.market == "swap")):
                 file = folder / f"{name}-{timeframe or 'funding'}.parquet"
-                with _series(file, timeframe, stored) as series:
+                series = _Series(file, timeframe)
+                try:
                     _fetch(exchange, market, timeframe, series, request, int(now), report)
+                finally:  # however it ends, what was fetched is saved and reported
+                    series.save()
+                    stored.append(series.report())
     except KeyboardInterrupt:
         raise Interrupted(f"the download was interrupted; {_kept(stored, folder)}") from None
     except (DataError, RunFailed) as error:
@@ -169,17 +182,19 @@ def _words(error: Exception) -> str:
 
 
 class _Series:
-    """Rows in order of time in the Parquet file `path`: `timestamp` and float columns."""
+    """Rows in order of time in the Parquet file `path`: bars of `timeframe`, funding where that is empty."""
 
-    def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
-        self.path, self.columns = path, columns
+    def __init__(self, path: Path, timeframe: str) -> None:
+        self.path, self.timeframe = path, timeframe
+        self.columns = BAR_VALUES if timeframe else ("funding_rate",)
         self.time: list[IntArray] = []
         self.values: list[FloatArray] = []  # (n, columns) each
         self._unsaved = 0
         if path.exists():
-            table = read_table(path, ("timestamp", *columns))
+            table = read_table(path, ("timestamp", *self.columns))
             self.time = [times(table, "timestamp", path)]
-            self.values = [np.stack([numbers(table, name, path) for name in columns], axis=1)]
+            self.values = [np.stack([numbers(table, name, path) for name in self.columns], axis=1)]
+        self._before = self.rows
 
     @property
     def rows(self) -> int:
@@ -206,22 +221,14 @@ class _Series:
             write_table(self.path, {"timestamp": timestamp_array(np.concatenate(self.time)), **columns})
             self._unsaved = 0
 
-
-@contextmanager
-def _series(path: Path, timeframe: str, stored: list[SeriesReport]) -> Iterator[_Series]:
-    """The series in the file `path` for a block; however it ends, what was fetched is saved and reported."""
-    series = _Series(path, BAR_VALUES if timeframe else ("funding_rate",))
-    before = series.rows
-    try:
-        yield series
-    finally:
-        series.save()
-        rows, last = series.rows, series.last
-        first = int(series.time[0][0]) if rows else None
+    def report(self) -> SeriesReport:
+        """What is stored now."""
+        rows, last = self.rows, self.last
+        first = int(self.time[0][0]) if rows else None
         absent = 0
-        if timeframe and first is not None and last is not None:
-            absent = (last - first) // interval_of(timeframe) + 1 - rows
-        stored.append(SeriesReport(path.name, rows, rows - before, absent, first, last))
+        if self.timeframe and first is not None and last is not None:
+            absent = (last - first) // interval_of(self.timeframe) + 1 - rows
+        return SeriesReport(self.path.name, rows, rows - self._before, absent, first, last)
 
 
 def _fetch(
@@ -318,20 +325,36 @@ def _check_honoured(what: str, since: int, first: int, latest: dict[int, Any], i
         )
 
 
-def _market(exchange: Any, request: DownloadRequest, symbol: str) -> dict[str, Any]:
-    """ccxt's structure of the market that `symbol` means."""
-    unified = symbol
-    if request.market == "swap" and ":" not in symbol:
-        unified = f"{symbol}:{symbol.partition('/')[2]}"
-    market: dict[str, Any] | None = exchange.markets.get(unified)
-    if market is None or market["type"] != request.market:
-        there = sorted(name for name, one in exchange.markets.items() if one["type"] == request.market)
-        near = [name for name in there if name.startswith(symbol.partition("/")[0] + "/")] or there
-        raise UserError(
-            f"{exchange.id} has no {request.market} market {unified}; write it like BTC/USDT; it has"
-            f" {', '.join(near[:5]) or 'none of that kind'}"
-        )
-    return market
+def offered_markets(
+    exchange: Any, market: MarketType, symbols: Sequence[str], timeframes: Sequence[str]
+) -> list[dict[str, Any]]:
+    """ccxt's structures of the `symbols`, as it writes them. Raises `UserError` for what the exchange does not have:
+    a symbol, bars of one of the `timeframes`, the funding rates of perpetuals."""
+    found = []
+    for symbol in symbols:
+        one = exchange.markets.get(symbol)
+        if one is None or one["type"] != market:
+            there = sorted(name for name, each in exchange.markets.items() if each["type"] == market)
+            base = symbol.partition("/")[0]
+            near = [name for name in there if name.startswith(f"{base}/")]
+            near += [name for name in there if name.startswith(base[:3]) and name not in near]
+            raise UserError(
+                f"{exchange.id} has no {market} market {symbol}; write it like BTC/USDT; it has"
+                f" {', '.join((near or there)[:5]) or 'none of that kind'}"
+            )
+        found.append(one)
+    bars = exchange.timeframes or {} if exchange.has.get("fetchOHLCV") is True else {}
+    for timeframe in timeframes:
+        if timeframe not in bars:
+            there = [name for name in TIMEFRAMES if name in bars]
+            raise UserError(
+                f"{exchange.id} offers no bars of {timeframe}; it has {', '.join(there) or 'none'}: choose another"
+                " timeframe or exchange"
+            )
+    # A perpetual without its funding would look cheaper to hold than it is.
+    if market == "swap" and exchange.has.get("fetchFundingRateHistory") is not True:
+        raise UserError(f"{exchange.id} offers no funding rates through ccxt; choose another exchange, or spot")
+    return found
 
 
 def _name(market: dict[str, Any]) -> str:
@@ -340,18 +363,6 @@ def _name(market: dict[str, Any]) -> str:
     if not SYMBOL.fullmatch(name):
         raise UserError(f"{market['symbol']}: {name!r} cannot name a file; it needs letters, digits, '_' and '-'")
     return name
-
-
-def _check_offers(exchange: Any, request: DownloadRequest) -> None:
-    if exchange.has.get("fetchOHLCV") is not True:
-        raise UserError(f"{exchange.id} offers no bars through ccxt; choose another exchange")
-    offered = [name for name in TIMEFRAMES if name in (exchange.timeframes or {})]
-    for timeframe in request.timeframes:
-        if timeframe not in offered:
-            raise UserError(f"{exchange.id} offers no bars of {timeframe}; it has {', '.join(offered)}")
-    # A perpetual without its funding would look cheaper to hold than it was.
-    if request.market == "swap" and exchange.has.get("fetchFundingRateHistory") is not True:
-        raise UserError(f"{exchange.id} offers no funding rates through ccxt; choose another exchange or --market spot")
 
 
 def _check_source(folder: Path, request: DownloadRequest) -> None:
@@ -414,3 +425,96 @@ def _kept(stored: Sequence[SeriesReport], folder: Path) -> str:
         return f"nothing is stored in {folder} yet; the same command begins again"
     named = ", ".join(f"{one.file} with {one.rows} rows" for one in stored if one.rows)
     return f"{folder} holds {named}; the same command continues there"
+
+
+# ccxt's client for public data: made, aimed at a server, and patient where an answer fails for a passing reason. No key
+# is needed or sent.
+
+
+def connect(exchange: str, market: MarketType, url: str = "") -> Any:
+    """ccxt's object for the exchange with this id, which has not asked anything yet.
+
+    Args:
+        market: which markets will be used; others are not fetched where the exchange has them apart.
+        url: server to ask instead of the exchange's own, as `http://localhost:8080`; paths stay as they are.
+
+    Raises:
+        UserError: no such exchange, or a URL that cannot be used.
+    """
+    check_exchange(exchange, ccxt.exchanges)
+    server = server_of(url) if url else None
+    client = getattr(ccxt, exchange)({"enableRateLimit": True})
+    client.options |= {"maxRetriesOnFailure": ATTEMPTS - 1, "maxRetriesOnFailureDelay": _RETRY_DELAY}
+    client.session.hooks["response"].append(_check_answer)
+    aim(client, market, server)
+    # A proxy of the environment is for the world outside, not for a server that was named.
+    client.session.trust_env = not url
+    return client
+
+
+def _check_answer(response: Any, *_: Any, **__: Any) -> None:
+    """Sees every HTTP response before ccxt does, which takes an unreadable body for an empty one, and what a failing
+    server sends for a refusal."""
+    if response.status_code >= 500:
+        raise ccxt.ExchangeNotAvailable(f"HTTP status {response.status_code}")
+    if response.ok:
+        try:
+            response.json()
+        except ValueError:
+            raise ccxt.NetworkError("an answer that is cut off or not JSON") from None
+
+
+def check_exchange(exchange: str, there: Sequence[str]) -> None:
+    """Raise `UserError` where `exchange` is not one of the ids `there`, and name those near it."""
+    if exchange not in there:
+        near = [name for name in there if name.startswith(exchange[:3])][:6]
+        raise UserError(f"'{exchange}' is no exchange of ccxt; {'near: ' + ', '.join(near) if near else 'try binance'}")
+
+
+def server_of(url: str) -> SplitResult:
+    """The parts of an address to ask instead of an exchange's own. Raises `UserError` for one that cannot be used."""
+    try:
+        server = urlsplit(url)
+    except ValueError as error:
+        raise UserError(f"the URL cannot be read ({error}); write it like http://localhost:8080") from None
+    if server.scheme not in ("http", "https") or not server.hostname:
+        raise UserError("the URL must name scheme and host, as http://localhost:8080")
+    if "@" in server.netloc:
+        raise UserError("the URL names a user; public data needs none, so leave out what stands before the '@'")
+    return server
+
+
+def aim(client: Any, market: MarketType, server: SplitResult | None) -> None:
+    """Let `client` (ccxt's, of either kind) fetch the markets in use only, and ask `server` where one is named."""
+    fetched = client.options.get("fetchMarkets")
+    if isinstance(fetched, dict) and isinstance(fetched.get("types"), list):
+        wanted = [kind for kind in fetched["types"] if kind in ({"spot"} if market == "spot" else {"swap", "linear"})]
+        client.options["fetchMarkets"] = {**fetched, "types": wanted or fetched["types"]}
+    if server is not None:
+        client.urls["api"] = _moved(client.urls["api"], server)
+
+
+def seconds_to_wait(header: str | None) -> float | None:
+    """A Retry-After header, which holds seconds or a date; None where it has nothing usable."""
+    if not header:
+        return None
+    if header.strip().isdigit():
+        return float(header)
+    try:
+        until = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    moment = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+def _moved(api: Any, target: SplitResult) -> Any:
+    """`api`, ccxt's address or tree of addresses, with scheme and host of `target` and its path in front."""
+    if isinstance(api, dict):
+        return {name: _moved(part, target) for name, part in api.items()}
+    known = urlsplit(api)
+    if known.scheme in ("ws", "wss"):
+        # ccxt tells spot from futures by the address of a socket, so the name of its host stays, as part of the path.
+        scheme = "wss" if target.scheme == "https" else "ws"
+        return urlunsplit((scheme, target.netloc, f"{target.path.rstrip('/')}/{known.hostname}{known.path}", "", ""))
+    return urlunsplit((target.scheme, target.netloc, target.path.rstrip("/") + known.path, "", ""))

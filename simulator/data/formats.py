@@ -28,32 +28,33 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from simulator.arrays import BoolArray, FloatArray, IntArray
+from simulator.arrays import BoolArray, IntArray
 from simulator.data.archive import bar_file
-from simulator.data.names import NamedFile, named_file
 from simulator.data.text import (
     MOST_UNPACKED,
     Content,
+    NamedFile,
     contents_of,
     decimal_of,
     epoch_ms,
     heading,
     is_number,
+    named_file,
     numbers_of,
     read_text,
     times_of,
 )
 from simulator.errors import DataError, UserError
 from simulator.folders import check_regular
+from simulator.market.bar_checks import BAR_VALUES, faults_of
 from simulator.market.instruments import MarketKind
-from simulator.market.timeframes import TIMEFRAMES, bar_start, format_time, interval_of
+from simulator.market.timeframes import TIMEFRAMES, format_time, interval_of
 from simulator.tables import numbers, read_table, times
 
 RecordedKind = Literal["bars", "mark", "funding"]
 SUFFIXES = (".parquet", ".csv", ".txt", ".tsv", ".zip", ".json", ".feather", ".csv.gz", ".json.gz")
 # Files of the project, and of others, that lie among data and hold none.
 NO_DATA = {"instruments.json", "rules.json", "download.json", "market.json", "package.json", "config.json"}
-BAR_VALUES = ("open", "high", "low", "close", "volume")
 FIELDS = ("time", *BAR_VALUES)
 _PRICES = frozenset(BAR_VALUES[:4])
 _FEWEST = 3  # rows that tell the distance between bars
@@ -96,20 +97,18 @@ _FORMATS = (
 
 @dataclass(frozen=True)
 class FileOptions:
-    """What a user says of files that do not say it; empty: what content and name say.
+    """What the user states about files that do not state it themselves; empty: what content and name state.
 
     Attributes:
         columns: heading, or number from 1, of each of time, open, high, low, close, volume, for files of text.
         symbol, timeframe, venue: of all files.
-        delimiter, decimal: of cells and of numbers. time_format: s, ms, us, ns, or as of strptime. time_zone: of times
-            that name none.
+        decimal: the decimal point. time_format: of dates, as of strptime. time_zone: of times that name none.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     symbol: str = ""
     timeframe: str = ""
     venue: str = ""
-    delimiter: str = ""
     decimal: str = ""
     time_format: str = ""
     time_zone: str = ""
@@ -132,8 +131,6 @@ class FileOptions:
             ZoneInfo(self.time_zone or "UTC")
         except (KeyError, ValueError, OSError):
             raise UserError(f"--time-zone {self.time_zone!r}: no such zone; write it like Europe/Berlin") from None
-        if len(self.delimiter) > 1:
-            raise UserError(f"--delimiter {self.delimiter!r}: give one character, or tab")
 
 
 def columns_of(text: str) -> dict[str, str]:
@@ -146,31 +143,16 @@ def columns_of(text: str) -> dict[str, str]:
     return {name.strip(): head.strip() for name, _, head in pairs}
 
 
-class Rows(NamedTuple):
-    """n rows: `time` (n,) ms; `values` (n, 5) as `BAR_VALUES`, or (n, 1) rates; `line` (n,) from 1, counted in `unit`s,
-    "line" or "row"; `notes` say what was unusual."""
-
-    time: IntArray
-    values: FloatArray
-    line: IntArray
-    notes: tuple[str, ...] = ()
-    unit: str = "line"
-
-    def taken(self, rows: slice | BoolArray) -> Rows:
-        """Some of the rows."""
-        return self._replace(time=self.time[rows], values=self.values[rows], line=self.line[rows])
-
-    def noted(self, note: str) -> Rows:
-        """With one note more, unless it is empty."""
-        return self._replace(notes=(*self.notes, note)) if note else self
-
-
 @dataclass(frozen=True)
 class Recorded:
-    """The `rows` of a file, in order of time: bars, mark prices or funding of one symbol at one venue.
+    """The rows of a file, in order of time: bars, mark prices or funding of one symbol at one venue.
 
-    `label` is its path in the tree and its member, `timeframe` empty for funding, `instrument` what its name or folder
-    states.
+    Attributes:
+        label: its path in the tree and its member.
+        timeframe: empty for funding.
+        instrument: what its name or folder states.
+        rows: `time` (ms), and `BAR_VALUES` or `funding_rate`; the index is the line, or another `unit`, from 1.
+        notes: what was unusual.
     """
 
     label: str
@@ -180,7 +162,9 @@ class Recorded:
     timeframe: str
     instrument: MarketKind | None
     format: str
-    rows: Rows
+    rows: pd.DataFrame
+    unit: str
+    notes: tuple[str, ...]
 
     @property
     def file(self) -> str:
@@ -190,13 +174,9 @@ class Recorded:
         return "mark/" * (self.kind == "mark") + bar_file(self.symbol, self.timeframe)
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """What the values are."""
-        return ("funding_rate",) if self.kind == "funding" else BAR_VALUES
-
-    def frame(self) -> pd.DataFrame:
-        """The rows as a table: time (ms) and the columns."""
-        return pd.DataFrame({"time": self.rows.time, **dict(zip(self.columns, self.rows.values.T, strict=True))})
+    def time(self) -> IntArray:
+        """(n,) ms."""
+        return self.rows["time"].to_numpy(np.int64)
 
 
 def read_recorded(path: Path, root: Path, options: FileOptions) -> Iterator[Recorded | str]:
@@ -205,38 +185,30 @@ def read_recorded(path: Path, root: Path, options: FileOptions) -> Iterator[Reco
     Raises `DataError` for a file that has a known format and cannot be used.
     """
     if path.suffix in (".feather", ".parquet"):
-        named, rows = named_file(path, path.name), _arrow_rows(path)
-        if isinstance(rows, str):
-            yield rows
-            return
-        if rows.values.shape[1] == 1:
-            named = replace(named, series="funding_rate")
-        form = "Parquet" if path.suffix == ".parquet" else "Feather"
-        yield _recorded(Content(path, path.name, b""), named, form, rows, root, options)
+        yield _of_arrow(path, root, options)
         return
     for content in contents_of(path):
         inside = f"{content.member}: " if content.member else ""
         try:
-            found = _of_content(content, root, options)
+            as_json = content.data.lstrip()[:1] in (b"[", b"{")
+            found = _of_json(content, root, options) if as_json else _of_text(content, root, options)
         except DataError as error:
             raise DataError(f"{inside}{str(error).removeprefix(f'{path}: ')}") from error
         yield f"{inside}{found}" if isinstance(found, str) else found
 
 
-def _of_content(content: Content, root: Path, options: FileOptions) -> Recorded | str:
+# Text
+
+
+def _of_text(content: Content, root: Path, options: FileOptions) -> Recorded | str:
     named = named_file(content.path, content.name)
-    if content.data.lstrip()[:1] in (b"[", b"{"):
-        rows = _json_rows(content.data)
-        return rows if isinstance(rows, str) else _recorded(content, named, "ccxt", rows, root, options)
     data, form = content.data, None
     if heads := _YFINANCE.match(data):
-        columns, tickers, time = (part.decode("utf-8", "replace") for part in heads.groups())
-        if len(coins := sorted(set(tickers.split(",")))) > 1:
-            raise DataError(f"line 2: holds {len(coins)} tickers, {', '.join(coins[:2])} among them; give each a file")
-        named = replace(named, symbol=re.sub(r"[^A-Za-z0-9]", "", coins[0]))
+        columns, tickers, time_head = (part.decode("utf-8", "replace") for part in heads.groups())
+        named = replace(named, symbol=_only_symbol(tickers.split(","), "tickers", "line 2: "))
         # Blank lines in place of the other headings keep the lines as they are.
-        data, form = f"{time},{columns}\n\n\n".encode() + data[heads.end() :], _YAHOO
-    table = read_text(data, options.delimiter, options.decimal)
+        data, form = f"{time_head},{columns}\n\n\n".encode() + data[heads.end() :], _YAHOO
+    table = read_text(data, options.decimal)
     if table is None:
         return f"no table; known are {_KNOWN}"
     cells, headed, comment = table
@@ -262,55 +234,36 @@ def _text_rows(
         return "prices of an index, which no market here has"
     zone = form.zone
     if "symbol" in cells.columns:
-        coins, zone = cells["symbol"].unique().tolist(), "UTC"  # as of CryptoDataDownload, whose address may be cut off
-        if len(coins) > 1:
-            raise DataError(f"holds {len(coins)} symbols, {coins[0]} and {coins[1]} among them; give each a file")
-        named = replace(named, symbol=re.sub(r"[^A-Za-z0-9]", "", coins[0]) or named.symbol)
-    funding = "last_funding_rate" in cells.columns
-    if funding:
+        zone = "UTC"  # as of CryptoDataDownload, whose address may be cut off
+        named = replace(named, symbol=_only_symbol(cells["symbol"], "symbols") or named.symbol)
+    if "last_funding_rate" in cells.columns:
         names, named = ["last_funding_rate"], replace(named, instrument="perpetual", series="funding_rate")
     else:
         names = [*BAR_VALUES[:4], _volume(list(cells.columns), options.symbol or named.symbol)]
         named = replace(named, series="mark") if "markpriceklines" in folders else named
     decimal = options.decimal or decimal_of(cells[names])
-    values = np.stack([numbers_of(cells[name], decimal) for name in names], axis=1)
+    rows = pd.DataFrame({name: numbers_of(cells[name], decimal) for name in names}, cells.index)
     # Some write a row of nothing for a bar without trades, some with a volume of 0.
-    empty = np.isnan(values[:, : max(1, len(names) - 1)]).all(axis=1) & ~(values[:, -1] > 0) & (not funding)
+    empty = rows[names[:4]].isna().all(axis=1) & ~(rows[names[-1]] > 0) & (len(names) > 1)
+    notes = [form.note, f"{int(empty.sum())} rows without a value left out" * bool(empty.any())]
     if empty.all():
         raise DataError("holds no row with a value")
-    cells, values = cells[~empty], values[~empty]
-    time, notes = times_of(_time_cells(cells), options.time_format, options.time_zone, zone)
-    rows = Rows(time, values, cells.index.to_numpy(), notes).noted(form.note)
-    rows = rows.noted(f"{int(empty.sum())} rows without a value left out" * bool(empty.any()))
-    return _recorded(content, named, form.name, rows, root, options)
+    time, told = times_of(_time_cells(cells[~empty]), options.time_format, options.time_zone, zone)
+    rows = rows[~empty].set_axis(_columns(len(names)), axis=1)
+    rows.insert(0, "time", time)
+    return _recorded(content, named, form.name, rows, [*told, *notes], root, options)
 
 
-def _recorded(
-    content: Content, named: NamedFile, form: str, rows: Rows, root: Path, options: FileOptions
-) -> Recorded | str:
-    """The rows once they are checked, with what the user says in place of what the names do."""
-    if named.series in _LEFT_OUT:
-        return f"{named.series} of {named.symbol}, which no market here has"
-    if not len(rows.time):
-        raise DataError("holds no row")
-    symbol, frame = options.symbol or named.symbol, options.timeframe or named.timeframe
-    if not symbol:
-        raise DataError("its symbol is not known; name the file like BTCUSDT-1h, or give --symbol BTCUSDT")
-    kind: RecordedKind = "funding" if named.series == "funding_rate" else "mark" if named.series == "mark" else "bars"
-    rows = _ordered(rows)
-    if kind == "funding":  # freqtrade keeps the rate as the open of a candle
-        frame, rows = "", rows._replace(values=rows.values[:, :1])
-        _refuse(rows, ~(np.abs(rows.values[:, 0]) < 1), "the rate is not a fraction between -1 and 1")
-    else:
-        if kind == "mark":  # a price that nobody trades has no volume
-            rows = rows._replace(values=np.nan_to_num(rows.values))
-        if not frame:
-            frame = _frame_of(rows.time)
-            rows = rows.noted(f"bars of {frame}, by the distance of its rows")
-        _check_bars(rows, frame)
-    label = str(content.path.relative_to(root)) + (f" {content.member}" if content.member else "")
-    venue = options.venue or named.venue
-    return Recorded(label, kind, venue, symbol.upper(), frame, named.instrument, form, rows)
+def _columns(count: int) -> list[str]:
+    return list(BAR_VALUES) if count > 1 else ["funding_rate"]
+
+
+def _only_symbol(names: Sequence[str] | pd.Series, what: str, where: str = "") -> str:
+    """The one symbol among `names`, in letters and digits. Raises `DataError` for several."""
+    coins = sorted(set(names))
+    if len(coins) > 1:
+        raise DataError(f"{where}holds {len(coins)} {what}, {' and '.join(coins[:2])} among them; give each a file")
+    return re.sub(r"[^A-Za-z0-9]", "", coins[0])
 
 
 def _format_of(cells: pd.DataFrame, headed: bool, comment: str) -> _Format | None:
@@ -338,7 +291,7 @@ def _volumes(heads: Sequence[str]) -> list[str]:
 
 
 def _volume(heads: Sequence[str], symbol: str) -> str:
-    """The column of the volume in coins. Raises `DataError` where none is it."""
+    """The column of the volume in coins. Raises `DataError` where there is none."""
     found = _volumes(heads)
     plain = [name for name in ("volume", "base volume", "base_volume", "volumefrom") if name in found]
     coins = [name for name in found if symbol.lower().startswith(re.sub(r"volume|[ _()-]", "", name))]
@@ -357,40 +310,127 @@ def _time_cells(cells: pd.DataFrame) -> pd.Series:
     return cells["time" if names[:2] == ["date", "time"] else names[0]]
 
 
+# JSON and Arrow
+
+
+def _of_json(content: Content, root: Path, options: FileOptions) -> Recorded | str:
+    """The rows of ccxt's and freqtrade's JSON. Raises `DataError` for a damaged file."""
+    try:
+        rows = json.loads(content.data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"is not valid JSON ({error}); download it again") from error
+    if not (isinstance(rows, list) and rows and all(isinstance(row, list) and len(row) == 6 for row in rows)):
+        return f"no list of rows [ms, open, high, low, close, volume]; known are {_KNOWN}"
+    bad = next((n for n, row in enumerate(rows, 1) if any(type(cell) not in (int, float) for cell in row)), 0)
+    if bad:
+        raise DataError(f"row {bad}: {str(rows[bad - 1])[:80]} is not six numbers; download it again")
+    table = pd.DataFrame(rows, pd.RangeIndex(1, len(rows) + 1), FIELDS, np.float64)
+    time, notes = epoch_ms(table["time"].to_numpy(), table.index.to_numpy(), "row")
+    named = named_file(content.path, content.name)
+    return _recorded(content, named, "ccxt", table.assign(time=time), notes, root, options, "row")
+
+
+def _of_arrow(path: Path, root: Path, options: FileOptions) -> Recorded | str:
+    """The rows of a Feather or Parquet file of bars or funding. Raises `DataError` for a damaged file."""
+    form = path.suffix[1:].capitalize()
+    try:
+        table = read_table(path, ()) if form == "Parquet" else _feather(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: not a readable {form} file ({str(error).splitlines()[0]}); write or download it again"
+        ) from error
+    time = next((name for name in ("timestamp", "date") if name in table.column_names), "")
+    wanted = _columns(5 if set(BAR_VALUES) <= set(table.column_names) else 1)
+    if not time or not set(wanted) <= set(table.column_names):
+        return f"not a table of bars or funding; it has the columns {', '.join(table.column_names) or 'none'}"
+    columns = {"time": times(table, time, path), **{name: numbers(table, name, path) for name in wanted}}
+    named = named_file(path, path.name)
+    if len(wanted) == 1:
+        named = replace(named, series="funding_rate")
+    notes = ["its column half_spread is not taken"] * ("half_spread" in table.column_names)
+    rows = pd.DataFrame(columns, pd.RangeIndex(1, table.num_rows + 1))
+    return _recorded(Content(path, path.name, b""), named, form, rows, notes, root, options, "row")
+
+
+def _feather(path: Path) -> pa.Table:
+    check_regular(path)
+    batches, size = [], 0
+    with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
+        for number in range(reader.num_record_batches):
+            batches.append(reader.get_batch(number))
+            size += batches[-1].nbytes
+            if size > MOST_UNPACKED:
+                raise DataError(f"{path}: holds more than {MOST_UNPACKED:,} bytes; divide it by time")
+        return pa.Table.from_batches(batches, reader.schema)
+
+
 # Checks
 
 
-def _refuse(rows: Rows, wrong: BoolArray, what: str) -> None:
+def _recorded(
+    content: Content, named: NamedFile, form: str, rows: pd.DataFrame, notes: Sequence[str], root: Path,
+    options: FileOptions, unit: str = "line",
+) -> Recorded | str:  # fmt: skip
+    """The rows once they are checked, with what the user states in place of what the names state."""
+    if named.series in _LEFT_OUT:
+        return f"{named.series} of {named.symbol}, which no market here has"
+    if rows.empty:
+        raise DataError("holds no row")
+    symbol, frame, told = options.symbol or named.symbol, options.timeframe or named.timeframe, [*notes]
+    if not symbol:
+        raise DataError("its symbol is not known; name the file like BTCUSDT-1h, or give --symbol BTCUSDT")
+    kind: RecordedKind = "funding" if named.series == "funding_rate" else "mark" if named.series == "mark" else "bars"
+    rows, repeated = _ordered(rows, unit)
+    told.append(f"{repeated} rows repeated, taken once" * bool(repeated))
+    if kind == "funding":  # freqtrade keeps the rate as the open of a candle
+        frame, rows = "", rows.iloc[:, :2].set_axis(["time", "funding_rate"], axis=1)
+        _refuse(rows, ~(rows["funding_rate"].abs() < 1).to_numpy(), "have a rate that is not between -1 and 1", unit)
+    else:
+        if kind == "mark":  # a price that nobody trades has no volume
+            rows = rows.fillna({"volume": 0.0})
+        if not frame:
+            frame = _frame_of(rows["time"].to_numpy())
+            told.append(f"bars of {frame}, by the distance of its rows")
+        _check_bars(rows, frame, unit)
+    label = str(content.path.relative_to(root)) + (f" {content.member}" if content.member else "")
+    return Recorded(
+        label, kind, options.venue or named.venue, symbol.upper(), frame, named.instrument, form, rows, unit,
+        tuple(note for note in told if note),
+    )  # fmt: skip
+
+
+def _refuse(rows: pd.DataFrame, wrong: BoolArray, what: str, unit: str) -> None:
     """Raise `DataError` with the line and the values of the first row that is wrong."""
     if wrong.any():
-        place = int(np.flatnonzero(wrong)[0])
-        names = BAR_VALUES if rows.values.shape[1] > 1 else ("rate",)
-        shown = ", ".join(f"{name} {value:g}" for name, value in zip(names, rows.values[place], strict=True))
+        shown = ", ".join(f"{name} {value:g}" for name, value in rows.iloc[:, 1:].loc[wrong].iloc[0].items())
         raise DataError(
-            f"{rows.unit} {rows.line[place]}: {what} ({shown}; {int(wrong.sum())} such rows); fix or remove them"
+            f"{unit} {rows.index[wrong][0]}: the first of {int(wrong.sum())} rows that {what} ({shown}); fix or remove"
+            " them"
         )
 
 
-def _ordered(rows: Rows) -> Rows:
-    """The rows from old to new; equal rows once. Raises `DataError` for another order, and two rows of one time."""
-    unit, step = rows.unit, np.diff(rows.time)
+def _ordered(rows: pd.DataFrame, unit: str) -> tuple[pd.DataFrame, int]:
+    """The rows from old to new, and how many are there twice; equal rows are kept once. Raises `DataError` for another
+    order, and two rows of one time."""
+    time, line = rows["time"].to_numpy(), rows.index
+    step = np.diff(time)
     if len(step) and step.min() < 0:
         if step.max() > 0:
-            place = int(np.flatnonzero(step < 0 if rows.time[-1] >= rows.time[0] else step > 0)[0]) + 1
+            place = int(np.flatnonzero(step < 0 if time[-1] >= time[0] else step > 0)[0]) + 1
             raise DataError(
-                f"{unit} {rows.line[place]}: {format_time(int(rows.time[place]))} comes after"
-                f" {format_time(int(rows.time[place - 1]))} in {unit} {rows.line[place - 1]}, so the file is in no"
-                " order; sort it by time, and divide it if it holds several symbols"
+                f"{unit} {line[place]}: {format_time(int(time[place]))} comes after"
+                f" {format_time(int(time[place - 1]))} in {unit} {line[place - 1]}, so the file is in no order; sort it"
+                " by time, and divide it if it holds several symbols"
             )
-        rows = rows.taken(slice(None, None, -1))
-    same = np.concatenate([[False], np.diff(rows.time) == 0])
-    differs = np.concatenate([[False], (rows.values[1:] != rows.values[:-1]).any(axis=1)]) & same
+        rows = rows[::-1]
+    same = rows["time"].diff() == 0
+    differs = (rows != rows.shift()).any(axis=1) & same
     if differs.any():
-        place = int(np.flatnonzero(differs)[0])
-        one, other = sorted((int(rows.line[place - 1]), int(rows.line[place])))
-        time = format_time(int(rows.time[place]))
-        raise DataError(f"{unit} {other}: differs from {unit} {one}, which is also of {time}; remove one")
-    return rows.taken(~same).noted(f"{int(same.sum())} rows repeated, taken once" * bool(same.any()))
+        place = int(differs.to_numpy().argmax())
+        one, other = sorted(rows.index[[place - 1, place]])
+        moment = format_time(int(rows["time"].iloc[place]))
+        raise DataError(f"{unit} {other}: differs from {unit} {one}, which is also of {moment}; remove one")
+    return rows[~same], int(same.sum())
 
 
 def _frame_of(time: IntArray) -> str:
@@ -406,80 +446,17 @@ def _frame_of(time: IntArray) -> str:
     return frame
 
 
-def _check_bars(rows: Rows, timeframe: str) -> None:
+def _check_bars(rows: pd.DataFrame, timeframe: str, unit: str) -> None:
     """Raise `DataError` with the line of the first bar that is impossible, off the grid, or of other bars."""
     if timeframe not in TIMEFRAMES:
         raise DataError(f"bars of {timeframe} are not used here; take one of {', '.join(TIMEFRAMES)}")
-    interval, time = interval_of(timeframe), rows.time
-    open_, high, low, close, volume = rows.values.T
-    _refuse(rows, np.asarray(~np.isfinite(rows.values).all(axis=1)), "a value is missing or not finite")
-    _refuse(rows, np.asarray(~(rows.values[:, :4] > 0).all(axis=1)), "a price is not above 0")
-    disorder = (low > np.minimum(open_, close)) | (high < np.maximum(open_, close))
-    _refuse(rows, disorder, "low, open, close, high in disorder")
-    _refuse(rows, volume < 0, "the volume is negative")
+    interval, time = interval_of(timeframe), rows["time"].to_numpy()
     step = np.diff(time)
     if len(time) >= _FEWEST and step.min() > interval:
         raise DataError(
             f"the bars are {int(np.median(step)) // 60_000} minutes apart, and those of {timeframe}"
             f" {interval // 60_000}: give --timeframe, or name the file after its timeframe"
         )
-    off = bar_start(time, interval) != time
-    if off.any():
-        place = int(np.flatnonzero(off)[0])
-        raise DataError(
-            f"{rows.unit} {rows.line[place]}: {format_time(int(time[place]))} is not the open of a bar of {timeframe}"
-            + (", which is a Monday 00:00 UTC" if timeframe == "1w" else "")
-            + f" ({int(off.sum())} such rows); give another --timeframe or --time-zone"
-        )
-
-
-# JSON and Arrow
-
-
-def _json_rows(data: bytes) -> Rows | str:
-    """The rows of ccxt's and freqtrade's JSON, or why there are none. Raises `DataError` for a damaged file."""
-    try:
-        rows = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"is not valid JSON ({error}); download it again") from error
-    if not (isinstance(rows, list) and rows and all(isinstance(row, list) and len(row) == 6 for row in rows)):
-        return f"no list of rows [ms, open, high, low, close, volume]; known are {_KNOWN}"
-    bad = next((n for n, row in enumerate(rows, 1) if any(type(cell) not in (int, float) for cell in row)), 0)
-    if bad:
-        raise DataError(f"row {bad}: {str(rows[bad - 1])[:80]} is not six numbers; download it again")
-    array, line = np.array(rows, np.float64), np.arange(1, len(rows) + 1)
-    try:
-        time, notes = epoch_ms(array[:, 0], line)
-    except DataError as error:
-        raise DataError(str(error).replace("line", "row", 1)) from error
-    return Rows(time, array[:, 1:], line, notes, "row")
-
-
-def _arrow_rows(path: Path) -> Rows | str:
-    """The rows of a Feather or Parquet file of bars or funding, or why there are none. Raises `DataError` for a damaged
-    file."""
-    try:
-        table = read_table(path, ()) if path.suffix == ".parquet" else _feather(path)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"{path}: not a readable {path.suffix[1:]} file ({str(error).splitlines()[0]}); write or download it again"
-        ) from error
-    time = next((name for name in ("timestamp", "date") if name in table.column_names), "")
-    wanted = BAR_VALUES if set(BAR_VALUES) <= set(table.column_names) else ("funding_rate",)
-    if not time or not set(wanted) <= set(table.column_names):
-        return f"not a table of bars or funding; it has the columns {', '.join(table.column_names) or 'none'}"
-    values = np.stack([numbers(table, name, path) for name in wanted], axis=1)
-    rows = Rows(times(table, time, path), values, np.arange(1, len(values) + 1), unit="row")
-    return rows.noted("its column half_spread is not taken" * ("half_spread" in table.column_names))
-
-
-def _feather(path: Path) -> pa.Table:
-    check_regular(path)
-    batches, size = [], 0
-    with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
-        for number in range(reader.num_record_batches):
-            batches.append(reader.get_batch(number))
-            size += batches[-1].nbytes
-            if size > MOST_UNPACKED:
-                raise DataError(f"{path}: holds more than {MOST_UNPACKED:,} bytes; divide it by time")
-        return pa.Table.from_batches(batches, reader.schema)
+    for kind, wrong, what in faults_of(interval, time, {name: rows[name].to_numpy() for name in BAR_VALUES}):
+        hint = "; give another --timeframe or --time-zone" * (kind == "misaligned")
+        _refuse(rows, wrong, f"{what}{hint}", unit)

@@ -13,18 +13,17 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from simulator.arrays import FloatArray, IntArray
 from simulator.data.archive import MARKET_MANIFEST
 from simulator.data.catalog import BAR_FILE, Catalog, read_bars
-from simulator.data.formats import BAR_VALUES, NO_DATA, SUFFIXES, FileOptions, Recorded, read_recorded
+from simulator.data.formats import NO_DATA, SUFFIXES, FileOptions, Recorded, read_recorded
 from simulator.data.venue import INSTRUMENTS_FILE, StatedKind, read_instruments, write_instruments
 from simulator.errors import DataError
-from simulator.market.bar_checks import check_bars
+from simulator.market.bar_checks import BAR_VALUES, check_bars
 from simulator.market.events import read_funding
 from simulator.market.instruments import MarketKind
 from simulator.market.timeframes import format_time, interval_of
@@ -42,8 +41,7 @@ class SourceFile:
     detail: str
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """What an import did to a file of a catalog: rows `added` to those that were there."""
 
     new: bool
@@ -93,7 +91,7 @@ def import_tree(
     Args:
         symbols: only these; None: all. progress: called with the files done and their number.
         instrument: what the bars are of, where the files do not say it.
-        options: what the user says of files that do not say it themselves.
+        options: what the user states about files that do not state it themselves.
 
     A file that cannot be used is refused or unknown in the report. Raises `DataError` where nothing can be read or
     written at all.
@@ -103,7 +101,7 @@ def import_tree(
     paths, found = _paths(place, work), list[tuple[Path, Recorded]]()
     for number, path in enumerate(paths):
         progress(number, len(paths))
-        found += _read(path, work, symbols, options or FileOptions())
+        found += [(path, one) for one in _read(path, work, symbols, options or FileOptions())]
     for _, one in found:
         if place.is_dir() and (work.out / one.venue).resolve().is_relative_to(place.resolve()):
             raise DataError(f"{work.out / one.venue}: lies in the tree that is imported; choose another folder")
@@ -175,9 +173,7 @@ def _paths(root: Path, work: _Work) -> list[Path]:
     return paths
 
 
-def _read(
-    path: Path, work: _Work, symbols: Collection[str] | None, options: FileOptions
-) -> list[tuple[Path, Recorded]]:
+def _read(path: Path, work: _Work, symbols: Collection[str] | None, options: FileOptions) -> list[Recorded]:
     """What a file holds that can be taken; everything else is reported."""
     found: list[Recorded] = []
     try:
@@ -190,7 +186,7 @@ def _read(
                 found.append(one)
     except DataError as error:
         work.tell(path, "refused", error)
-    return [(path, one) for one in found]
+    return found
 
 
 def _take(group: list[tuple[Path, Recorded]], work: _Work) -> None:
@@ -204,32 +200,36 @@ def _take(group: list[tuple[Path, Recorded]], work: _Work) -> None:
         for path, _ in group:
             work.tell(path, "refused", error)
         return
-    rows = pd.DataFrame()
     while group:
-        try:
-            rows = _joined(before, [one for _, one in group], target)
+        rows, contradiction = _joined(before, [one for _, one in group], target)
+        if contradiction is None:
             break
-        except _Disagreement as error:
-            place = next(at for at, (_, one) in enumerate(group) if one is error.part)
-            work.tell(group.pop(place)[0], "refused", error)
-    if not group:
+        work.tell(group.pop(contradiction[0])[0], "refused", contradiction[1])
+    else:
         return
     for path, one in group:
         if one.kind == "bars":
             kinds = work.traded.setdefault(one.venue, {})
             kinds[one.symbol] = one.instrument or kinds.get(one.symbol)
-        said = f"{one.kind}: {one.format}, {len(one.rows.time)} {_span(one.rows.time)} for {one.venue}/{one.file}"
-        work.tell(path, "taken", "; ".join([said, *one.rows.notes]))
+        said = f"{one.kind}: {one.format}, {len(one.rows)} {_span(one.rows)} for {one.venue}/{one.file}"
+        work.tell(path, "taken", "; ".join([said, *one.notes]))
     change = Change(before is None, len(rows) - (0 if before is None else len(before)))
+    columns = {name: rows[name].to_numpy(np.float64) for name in first.rows.columns[1:]}
+    time = rows["time"].to_numpy(np.int64)
     if change.state != "unchanged":
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"{target.parent}: cannot be written: {error.strerror or error}") from error
-        values = {name: rows[name].to_numpy(np.float64) for name in first.columns}
-        write_table(target, {"timestamp": timestamp_array(rows["time"].to_numpy(np.int64)), **values})
+        write_table(target, {"timestamp": timestamp_array(time), **columns})
     work.written[target] = change
-    work.series.append(_made([one for _, one in group]))
+    notes = []
+    if first.kind != "funding":
+        issues = check_bars(first.file, interval_of(first.timeframe), time, columns)
+        notes = [issue.detail for issue in issues if first.kind == "bars" or issue.kind == "gap"]
+    count = f"{len(group)} file{'s' * (len(group) > 1)}"
+    made = f"{first.venue}/{first.file}: {len(rows)} rows {_span(rows)} with those of {count}"
+    work.series.append("; ".join([made, *notes]))
 
 
 def _check_place(one: Recorded, work: _Work) -> None:
@@ -237,94 +237,62 @@ def _check_place(one: Recorded, work: _Work) -> None:
     folder = work.out / one.venue
     if (folder / MARKET_MANIFEST).exists():
         raise DataError(f"{folder} holds a market that was written as a whole; choose another folder")
-    if one.kind != "bars" and one.symbol not in {*work.traded.get(one.venue, ()), *_stored_symbols(folder)}:
+    names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+    stored = {match[1] for name in names if (match := BAR_FILE.fullmatch(name))}
+    if one.kind != "bars" and one.symbol not in {*work.traded.get(one.venue, ()), *stored}:
         raise DataError(
             f"there are no bars of {one.symbol} in {one.venue} for it to stand beside; import both together"
         )
 
 
-def _stored_symbols(folder: Path) -> set[str]:
-    names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
-    return {match[1] for name in names if (match := BAR_FILE.fullmatch(name))}
-
-
 def _stored(path: Path, one: Recorded) -> pd.DataFrame:
     """The rows of the file `path`, by time (ms). Raises `DataError` where it cannot be extended."""
-    columns: dict[str, FloatArray]
-    time: IntArray
     try:
         if one.kind == "funding":
-            events = read_funding(path)
-            time = np.array([event.time for event in events], np.int64)
-            columns = {"funding_rate": np.array([event.rate for event in events])}
-        else:
-            time, columns, issues = read_bars(path, interval_of(one.timeframe))
-            for issue in issues:
-                if issue.fatal:
-                    raise DataError(f"{path}: {issue.detail}")
-            if more := sorted(set(columns) - set(BAR_VALUES)):
-                raise DataError(f"{path} has the column {more[0]}, which the imported file lacks")
+            events = [(event.time, event.rate) for event in read_funding(path)]
+            return pd.DataFrame(events, columns=["time", "funding_rate"])
+        time, columns, issues = read_bars(path, interval_of(one.timeframe))
+        for issue in issues:
+            if issue.fatal:
+                raise DataError(f"{path}: {issue.detail}")
+        if more := sorted(set(columns) - set(BAR_VALUES)):
+            raise DataError(f"{path} has the column {more[0]}, which the imported file lacks")
     except DataError as error:
         raise DataError(f"the stored file cannot be extended: {error}; fix it, or move it away") from None
     return pd.DataFrame({"time": time, **columns})
 
 
-class _Disagreement(DataError):
-    """A file that contradicts another one, or what is stored; `part` is what it holds."""
-
-    def __init__(self, part: Recorded, message: str) -> None:
-        super().__init__(message)
-        self.part = part
-
-
-def _joined(before: pd.DataFrame | None, parts: Sequence[Recorded], stored: Path) -> pd.DataFrame:
-    """The stored rows and those of all parts, by time, equal ones once.
-
-    Raises `_Disagreement` about a part with a row that differs from another one of the same time.
-    """
-    frames = [part.frame().assign(owner=owner, line=part.rows.line) for owner, part in enumerate(parts)]
+def _joined(
+    before: pd.DataFrame | None, parts: Sequence[Recorded], stored: Path
+) -> tuple[pd.DataFrame, tuple[int, str] | None]:
+    """The stored rows and those of all parts, by time, equal ones once; and the number of a part with a row that
+    differs from another one of the same time, in words."""
+    frames = [part.rows.assign(owner=owner, line=part.rows.index) for owner, part in enumerate(parts)]
     if before is not None:
         frames.insert(0, before.assign(owner=-1, line=0))
     rows = pd.concat(frames, ignore_index=True).sort_values("time", kind="stable", ignore_index=True)
     same = rows["time"].diff() == 0
-    names = list(parts[0].columns)
+    names = list(parts[0].rows.columns[1:])
     differs = rows[names].ne(rows[names].shift())
     wrong = differs.any(axis=1) & same
     if not wrong.any():
-        return rows[~same]
-    at = int(np.flatnonzero(wrong)[0])
+        return rows[~same], None
+    at = int(wrong.to_numpy().argmax())
     name = names[int(differs.iloc[at].to_numpy().argmax())]
-    owner, line = (rows[column].to_numpy(np.int64)[[at - 1, at]].tolist() for column in ("owner", "line"))
-    its, mine = rows[name].to_numpy(np.float64)[[at - 1, at]].tolist()
-    part, time = parts[owner[1]], format_time(int(rows["time"].to_numpy(np.int64)[at]))
-    if owner[0] < 0:
-        own = rows["owner"] == owner[1]
-        raise _Disagreement(
-            part,
-            f"{name} of {time} is {mine:.10g} here and {its:.10g} in {stored} ({int((wrong & own).sum())} of"
-            f" {int((same & own).sum())} common rows differ); move the stored file away to replace it",
-        )
-    other = parts[owner[0]]
-    raise _Disagreement(
-        part,
-        f"{part.rows.unit} {line[1]} has {name} {mine:g} of {time}, {other.label} {other.rows.unit} {line[0]} has"
-        f" {its:g}; keep one of the files",
-    )
-
-
-def _made(parts: Sequence[Recorded]) -> str:
-    """What was joined of files of other programs: rows, gaps and what they have in common."""
-    first = parts[0]
-    frame = pd.concat([part.frame() for part in parts]).drop_duplicates("time").sort_values("time")
-    time, told = frame["time"].to_numpy(np.int64), list[str]()
-    if first.kind != "funding":
-        values = {name: frame[name].to_numpy(np.float64) for name in first.columns}
-        notes = check_bars(first.file, interval_of(first.timeframe), time, values)
-        told = [issue.detail for issue in notes if first.kind == "bars" or issue.kind == "gap"]
-    common = sum(len(part.rows.time) for part in parts) - len(frame)
-    told += [f"{common} rows are in two files"] * bool(common)
-    count = f"{len(parts)} file{'s' * (len(parts) > 1)}"
-    return "; ".join([f"{first.venue}/{first.file}: {len(frame)} rows {_span(time)} of {count}", *told])
+    its, mine = rows.iloc[at - 1], rows.iloc[at]
+    owner, time = int(mine["owner"]), format_time(int(mine["time"]))
+    part = parts[owner]
+    if its["owner"] < 0:
+        own = rows["owner"] == owner
+        return rows, (owner, (
+            f"{name} of {time} is {mine[name]:.10g} here and {its[name]:.10g} in {stored} ({int((wrong & own).sum())}"
+            f" of {int((same & own).sum())} common rows differ); move the stored file away to replace it"
+        ))  # fmt: skip
+    other = parts[int(its["owner"])]
+    return rows, (owner, (
+        f"{part.unit} {int(mine['line'])} has {name} {mine[name]:g} of {time}, {other.label} {other.unit}"
+        f" {int(its['line'])} has {its[name]:g}; keep one of the files"
+    ))  # fmt: skip
 
 
 def _state_kinds(
@@ -345,5 +313,6 @@ def _state_kinds(
     return {symbol: found[symbol] for symbol in sorted(stated)}
 
 
-def _span(time: IntArray) -> str:
-    return f"from {format_time(int(time[0]))} to {format_time(int(time[-1]))}"
+def _span(rows: pd.DataFrame) -> str:
+    first, last = (format_time(int(rows["time"].iloc[row])) for row in (0, -1))
+    return f"from {first} to {last}"

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from gzip import BadGzipFile, GzipFile
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from zoneinfo import ZoneInfo
@@ -27,11 +28,13 @@ import pyarrow.csv as arrow_csv
 from simulator.arrays import FloatArray, IntArray
 from simulator.errors import DataError
 from simulator.folders import check_regular
+from simulator.market.instruments import MarketKind
+from simulator.market.timeframes import TIMEFRAMES
 from simulator.tables import EARLIEST, LATEST
 
 MOST_UNPACKED = 2 * 2**30  # of one file or member, unpacked
 _MOST_MEMBERS = 10_000
-UNITS = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}  # ms in each
+_UNITS = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}  # ms in each
 _HEAD = 65_536  # bytes in which the heading lies
 _COMMENT = re.compile(r"\s*(#|//|https?://|www\.|sep=)|[^,;\t|]*\.com\b[^,;\t|]*$", re.IGNORECASE)
 _EMPTY = ("", "nan", "NaN", "NAN", "null", "None")  # a cell without a value
@@ -105,10 +108,10 @@ def heading(name: str) -> str:
     return _GERMAN.get(plain, plain)
 
 
-def read_text(data: bytes, delimiter: str = "", decimal: str = "") -> tuple[pd.DataFrame, bool, str] | None:
+def read_text(data: bytes, decimal: str = "") -> tuple[pd.DataFrame, bool, str] | None:
     """The cells as text, by heading and with the line as index; whether there are headings; the lines above them.
 
-    Without headings the columns are "1", "2", ... None where it is no text or has fewer than two columns. Raises
+    Without headings the columns are "1", "2", ... None where it is not text or has fewer than two columns. Raises
     `DataError` with the line of a row of another length.
     """
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -124,7 +127,7 @@ def read_text(data: bytes, delimiter: str = "", decimal: str = "") -> tuple[pd.D
     head = data[:_HEAD].decode(encoding, errors="replace").splitlines()
     above = next((at for at, line in enumerate(head) if line.strip() and not _COMMENT.match(line)), len(head))
     first = head[above] if above < len(head) else ""
-    delimiter = delimiter or max((one for one in ",;\t|" if one != decimal), key=re.sub(r'"[^"]*"', "", first).count)
+    delimiter = max((one for one in ",;\t|" if one != decimal), key=re.sub(r'"[^"]*"', "", first).count)
     if delimiter not in first:
         return None
     names = [heading(name) for name in next(csv.reader([first], delimiter=delimiter))]
@@ -145,7 +148,7 @@ def read_text(data: bytes, delimiter: str = "", decimal: str = "") -> tuple[pd.D
                 arrow_csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.string()), strings_can_be_null=False),
             )
         except (pa.ArrowInvalid, UnicodeError) as error:
-            raise DataError(f"is not a table of text ({str(error).splitlines()[0]}); give --delimiter") from None
+            raise DataError(f"is not a table of text ({str(error).splitlines()[0]}); write it again") from None
         if wrong:
             raise DataError(f"{wrong[0]}; the file is cut off or damaged there")
         cells = table.to_pandas()
@@ -173,13 +176,13 @@ def decimal_of(cells: pd.DataFrame) -> str:
         return ","
     line, name = (commas[~grouped] if not grouped.all() else commas).index[0]
     raise DataError(
-        f"line {line}: {str(cells.loc[line, name])[:40]!r} in {name} is no number, unless its comma is a decimal"
+        f"line {line}: {str(cells.loc[line, name])[:40]!r} in {name} is not a number, unless its comma is a decimal"
         " point or parts thousands; give --decimal , or --decimal ."
     )
 
 
 def numbers_of(cells: pd.Series, decimal: str) -> FloatArray:
-    """(n,): a column of numbers, NaN where a cell is empty. Raises `DataError` with the line of a cell that is none."""
+    """(n,): a column of numbers, NaN where a cell is empty. Raises `DataError` with the line of any other cell."""
     if (fast := _cast(cells, pa.float64())) is not None and decimal == ".":
         return fast
     parts = "." if decimal == "," else ","
@@ -192,7 +195,7 @@ def numbers_of(cells: pd.Series, decimal: str) -> FloatArray:
     if wrong.any():
         hint = "; for a decimal comma give --decimal ," if "," in str(cells[wrong].iloc[0]) else ""
         raise DataError(
-            f"line {cells.index[wrong][0]}: {cells[wrong].iloc[0][:40]!r} in {cells.name} is no number{hint}"
+            f"line {cells.index[wrong][0]}: {cells[wrong].iloc[0][:40]!r} in {cells.name} is not a number{hint}"
         )
     return values.to_numpy(np.float64)
 
@@ -209,17 +212,12 @@ def times_of(cells: pd.Series, form: str, zone: str, usual_zone: str = "") -> tu
     """(n,): a column of times in ms, and notes. Numbers count from 1970 on.
 
     `form` and `zone` are what the user gives. Other dates without a zone are of `usual_zone`, and days without a time
-    of day of UTC, where alone a bar of a day can begin. Raises `DataError` with the line of a cell that is no time.
+    of day of UTC, where alone a bar of a day can begin. Raises `DataError` with the line of a cell that is not a time.
     """
     line = cells.index.to_numpy()
-    if form in UNITS or (not form and is_number(cells.iloc[0])):
-        if (whole := _cast(cells, pa.int64())) is not None:
-            return epoch_ms(whole, line, form)
-        values = pd.to_numeric(cells, errors="coerce")
-        if values.isna().any():
-            row = int(np.flatnonzero(values.isna())[0])
-            raise DataError(f"line {line[row]}: {cells.iloc[row][:40]!r} is no time, and the first row has a number")
-        return epoch_ms(values.to_numpy(), line, form)
+    if not form and is_number(cells.iloc[0]):
+        whole = _cast(cells, pa.int64())
+        return epoch_ms(numbers_of(cells, ".") if whole is None else whole, line)
     read = form or next(
         (one for one in _DATES if pd.notna(pd.to_datetime(cells.iloc[0], format=one, errors="coerce"))), ""
     )
@@ -235,7 +233,7 @@ def times_of(cells: pd.Series, form: str, zone: str, usual_zone: str = "") -> tu
     if unread.any() or not isinstance(moments.dtype, np.dtype | pd.DatetimeTZDtype):
         row = int(np.argmax(unread))
         raise DataError(
-            f"line {line[row]}: {cells.iloc[row][:40]!r} is no time of the form {form or '2024-01-31 08:00:00'};"
+            f"line {line[row]}: {cells.iloc[row][:40]!r} is not a time of the form {form or '2024-01-31 08:00:00'};"
             " give the form with --time-format, as '%d.%m.%Y %H:%M'"
         )
     utc = moments if zoned.all() else _in_utc(moments, zone)
@@ -260,29 +258,24 @@ def _in_utc(moments: pd.Series, zone: str) -> pd.Series:
     return utc[::-1] if newest_first else utc
 
 
-def epoch_ms(values: IntArray | FloatArray, line: IntArray, unit: str = "") -> tuple[IntArray, tuple[str, ...]]:
-    """Milliseconds of n numbers since 1970 in `unit`, else in that which each number must be; and what to say of them.
+def epoch_ms(values: IntArray | FloatArray, line: IntArray, unit: str = "line") -> tuple[IntArray, tuple[str, ...]]:
+    """Milliseconds of n numbers since 1970, and what to say of them. From 2000 to 2100 the ranges of seconds, milli-,
+    micro- and nanoseconds lie apart, so each number has one unit.
 
-    From 2000 to 2100 the ranges of seconds, milliseconds, micro- and nanoseconds lie apart, so a number has one unit.
-    Raises `DataError` with the line of a number that is no such time.
+    Raises `DataError` with the line (or another `unit`) of a number that is not such a time.
     """
-    result, known, found = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_), []
-    for name, size in UNITS.items():
+    result, found = np.full(len(values), -1, np.int64), []
+    for name, size in _UNITS.items():
         rows = (values >= EARLIEST / size) & (values < LATEST / size)
-        if unit and name != unit and rows.any():
-            raise DataError(
-                f"line {line[rows][0]}: the time {values[rows][0]:.0f} is in {name}, not in {unit}; leave --time-format"
-                " out, and the unit of each row is known by its size"
-            )
         if rows.any():
             found.append(f"{int(rows.sum())} in {name}")
             exact = np.issubdtype(values.dtype, np.integer) and size < 1
             result[rows] = values[rows] // round(1 / size) if exact else np.round(values[rows] * size)
-            known |= rows
-    if not known.all():
+    if (result < 0).any():
+        row = int(np.argmin(result))
         raise DataError(
-            f"line {line[~known][0]}: the time {values[~known][0]:.15g} is no number of seconds, milliseconds or"
-            " microseconds since 1970 from 2000 to 2100; give the form of dates with --time-format"
+            f"{unit} {line[row]}: the time {values[row]:.15g} is not a number of seconds, milliseconds or microseconds"
+            " since 1970 from 2000 to 2100; give the form of dates with --time-format"
         )
     return result, (f"times {', '.join(found)}",) if len(found) > 1 else ()
 
@@ -294,3 +287,102 @@ def is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+# What names of files and folders state
+
+
+_ANY = "|".join((*TIMEFRAMES, "1s", "2w", "1mo", "1M", "1y"))  # those of other lengths are known, and refused
+_WORDS = {"minute": "1m", "min": "1m", "hour": "1h", "hourly": "1h", "h": "1h", "60m": "1h", "d": "1d", "day": "1d",
+          "daily": "1d", "week": "1w", "weekly": "1w", "w": "1w"}  # fmt: skip
+_FREQTRADE = re.compile(
+    rf"([A-Za-z0-9]+)_([A-Za-z0-9]+)(?:_([A-Za-z0-9]+))?-({_ANY})"
+    r"(?:-(spot|futures|mark|index|premiumIndex|funding_rate|open_interest))?"
+)
+_EXCHANGES = {
+    "binance", "binanceus", "bitfinex", "bitget", "bitmex", "bitstamp", "bybit", "coinbase", "deribit", "exmo", "ftx",
+    "gateio", "gemini", "hitbtc", "htx", "huobi", "kraken", "kucoin", "mexc", "okcoin", "okx", "poloniex",
+}  # fmt: skip
+_PERPETUAL = {"perp", "perpetual", "swap", "futures", "um", "usdm"}
+# Words in lower case are a symbol only where they end with a currency: `btcusdt`, but not `prices`.
+_ENDING = r"usd[tcde]?|[bft]d?usd|dai|eur|gbp|jpy|krw|try|brl|aud|btc|eth|bnb"
+_CURRENCY = re.compile(rf"([a-z0-9]{{2,20}}?)(?:{_ENDING})", re.IGNORECASE)
+_SYMBOL = re.compile(rf"[A-Z0-9]{{2,30}}|(?i:[a-z0-9]{{2,20}}(?:{_ENDING}))")
+# Folders in a tree of Binance Vision or freqtrade that name no venue.
+_LAYERS = {"klines", "markpriceklines", "fundingrate", "monthly", "daily", "data", "futures", "spot", "um"}
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """What a name states; empty or None where it states nothing. `series` is freqtrade's type of candles."""
+
+    symbol: str = ""
+    timeframe: str = ""
+    venue: str = ""
+    instrument: MarketKind | None = None
+    series: str = ""
+
+
+def named_file(path: Path, member: str) -> NamedFile:
+    """What the name of `member` states, a member of the archive `path` or its own name, and then the path.
+
+    Raises `DataError` for a symbol that is margined in its coin.
+    """
+    stem = member.partition(".")[0].removesuffix("-funding")
+    if match := _FREQTRADE.fullmatch(stem):
+        return _of_freqtrade(path, match)
+    own, outer = _of_words(stem), _of_words(path.name.partition(".")[0].removesuffix("-funding"))
+    symbol, timeframe = own.symbol or outer.symbol, own.timeframe or outer.timeframe
+    parts = [part.lower() for part in path.resolve().parts[:-1]]
+    pairs = set(pairwise(parts))
+    if ("futures", "cm") in pairs:
+        raise DataError("coin-margined futures cannot be used; take those of futures/um or spot")
+    if ("futures", "um") in pairs:
+        return NamedFile(symbol, timeframe, "binance-usdm", "perpetual")
+    if {("spot", "monthly"), ("spot", "daily")} & pairs:
+        return NamedFile(symbol, timeframe, "binance", "spot")
+    venue = own.venue or outer.venue or _folder(path, {symbol.lower(), timeframe.lower()})
+    return NamedFile(symbol, timeframe, venue, own.instrument or outer.instrument)
+
+
+def _of_freqtrade(path: Path, match: re.Match[str]) -> NamedFile:
+    """`BTC_USDT-1h` in the folder of an exchange is spot; `BTC_USDT_USDT-1h-futures` in its `futures` a perpetual."""
+    base, quote, settle, timeframe, series = match.groups()
+    folder = path.parent.resolve()
+    if settle and settle != quote:
+        raise DataError(f"{base}/{quote} is margined in {settle}; only perpetuals margined in their quote can be used")
+    venue = (folder.parent if folder.name == "futures" else folder).name
+    if settle and not venue.endswith(("futures", "usdm", "perp", "swap")):
+        venue += "-futures"
+    return NamedFile(base + quote, timeframe, venue, "perpetual" if settle else "spot", series or "")
+
+
+def _of_words(stem: str) -> NamedFile:
+    """A name of exchange, symbol and timeframe in some order, as `Binance_BTCUSDT_1h` or `BINANCE_BTCUSDT, 60`."""
+    timeframe = exchange = ""
+    perpetual, left = False, []
+    for word in re.findall(r"[A-Za-z0-9]+", stem):
+        lower = word.lower()
+        length = re.fullmatch(r"(\d+)(min|hour|day|week)", lower)
+        if lower in _EXCHANGES:
+            exchange = lower
+        elif lower in _PERPETUAL:
+            perpetual = True
+        elif re.fullmatch(_ANY, word) or lower in TIMEFRAMES:
+            timeframe = word if re.fullmatch(_ANY, word) else lower
+        elif length or lower in _WORDS:
+            timeframe = f"{length[1]}{length[2][0]}" if length else _WORDS[lower]
+        elif not word.isdigit() and lower not in ("spot", "ohlcv", "candles", "klines", "fundingrate"):
+            left.append(word)
+    joined = ["".join(left)] if len(left) <= 2 else []
+    # A word beside the symbol, as in `BTCUSDT_data`; `bitstampUSD` names no coin.
+    paired = [word for word in left if (ends := _CURRENCY.fullmatch(word)) and ends[1].lower() not in _EXCHANGES]
+    symbol = next((word for word in joined if _SYMBOL.fullmatch(word)), paired[0] if len(paired) == 1 else "")
+    venue = f"{exchange}-futures" if exchange and perpetual else exchange
+    timeframe = {"60m": "1h"}.get(timeframe, timeframe)
+    return NamedFile(symbol if _SYMBOL.fullmatch(symbol) else "", timeframe, venue, "perpetual" if perpetual else None)
+
+
+def _folder(path: Path, skipped: set[str]) -> str:
+    named = (part.strip("/\\") for part in path.resolve().parts[-2::-1] if part.lower() not in _LAYERS | skipped)
+    return next(named, "") or "imported"

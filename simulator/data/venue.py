@@ -11,26 +11,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from simulator.data.archive import SYMBOL, is_generated
-from simulator.documents import read_document
+from simulator.documents import read_document, typed
 from simulator.errors import DataError
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.files import write_whole
 from simulator.market.instruments import MarketKind, check_kind, kind_of_folder, kind_of_symbol, kind_of_venue
 
-RULES_FILE = "rules.json"
+RULES_FILE, INSTRUMENTS_FILE = "rules.json", "instruments.json"
 # How ccxt states precision: digits after the point, or the step itself. Its third mode, significant digits, is no step.
 DECIMAL_PLACES, TICK_SIZE = 2, 4
 
 _RULE_KEYS = frozenset(SymbolRules.__dataclass_fields__)
-_TIER_KEYS = frozenset(MarginTier.__dataclass_fields__)
-_HUGE = 1e300  # what is beyond is no number of a venue
-_OPTIONAL_NUMBERS = ("maker_fee", "taker_fee")
 
 
 def rules_from_ccxt(
@@ -51,23 +48,19 @@ def rules_from_ccxt(
     kind = _kind(symbol, market)
     if kind == "spot" and tiers:
         raise DataError(f"{symbol}: a spot market has no leverage tiers; leave them out.")
-    size = "1"
-    if kind == "perpetual":
-        size = str(_positive(symbol, "contractSize", _field(symbol, market, "contractSize")))
-    quantity = Decimal(size)
-    lot = _step(symbol, market, "amount", precision_mode)
-    smallest = _limit(symbol, market, "amount", "min")
-    largest = _limit(symbol, market, "amount", "max")
+    size = Decimal(str(_field(symbol, market, "contractSize", positive=True))) if kind == "perpetual" else Decimal(1)
+    smallest = _field(symbol, market, "limits.amount.min", optional=True)
+    largest = _field(symbol, market, "limits.amount.max", optional=True)
     try:
         return SymbolRules(
             kind=kind,
             tick=float(_step(symbol, market, "price", precision_mode)),
-            lot=float(lot * quantity),
-            min_quantity=0.0 if smallest is None else float(Decimal(str(smallest)) * quantity),
-            max_quantity=math.inf if largest is None else float(Decimal(str(largest)) * quantity),
-            min_notional=_limit(symbol, market, "cost", "min") or 0.0,
-            maker_fee=_optional(symbol, "maker", _field(symbol, market, "maker")),
-            taker_fee=_optional(symbol, "taker", _field(symbol, market, "taker")),
+            lot=float(_step(symbol, market, "amount", precision_mode) * size),
+            min_quantity=0.0 if smallest is None else float(Decimal(str(smallest)) * size),
+            max_quantity=math.inf if largest is None else float(Decimal(str(largest)) * size),
+            min_notional=_field(symbol, market, "limits.cost.min", optional=True) or 0.0,
+            maker_fee=_field(symbol, market, "maker", optional=True),
+            taker_fee=_field(symbol, market, "taker", optional=True),
             tiers=_tiers(symbol, tiers or ()),
         )
     except DataError as error:
@@ -79,44 +72,26 @@ def write_rules(path: str | Path, rules: Mapping[str, SymbolRules]) -> None:
 
     Raises `DataError` when the file cannot be written or a symbol cannot name the file of its bars.
     """
-    document: dict[str, Any] = {}
-    for symbol in sorted(rules):
-        if not SYMBOL.fullmatch(symbol):
-            raise DataError(f"{symbol!r} is not a symbol: use letters, digits, '_' and '-'")
-        one = rules[symbol]
-        document[symbol] = {name: getattr(one, name) for name in SymbolRules.__dataclass_fields__} | {
-            "max_quantity": None if one.max_quantity == math.inf else one.max_quantity,
-            "tiers": [{name: getattr(tier, name) for name in MarginTier.__dataclass_fields__} for tier in one.tiers],
-        }
-    write_json(Path(path), document)
+    for symbol in rules:
+        _check_symbol("", symbol)
+    write_json(Path(path), {
+        symbol: asdict(one) | {"max_quantity": None if one.max_quantity == math.inf else one.max_quantity}
+        for symbol, one in sorted(rules.items())
+    })  # fmt: skip
 
 
 def read_rules(path: str | Path) -> dict[str, SymbolRules]:
     """What `write_rules` wrote, equal to it. Raises `DataError` that names the file, the symbol and the field."""
     rules = {}
     for symbol, entry in read_json(Path(path)).items():
-        where = f"{path}: {symbol}"
-        if not SYMBOL.fullmatch(symbol):
-            raise DataError(f"{path}: {symbol!r} is not a symbol: use letters, digits, '_' and '-'")
-        values = _exact_keys(where, entry, _RULE_KEYS)
-        if not isinstance(values["tiers"], list):
-            raise DataError(f"{where}: tiers is {values['tiers']!r}; it must be a list.")
-        tiers = []
-        for number, tier in enumerate(values["tiers"]):
-            named = f"{where}: tier {number}"
-            fields = _exact_keys(named, tier, _TIER_KEYS)
-            tiers.append(MarginTier(**{name: _number(named, name, value) for name, value in fields.items()}))
-        numbers: dict[str, Any] = {
-            name: _optional(where, name, value) if name in _OPTIONAL_NUMBERS else _number(where, name, value)
-            for name, value in values.items()
-            if name not in ("kind", "tiers", "max_quantity")
-        }
-        largest = values["max_quantity"]
-        numbers["max_quantity"] = math.inf if largest is None else _number(where, "max_quantity", largest)
+        _check_symbol(f"{path}: ", symbol)
         try:
-            rules[symbol] = SymbolRules(kind=values["kind"], tiers=tuple(tiers), **numbers)
-        except DataError as error:
-            raise DataError(f"{where}: {error}") from None
+            if odd := set(entry if isinstance(entry, dict) else ()) ^ _RULE_KEYS:
+                raise ValueError(f"{', '.join(sorted(odd))} is missing or not known")
+            largest = math.inf if entry["max_quantity"] is None else entry["max_quantity"]
+            rules[symbol] = typed(SymbolRules, entry | {"max_quantity": largest})
+        except (ValueError, DataError) as error:
+            raise DataError(f"{path}: {symbol}: {error}; fix or remove the entry") from None
     return rules
 
 
@@ -144,7 +119,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _kind(symbol: str, market: Mapping[str, Any]) -> MarketKind:
-    known = _field(symbol, market, "type")
+    known = _part(symbol, market, "type")
     if known == "spot":
         return "spot"
     if known != "swap":
@@ -159,49 +134,41 @@ def _kind(symbol: str, market: Mapping[str, Any]) -> MarketKind:
     return "perpetual"
 
 
-def _field(symbol: str, structure: Any, name: str) -> Any:
-    if not isinstance(structure, Mapping) or name not in structure:
-        raise DataError(f"{symbol}: the exchange's metadata has no {name}; this market cannot be used.")
-    return structure[name]
-
-
-def _number(where: str, name: str, value: Any) -> float:
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and -_HUGE < value < _HUGE
-    if not usable:
-        raise DataError(f"{where}: {name} is {value!r:.60}; it must be a finite number.")
+def _field(symbol: str, structure: Any, name: str, *, optional: bool = False, positive: bool = False) -> Any:
+    """The number at `name`, a way through the structure; `optional`: it may be None, and is not negative but for fees.
+    Raises `DataError`."""
+    value = _part(symbol, structure, name)
+    if value is None and optional:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+        raise DataError(f"{symbol}: {name} is {value!r:.60}; it must be a finite number.")
+    if (positive and value <= 0.0) or (name.startswith("limits") and value < 0.0):
+        raise DataError(f"{symbol}: {name} is {value!r}; it must {'be above 0' if positive else 'not be negative'}.")
     return float(value)
 
 
-def _optional(where: str, name: str, value: Any) -> float | None:
-    return None if value is None else _number(where, name, value)
+def _part(symbol: str, structure: Any, name: str) -> Any:
+    for part in name.split("."):
+        if not isinstance(structure, Mapping) or part not in structure:
+            raise DataError(f"{symbol}: the exchange's metadata has no {part}; this market cannot be used.")
+        structure = structure[part]
+    return structure
 
 
-def _positive(symbol: str, name: str, value: Any) -> float:
-    number = _number(symbol, name, value)
-    if number <= 0.0:
-        raise DataError(f"{symbol}: {name} is {value!r}; it must be above 0.")
-    return number
-
-
-def _limit(symbol: str, market: Mapping[str, Any], what: str, bound: str) -> float | None:
-    name = f"limits.{what}.{bound}"
-    limits = _field(symbol, _field(symbol, market, "limits"), what)
-    value = _optional(symbol, name, _field(symbol, limits, bound))
-    if value is not None and value < 0.0:
-        raise DataError(f"{symbol}: {name} is {value}; it must not be negative.")
-    return value
+def _check_symbol(where: str, symbol: str) -> None:
+    if not SYMBOL.fullmatch(symbol):
+        raise DataError(f"{where}{symbol!r} is not a symbol: use letters, digits, '_' and '-'")
 
 
 def _step(symbol: str, market: Mapping[str, Any], what: str, mode: int) -> Decimal:
     name = f"precision.{what}"
-    value = _field(symbol, _field(symbol, market, "precision"), what)
+    value = _field(symbol, market, name, positive=mode == TICK_SIZE)
     if mode == TICK_SIZE:
-        return Decimal(str(_positive(symbol, name, value)))
+        return Decimal(str(value))
     if mode == DECIMAL_PLACES:
-        places = _number(symbol, name, value)
-        if not (places.is_integer() and abs(places) <= 30):
+        if not (value.is_integer() and abs(value) <= 30):
             raise DataError(f"{symbol}: {name} is {value!r}; it must be a whole number of decimal places.")
-        return Decimal(1).scaleb(-int(places))
+        return Decimal(1).scaleb(-int(value))
     raise DataError(f"{symbol}: precision mode {mode} gives no price step; decimal places (2) or a tick size (4) does.")
 
 
@@ -210,30 +177,15 @@ def _tiers(symbol: str, tiers: Sequence[Mapping[str, Any]]) -> tuple[MarginTier,
     ceiling = 0.0
     for number, tier in enumerate(tiers):
         named = f"{symbol}: leverage tier {number}"
-        floor = _number(named, "minNotional", _field(named, tier, "minNotional"))
+        floor, upper = _field(named, tier, "minNotional"), _field(named, tier, "maxNotional", optional=True)
         if floor != ceiling:
             raise DataError(f"{named}: minNotional is {floor}, but the tiers below end at {ceiling}.")
-        last = number == len(tiers) - 1
-        upper = _optional(named, "maxNotional", _field(named, tier, "maxNotional"))
-        if (upper is None and not last) or (upper is not None and upper <= floor):
+        if (upper is None and number < len(tiers) - 1) or (upper is not None and upper <= floor):
             raise DataError(f"{named}: maxNotional is {upper}; it must be above minNotional {floor}.")
         ceiling = math.inf if upper is None else upper
-        rate = _number(named, "maintenanceMarginRate", _field(named, tier, "maintenanceMarginRate"))
-        leverage = _positive(named, "maxLeverage", _field(named, tier, "maxLeverage"))
-        found.append(MarginTier(floor, rate, leverage))
+        rate = _field(named, tier, "maintenanceMarginRate")
+        found.append(MarginTier(floor, rate, _field(named, tier, "maxLeverage", positive=True)))
     return tuple(found)
-
-
-def _exact_keys(where: str, entry: Any, keys: frozenset[str]) -> dict[str, Any]:
-    if not isinstance(entry, dict):
-        raise DataError(f"{where}: is {entry!r}; it must be an object.")
-    if set(entry) != keys:
-        odd = ", ".join(sorted(set(entry) ^ keys))
-        raise DataError(f"{where}: {odd} is missing or not known; the fields are {', '.join(sorted(keys))}.")
-    return entry
-
-
-INSTRUMENTS_FILE = "instruments.json"
 
 
 @dataclass(frozen=True)
@@ -251,8 +203,7 @@ def read_instruments(path: str | Path) -> dict[str, MarketKind]:
     """The kinds by symbol in `path`. Raises `DataError` that names the file and the symbol."""
     kinds = {}
     for symbol, kind in read_json(Path(path)).items():
-        if not SYMBOL.fullmatch(symbol):
-            raise DataError(f"{path}: {symbol!r} is not a symbol: use letters, digits, '_' and '-'")
+        _check_symbol(f"{path}: ", symbol)
         kinds[symbol] = check_kind(f"{path}: {symbol}", kind)
     return kinds
 

@@ -28,20 +28,15 @@ class EnvMemory(NamedTuple):
         wanted: (N, S) exposures asked for last.
         held: (N, S) quantities at the last decision.
         idle: (N,) bars since the last step that traded, as a share of the episode.
-        sums: (N, SUMS).
+        before: (N,) equity at the last decision.
         over: (N,) True where the account's own episode is over.
     """
 
     wanted: FloatArray
     held: FloatArray
     idle: FloatArray
-    sums: FloatArray
+    before: FloatArray
     over: BoolArray
-
-
-# Columns of the sums: equity at the last decision, worst drawdown.
-BEFORE, WORST = range(2)
-SUMS = 2
 
 
 class Given(NamedTuple):
@@ -105,8 +100,7 @@ def write_observations(index: int, left: float, *arrays: Any) -> None:
 
 @compiled
 def step(
-    row: int, due: int, first_bar: int, repeats: bool, share: float, penalty: float, index: int, left: float,
-    *arrays: Any,
+    row: int, due: int, first_bar: int, repeats: bool, share: float, index: int, left: float, *arrays: Any
 ) -> int:  # fmt: skip
     """One decision of all accounts, the bars until the next one, and what is seen then.
 
@@ -122,7 +116,7 @@ def step(
     tape, terms, state = Tape(*arrays[:_TERMS]), Terms(*arrays[_TERMS:_STATE]), KernelState(*arrays[_STATE:_LOG])
     log, memory, given = Log(*arrays[_LOG:_MEMORY]), EnvMemory(*arrays[_MEMORY:_GIVEN]), Given(*arrays[_GIVEN:_RESULTS])
     results = Results(*arrays[_RESULTS:])
-    over = _step(tape, terms, state, log, memory, given, row, due, first_bar, repeats, share, penalty, results)
+    over = _step(tape, terms, state, log, memory, given, row, due, first_bar, repeats, share, results)
     _write_observations(index, left, terms, state, memory, given, results)
     return over
 
@@ -138,11 +132,11 @@ def _write_observations(
 @compiled
 def _step(
     tape: Tape, terms: Terms, state: KernelState, log: Log, memory: EnvMemory, given: Given, row: int, due: int,
-    first_bar: int, repeats: bool, share: float, penalty: float, results: Results,
+    first_bar: int, repeats: bool, share: float, results: Results,
 ) -> int:  # fmt: skip
     asked, targets = given.asked, given.targets
     ended = 0
-    accounts, positions, sums = state.accounts, state.positions, memory.sums
+    accounts, positions = state.accounts, state.positions
     symbols = positions.shape[1]
     for n in range(accounts.shape[0]):
         for s in range(symbols):
@@ -178,13 +172,8 @@ def _step(
             results.rewards[n] = 1.0
             results.terminated[n] = False
             continue
-        gain = max(equity / sums[n, BEFORE], _WORST_RATIO)
-        drawdown = 1.0 - equity / account[at.PEAK]
-        if drawdown > sums[n, WORST]:
-            gain *= math.exp(-penalty * (drawdown - sums[n, WORST]))
-            sums[n, WORST] = drawdown
-        sums[n, BEFORE] = equity
-        results.rewards[n] = gain
+        results.rewards[n] = max(equity / memory.before[n], _WORST_RATIO)
+        memory.before[n] = equity
         memory.over[n] = account[at.ENDED] != 0.0 or equity <= 0.0
         results.terminated[n] = memory.over[n]
         ended += memory.over[n]

@@ -41,8 +41,6 @@ from numpy.typing import NDArray
 from simulator.arrays import BoolArray, FloatArray
 from simulator.env.observations import SmallArray, columns, prepare
 from simulator.env.step import (
-    BEFORE,
-    SUMS,
     EnvMemory,
     Given,
     MaskArray,
@@ -52,10 +50,9 @@ from simulator.env.step import (
     write_observations,
 )
 from simulator.errors import DataError
-from simulator.exchange.carry import kind_of
 from simulator.exchange.costs import Costs, check_leverage
 from simulator.exchange.tape import last_closes, late_rows, market_tape, terms_of
-from simulator.exchange.venue import Venue
+from simulator.exchange.venue import Venue, kind_of
 from simulator.kernel import layout as at
 from simulator.kernel.layout import KernelState
 from simulator.market.market import Market
@@ -78,12 +75,9 @@ class EnvConfig:
         cash: what an account starts with, in quote currency.
         costs, max_leverage, venue: as of `simulator.exchange.exchange.Exchange`. A latency must be below
         `decide_every`.
-        drawdown_penalty: taken off the reward, the log return of the equity, times what the step added to the episode's
-            worst drawdown at decisions.
         first, stop: the market's bars that episodes may use: the first close at which one may start, and the bar
-            before which all end (None: the last one counts). Observations look back beyond `first`.
-        starts: bars at whose close the episodes start, in turn, from the first one again after a seeded reset; empty:
-            drawn for each episode.
+            before which all end (None: the last one counts). Each episode draws its start. Observations look back
+            beyond `first`.
 
     Raises:
         DataError: a value out of range.
@@ -99,10 +93,8 @@ class EnvConfig:
     costs: Costs = field(default_factory=Costs)
     max_leverage: float = 1.0
     venue: Venue = field(default_factory=Venue)
-    drawdown_penalty: float = 0.0
     first: int = 0
     stop: int | None = None
-    starts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_leverage(self.max_leverage)
@@ -120,8 +112,6 @@ class EnvConfig:
             raise DataError(f"max_exposure is {self.max_exposure}; give more than 0 and at most {self.max_leverage:g}.")
         if not (math.isfinite(self.cash) and self.cash > 0.0):
             raise DataError(f"the starting cash is {self.cash}; give a positive amount.")
-        if not (math.isfinite(self.drawdown_penalty) and self.drawdown_penalty >= 0.0):
-            raise DataError(f"drawdown_penalty is {self.drawdown_penalty}; give a finite number from 0 up.")
         if self.costs.latency_bars >= self.decide_every:
             raise DataError(
                 f"a latency of {self.costs.latency_bars} bars reaches the next decision; "
@@ -142,12 +132,8 @@ class _Accounts:
                 f"an episode of {config.length} bars does not fit into bars {config.first}..{stop - 1} of "
                 f"{market.source}, which has {len(market)}; it needs {config.length + 1}."
             )
-        for start in config.starts:
-            if not config.first <= start <= last:
-                raise DataError(f"start {start} is not within {config.first}..{last}, where an episode may start.")
         symbols = len(market.symbols)
         self._range = (config.first, last + 1)
-        self._begun = 0  # episodes since the last seeded reset
         tape, self._per_bar = market_tape(market, config.first + 1, stop, config.costs, config.venue)
         interval = market.interval // self._per_bar
         kinds = [kind_of(symbol, market, config.venue) for symbol in market.symbols]
@@ -168,7 +154,7 @@ class _Accounts:
         self._state.accounts[:, at.TAKER_FEE] = config.costs.taker_fee
         self._fresh = KernelState(*(array.copy() for array in self._state))
         self._memory = EnvMemory(
-            np.zeros((count, symbols)), np.zeros((count, symbols)), np.zeros(count), np.zeros((count, SUMS)),
+            np.zeros((count, symbols)), np.zeros((count, symbols)), np.zeros(count), np.zeros(count),
             np.zeros(count, np.bool_),
         )  # fmt: skip
         self._asked = np.zeros((count, symbols))
@@ -181,15 +167,12 @@ class _Accounts:
         self._over = 0  # accounts that begin anew at the next step
         self.index = self.end = -1
 
-    def begin(self, rng: np.random.Generator, seeded: bool, options: dict[str, Any] | None) -> Results:
-        """Start an episode of all accounts, the first one if `seeded`; the results hold no rewards. Raises `DataError`
-        for options: there are none."""
+    def begin(self, rng: np.random.Generator, options: dict[str, Any] | None) -> Results:
+        """Start an episode of all accounts; the results hold no rewards. Raises `DataError` for options: there are
+        none."""
         if options:
             raise DataError(f"a reset takes no options, got {', '.join(options)}; starts belong to the configuration.")
-        starts = self.config.starts
-        self._begun = 0 if seeded else self._begun
-        self.index = starts[self._begun % len(starts)] if starts else int(rng.integers(*self._range))
-        self._begun += 1
+        self.index = int(rng.integers(*self._range))
         self.end = self.index + self.config.length
         self._renew(np.arange(self.count))
         self._memory.over[:] = False
@@ -209,9 +192,9 @@ class _Accounts:
         for array, fresh in zip(self._state, self._fresh, strict=True):
             array[rows] = fresh[rows]
         self._state.positions[rows, :, at.MARK] = last_closes(self.market, self.index)
-        for array in (self._memory.wanted, self._memory.held, self._memory.idle, self._memory.sums):
+        for array in (self._memory.wanted, self._memory.held, self._memory.idle):
             array[rows] = 0.0
-        self._memory.sums[rows, BEFORE] = self.config.cash
+        self._memory.before[rows] = self.config.cash
 
     def step(self, actions: Any) -> Results:
         """Let all accounts act, except those that are over: these begin anew."""
@@ -223,7 +206,7 @@ class _Accounts:
         results = self._results(np.empty)
         self._over = step(
             (row - first) * self._per_bar, self._due, first * self._per_bar,
-            config.actions == "continuous", config.decide_every / config.length, config.drawdown_penalty,
+            config.actions == "continuous", config.decide_every / config.length,
             self.index, (self.end - self.index) / config.length,
             *self._arrays, *results,
         )  # fmt: skip
@@ -299,7 +282,7 @@ class TradingEnv(gymnasium.Env[SmallArray, Any]):
     ) -> tuple[SmallArray, dict[str, Any]]:
         """Begin an episode. Same seed, same bytes."""
         super().reset(seed=seed)
-        self._seen = self._accounts.begin(self.np_random, seed is not None, options)
+        self._seen = self._accounts.begin(self.np_random, options)
         self._running = True
         return self._seen.rows[0], self._accounts.info(self._seen)
 
@@ -346,7 +329,7 @@ class TradingVectorEnv(VectorEnv[SmallArray, Any, NDArray[Any]]):
     ) -> tuple[SmallArray, dict[str, Any]]:
         """Begin an episode of all accounts."""
         super().reset(seed=seed)
-        self._seen = self._accounts.begin(self.np_random, seed is not None, options)
+        self._seen = self._accounts.begin(self.np_random, options)
         return self._seen.rows, self._accounts.infos(self._seen)
 
     def step(self, actions: Any) -> tuple[SmallArray, FloatArray, BoolArray, BoolArray, dict[str, Any]]:

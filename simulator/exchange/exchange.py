@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 
 from simulator.arrays import BoolArray
 from simulator.errors import DataError
-from simulator.exchange import logbook
-from simulator.exchange.carry import DELISTED_AFTER_MS, delisted_bars, kind_of
 from simulator.exchange.costs import Costs, check_leverage
-from simulator.exchange.exchange_records import AccountView, Fill, LedgerEntry, Rejection
+from simulator.exchange.exchange_records import AccountView, Fill, LedgerEntry, Rejection, read_log, unreached
 from simulator.exchange.orders import (
     Cancel,
     Order,
@@ -36,7 +34,7 @@ from simulator.exchange.orders import (
     resulting_position,
 )
 from simulator.exchange.tape import last_closes, late_rows, market_tape, order_row, terms_of, whole_bars
-from simulator.exchange.venue import Venue
+from simulator.exchange.venue import DELISTED_AFTER_MS, Venue, delisted_bars, kind_of
 from simulator.kernel import kernel
 from simulator.kernel import layout as at
 from simulator.kernel.jit import is_compiled
@@ -328,7 +326,7 @@ class Exchange:
         """A record of an exposure that is wanted since an earlier bar and not reached yet, at the last prices."""
         position, equity = self._state.positions[0, column], float(self._state.accounts[0, at.EQUITY])
         wanted, mark, held = float(position[at.WANTED]), float(position[at.MARK]), float(position[at.QUANTITY])
-        return logbook.unreached(self.index, self.market.symbols[column], wanted, equity, mark, held, reason, detail)
+        return unreached(self.index, self.market.symbols[column], wanted, equity, mark, held, reason, detail)
 
     def _due_targets(self, begin: int, end: int) -> NDArray[np.float64]:
         """(1, rows, S): the targets that become active in these rows of the tape; no rows without any."""
@@ -436,7 +434,7 @@ class Exchange:
     def _read_log(self) -> None:
         rows = self._log.rows[: int(self._log.used[0])]
         orders = {key: waiting.order for key, waiting in self._waiting.items()}
-        for record in logbook.read(rows, self.market, self._origin, self._per_bar, self._names, orders):
+        for record in read_log(rows, self.market, self._origin, self._per_bar, self._names, orders):
             if isinstance(record, Rejection):
                 self.rejections.append(record)
             else:

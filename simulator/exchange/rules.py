@@ -30,7 +30,7 @@ class SymbolRules:
 
     Attributes:
         kind: "spot" pays for what is borrowed and no funding; "perpetual" is linear, margined in quote currency, and
-            pays funding. None: the rules do not say, see `simulator.exchange.carry.kind_of`.
+            pays funding. None: the rules do not say, see `simulator.exchange.venue.kind_of`.
         tick, lot: steps of price and quantity; 0 for any. What takes liquidity is filled on the tick, rounded against
             the trader.
         min_quantity, max_quantity: of one order, in base units.

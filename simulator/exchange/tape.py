@@ -11,11 +11,10 @@ import numpy as np
 
 from simulator.arrays import BoolArray, FloatArray
 from simulator.errors import DataError
-from simulator.exchange.carry import SETTLEMENT_MS, delisted_bars, kind_of, missing_settlements
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules, maintenance_amounts
-from simulator.exchange.venue import Venue
+from simulator.exchange.venue import SETTLEMENT_MS, Venue, delisted_bars, kind_of, missing_settlements
 from simulator.kernel import layout as at
 from simulator.kernel.layout import Tape, Terms
 from simulator.market.instruments import MarketKind

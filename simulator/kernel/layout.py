@@ -84,12 +84,12 @@ SPREAD_MULTIPLIER, IMPACT, PARTICIPATION, MAX_LEVERAGE, BORROW, FEE_IN_BASE, FEE
 SCALARS = 9
 
 # Columns of the accounts. The sums are of what was paid so far. WAITING counts live orders, ENDED is 1 after a
-# liquidation of the account, PEAK and LOWEST are of the equity at closes. BORROWED is the cash that was borrowed after
+# liquidation of the account, PEAK is of the equity at closes. BORROWED is the cash that was borrowed after
 # the bar's open.
-CASH, EQUITY, PEAK, LOWEST, MAKER_FEE, TAKER_FEE, WAITING, ENDED = range(8)
-FEES, SPREAD, IMPACT_PAID, FUNDING_PAID, BORROW_PAID, LIQUIDATION_PAID, INSURED = range(8, 15)
-BORROWED = 15
-ACCOUNT_FIELDS = 16
+CASH, EQUITY, PEAK, MAKER_FEE, TAKER_FEE, WAITING, ENDED = range(7)
+FEES, SPREAD, IMPACT_PAID, FUNDING_PAID, BORROW_PAID, LIQUIDATION_PAID, INSURED = range(7, 14)
+BORROWED = 14
+ACCOUNT_FIELDS = 15
 
 # Columns of the positions. WANTED: target exposure that is still to be reached. EXPIRY: bar at whose open the position
 # is closed, EXIT the kind of that fill. MARGIN: set aside for an isolated position. USED: quantity traded in this bar.
@@ -133,7 +133,6 @@ PAID_FUNDING, PAID_BORROW, PAID_INSURANCE, PAID_LIQUIDATION = range(6, 10)
 # A saved account names these kinds, so those that came later stand behind.
 FILL_DELISTED, PAID_MISSING_FUNDING, DROP_DELISTED = range(22, 25)
 FILL_KINDS = (*range(FILL_ORDER, FILL_LIQUIDATION + 1), FILL_DELISTED)
-PAID_KINDS = (*range(PAID_FUNDING, PAID_LIQUIDATION + 1), PAID_MISSING_FUNDING)
 
 DUST = 1e-12  # a remainder this small beside the quantities that made it is rounding, not a position
 
@@ -145,7 +144,7 @@ def new_state(accounts: int, symbols: int, order_rows: int, cash: float) -> Kern
         np.zeros((accounts, symbols, POSITION_FIELDS)),
         np.zeros((accounts, order_rows, ORDER_FIELDS)),
     )
-    state.accounts[:, [CASH, EQUITY, PEAK, LOWEST]] = cash
+    state.accounts[:, [CASH, EQUITY, PEAK]] = cash
     state.positions[:, :, [ENTRY, STOP, TARGET, MARK, WANTED]] = np.nan
     state.positions[:, :, EXPIRY] = np.inf
     state.positions[:, :, [INSIDE, CHANGED]] = -1.0

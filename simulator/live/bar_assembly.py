@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from simulator.exchange.carry import SETTLEMENT_MS
+from simulator.exchange.venue import SETTLEMENT_MS
 from simulator.live.events import BookTop, Candle, FeedEvent, Funding
 from simulator.market.instruments import MarketKind
 

@@ -22,7 +22,7 @@ from simulator.exchange.orders import OrderRequest
 from simulator.exchange.venue import Venue
 from simulator.live.bar_assembly import LiveBar
 from simulator.market.events import FundingEvent
-from simulator.market.growing import GrowingMarket
+from simulator.market.growing import with_bar
 from simulator.market.market import Market, MarketView
 from simulator.market.timeframes import BAR_COLUMNS
 
@@ -40,8 +40,8 @@ class SimulatedBroker:
 
     def __init__(self, history: Market, cash: float, costs: Costs, max_leverage: float, venue: Venue) -> None:
         """Raises `DataError` as `LiveExchange` does."""
-        self._growing = GrowingMarket(history)
-        self._exchange = LiveExchange(self._growing.market, cash, costs, max_leverage, venue)
+        self.market = history  # the bars that are known
+        self._exchange = LiveExchange(history, cash, costs, max_leverage, venue)
         self.start = self._exchange.index
         self._flows = dict.fromkeys(history.symbols, 0.0)  # money that each symbol brought so far
         self._filled = dict.fromkeys(history.symbols, 0.0)  # sum of its fills
@@ -54,18 +54,11 @@ class SimulatedBroker:
     @property
     def close(self) -> int:
         """The time of that close, ms."""
-        market = self._growing.market
-        return int(market.open_time[-1]) + market.interval
+        return int(self.market.open_time[-1]) + self.market.interval
 
     def view(self) -> MarketView:
         """The market at this close."""
-        market = self._growing.market
-        return market.view(len(market) - 1)
-
-    @property
-    def market(self) -> Market:
-        """The bars that are known, as far as they are kept."""
-        return self._growing.market
+        return self.market.view(len(self.market) - 1)
 
     def account(self) -> AccountView:
         """The account at this close."""
@@ -80,10 +73,10 @@ class SimulatedBroker:
 
     def extend(self, bar: LiveBar) -> Happened:
         """Take the next bar. Raises `DataError` for one that does not follow, or cannot be."""
-        market = self._growing.market
-        grown = self._growing.append(bar.open_time, bar_columns(bar, market.symbols), bar_funding(bar, market.symbols))
+        symbols = self.market.symbols
+        self.market = with_bar(self.market, bar.open_time, bar_columns(bar, symbols), bar_funding(bar, symbols))
         ledger, rejections = len(self._exchange.ledger), len(self._exchange.rejections)
-        self._exchange.extend(grown)
+        self._exchange.extend(self.market)
         happened = Happened(tuple(self._exchange.ledger[ledger:]), tuple(self._exchange.rejections[rejections:]))
         for one in happened.ledger:
             if isinstance(one, Fill):

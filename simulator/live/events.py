@@ -14,10 +14,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from simulator.errors import DataError
-from simulator.market.bar_checks import check_bars
+from simulator.market.timeframes import bar_start, format_time
 from simulator.tables import EARLIEST, LATEST
 
 # What a feed tells of itself.
@@ -68,9 +66,7 @@ class BookTop:
 
     symbol: str
     bid: float
-    bid_size: float
     ask: float
-    ask_size: float
     at: int
     known_at: int
 
@@ -120,34 +116,26 @@ FeedEvent = Candle | BookTop | Funding | FeedHeartbeat | Notice
 # Answers are untrusted, so each number is checked: times have to be possible, prices and sizes finite and above 0 (a
 # volume may be 0). Anything else raises `DataError` and is never passed on.
 
-CandleRow = tuple[int, float, float, float, float, float]  # open time (ms), open, high, low, close, volume
-_COLUMNS = ("open", "high", "low", "close", "volume")
 _LARGEST = 1e15  # no price, size or volume of a market has more
 
 
-def candle_of(what: str, interval: int, values: Any) -> CandleRow:
+def candle_of(symbol: str, interval: int, values: Any, known_at: int) -> Candle:
     """A candle of six fields: open time (ms), open, high, low, close, volume. Raises `DataError`."""
+    what = f"a candle of {symbol}"
     if not isinstance(values, list | tuple) or len(values) < 6:
-        raise DataError(f"{what}: a candle has six fields, not {str(values)[:80]}")
+        raise DataError(f"{what} has six fields, not {str(values)[:80]}")
     time = moment(what, values[0])
-    numbers = [number(what, value) for value in values[1:6]]
-    columns = {name: np.array([value]) for name, value in zip(_COLUMNS, numbers, strict=True)}
-    for issue in check_bars(what, interval, np.array([time], np.int64), columns):
-        if issue.fatal:
-            raise DataError(f"{issue}: {numbers}")
-    return (time, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4])
+    if bar_start(time, interval) != time:
+        raise DataError(f"{what} opens at {format_time(time)}, which is not the open of a bar")
+    first, high, low, last, volume = (number(what, value) for value in values[1:6])
+    return Candle(symbol, time, first, high, low, last, volume, time + interval, known_at)
 
 
 def book_of(symbol: str, bid: Any, ask: Any, time: Any, known_at: int) -> BookTop:
-    """The top of a book from (price, size) of both sides; `time` None: when it came. Raises `DataError`."""
+    """The top of a book from the prices of both sides; `time` None: when it came. Raises `DataError`."""
     what = f"the book of {symbol}"
     at = known_at if time is None else moment(what, time)
-    if not all(isinstance(side, list | tuple) and len(side) >= 2 for side in (bid, ask)):
-        raise DataError(f"{what} has no price and size: {str((bid, ask))[:80]}")
-    prices, sizes = [positive(what, side[0]) for side in (bid, ask)], [number(what, side[1]) for side in (bid, ask)]
-    if min(sizes) < 0:
-        raise DataError(f"{what} has a negative size: {bid}, {ask}")
-    return BookTop(symbol, prices[0], sizes[0], prices[1], sizes[1], at, known_at)
+    return BookTop(symbol, number(what, bid), number(what, ask), at, known_at)
 
 
 def funding_of(symbol: str, record: Any, known_at: int) -> Funding:
@@ -169,14 +157,6 @@ def number(what: str, value: Any) -> float:
         result = math.nan
     if not abs(result) <= _LARGEST:
         raise DataError(f"{what} holds {str(value)[:40]!r} where a number should be")
-    return result
-
-
-def positive(what: str, value: Any) -> float:
-    """A number above 0. Raises `DataError`."""
-    result = number(what, value)
-    if result <= 0.0:
-        raise DataError(f"{what} holds {result}, which must be above 0")
     return result
 
 

@@ -1,8 +1,8 @@
 """Listens to an exchange through ccxt.pro: closed candles once and in order, the best bid and ask, settlements.
 
 Candles come by REST after each close, so a lost message, a hung socket, a restart across a bar and an exchange without
-streams are one case. The book comes by the stream, which ccxt.pro opens again after it has ended; where the exchange
-has none, it is asked for. No key is needed or sent.
+streams are one case. The book comes by the stream, which ccxt.pro opens again after it has ended; without one no
+spread is known. No key is needed or sent.
 """
 
 from __future__ import annotations
@@ -13,18 +13,26 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import aiohttp
 import ccxt.pro
 
-from simulator.data.download_client import ATTEMPTS, MarketType, aim, check_exchange, seconds_to_wait, server_of
+from simulator.data.download import (
+    ATTEMPTS,
+    MALFORMED,
+    MarketType,
+    aim,
+    check_exchange,
+    offered_markets,
+    seconds_to_wait,
+    server_of,
+)
 from simulator.errors import DataError, RunFailed, UserError
 from simulator.live.events import (
     Candle,
-    CandleRow,
     FeedEvent,
     Funding,
     Notice,
@@ -44,13 +52,11 @@ _SLOW, _SILENCE = 20.0, 60.0  # seconds that a request may take, and that an ope
 _LEAST_REAL = 2.0  # real seconds of these, with a clock that runs fast
 _GRACE = 2.0  # seconds after a close before its candle is asked for
 _LONGEST_AGAIN = 16.0  # seconds before an answer that lacks a candle is asked for again
-_BOOK_EVERY, _POLL = 0.1, 10.0  # seconds between two events of one book, and between two requests without a stream
-_MEASURING = 600.0  # seconds between two comparisons of the clocks
+_BOOK_EVERY = 0.1  # seconds between two events of one book
 _SKEW_REFUSED, _SKEW_NOTICED = 30.0, 1.0  # seconds
 _SETTLEMENT_LOOKS = (2, 10, 60, 300, 1800)  # seconds after each hour: settlements fall on hours, and are listed later
 _PAGE, _FUNDING_PAGE, _MOST_PAGES = 500, 100, 2_000
 _QUERY = re.compile(r"\?\S+")
-_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True)
@@ -158,8 +164,6 @@ class Listener:
         self._expected = dict.fromkeys(settings.symbols, first)
         self._settled = dict.fromkeys(settings.symbols, since)
         self._start(self._candles())
-        if self._has("fetchTime"):
-            self._start(self._repeat(self._measure, lambda: self._sleep(_MEASURING)))
         if settings.market == "swap":
             self._start(self._repeat(self._settle, self._until_settlement))
         if self._has("watchBidsAsks"):
@@ -167,8 +171,6 @@ class Listener:
         elif self._has("watchOrderBook"):
             for symbol in settings.symbols:
                 self._start(self._watch(partial(api.watch_order_book, symbol), self._booked))
-        elif self._has("fetchOrderBook"):
-            self._start(self._repeat(self._ask_books, lambda: self._sleep(_POLL)))
 
     async def past(self, since: int, until: int) -> list[Candle | Funding]:
         """Candles and settlements of all symbols with ``since < at <= until`` (ms) that have happened, by `at`. Raises
@@ -178,12 +180,12 @@ class Listener:
         for symbol in self.settings.symbols:
             place = since - interval + 1  # a candle that closes after `since` opens after `since - interval`
             for _ in range(_MOST_PAGES):
-                rows, _whole = await self._rows(symbol, place, (until - place) // interval + 2, ATTEMPTS)
-                closed = [row for row in rows if row[0] + interval <= min(until, now)]
-                events += [Candle(symbol, *row, at=row[0] + interval, known_at=now) for row in closed]
-                if not closed or len(closed) < len(rows):
+                candles, _whole = await self._rows(symbol, place, (until - place) // interval + 2, ATTEMPTS)
+                closed = [one for one in candles if one.at <= min(until, now)]
+                events += closed
+                if not closed or len(closed) < len(candles):
                     break
-                place = closed[-1][0] + 1
+                place = closed[-1].open_time + 1
             place = since + 1
             while self.settings.market == "swap":
                 page = await self._fundings(symbol, place, ATTEMPTS)
@@ -303,43 +305,43 @@ class Listener:
         now = self.exchange_now()
         if expected + interval > now:
             return True
-        rows, whole = await self._rows(symbol, expected, (now - expected) // interval + 1)
-        closed = [row for row in rows if row[0] + interval <= now]
-        if closed and whole and closed[0][0] > expected:
+        candles, whole = await self._rows(symbol, expected, (now - expected) // interval + 1)
+        closed = [one for one in candles if one.at <= now]
+        if closed and whole and closed[0].open_time > expected:
             if self._doubted.get(symbol) != expected:
                 self._doubted[symbol] = expected
                 return False
-            count = (closed[0][0] - expected) // interval
+            count = (closed[0].open_time - expected) // interval
             self.counters["gaps"] += count
             words = f"{self.settings.exchange} has no candles for {count} bars from {format_time(expected)} UTC on"
             self._notice("gap", words, symbol)
-            expected = closed[0][0]
-        for row in closed:
-            if row[0] != expected:
+            expected = closed[0].open_time
+        for candle in closed:
+            if candle.open_time != expected:
                 break
             self.counters["candles"] += 1
-            self._emit(partial(_candle, symbol, row, interval))
+            self._emit(partial(_known, candle))
             expected += interval
         self._expected[symbol] = expected
         return expected + interval > now
 
-    async def _rows(self, symbol: str, since: int, count: int, attempts: int = 1) -> tuple[list[CandleRow], bool]:
+    async def _rows(self, symbol: str, since: int, count: int, attempts: int = 1) -> tuple[list[Candle], bool]:
         """Up to about `count` candles from the open time `since` (ms) on, in order, the unfinished one among them;
         whether every record could be used. Raises `FeedFailure`."""
         page = self.api.feature_value(symbol, "fetchOHLCV", "limit")
         limit = max(1, min(int(page) if page else _PAGE, count))
         answer = await self.ask("fetch_ohlcv", symbol, self.settings.timeframe, since, limit, attempts=attempts)
-        rows: dict[int, CandleRow] = {}
-        whole = isinstance(answer, list)
+        candles: dict[int, Candle] = {}
+        whole, now = isinstance(answer, list), self.exchange_now()
         for values in self._records(f"the candles of {symbol}", answer):
             try:
-                row = candle_of(f"a candle of {symbol}", self.settings.interval, values)
-                if rows.setdefault(row[0], row) != row:
-                    raise DataError(f"a candle of {symbol} is there twice and differs: {rows[row[0]]} and {row}")
+                one = candle_of(symbol, self.settings.interval, values, now)
+                if candles.setdefault(one.open_time, one) != one:
+                    raise DataError(f"a candle of {symbol} is there twice and differs: {candles[one.open_time]}, {one}")
             except DataError as error:
                 whole = False
                 self._malformed(str(error))
-        return [rows[time] for time in sorted(rows) if time >= since], whole
+        return [candles[time] for time in sorted(candles) if time >= since], whole
 
     # -- the book ---------------------------------------------------------------------------------------------------
 
@@ -369,24 +371,16 @@ class Listener:
             failures, known = 0, True
             try:
                 take(answer)
-            except _MALFORMED as error:
+            except MALFORMED as error:
                 self._malformed(f"a message of the stream ({type(error).__name__})")
 
     def _quoted(self, tickers: Any) -> None:
         for symbol, ticker in tickers.items():
-            bid, ask = ((ticker.get(side), ticker.get(f"{side}Volume")) for side in ("bid", "ask"))
-            self._book(symbol, bid, ask, ticker.get("timestamp"))
+            self._book(symbol, ticker.get("bid"), ticker.get("ask"), ticker.get("timestamp"))
 
     def _booked(self, book: Any) -> None:
         if book["bids"] and book["asks"]:
-            self._book(book["symbol"], tuple(book["bids"][0][:2]), tuple(book["asks"][0][:2]), book.get("timestamp"))
-
-    async def _ask_books(self) -> None:
-        for symbol in self.settings.symbols:
-            try:
-                self._booked(await self.ask("fetch_order_book", symbol, 5))
-            except _MALFORMED as error:
-                self._malformed(f"the book of {symbol} ({type(error).__name__})")
+            self._book(book["symbol"], book["bids"][0][0], book["asks"][0][0], book.get("timestamp"))
 
     def _book(self, symbol: str, bid: Any, ask: Any, time: Any) -> None:
         now = self.clock.now()
@@ -433,9 +427,6 @@ class Listener:
             else:
                 events[event.at] = event
         return [events[at] for at in sorted(events) if at >= since]
-
-    async def _measure(self) -> None:
-        self._adjust(*await self._skew())
 
     async def _skew(self, attempts: int = 1) -> tuple[int, int]:
         """How far the exchange's clock is ahead of ours, and how wrong that may be, ms. Raises `FeedFailure`."""
@@ -493,7 +484,7 @@ class Listener:
             failure = FeedFailure("server_error", "server_errors", words)
         elif isinstance(error, ccxt.BaseError):
             failure = FeedFailure("server_error", "refusals", words, passing=False)
-        elif isinstance(error, _MALFORMED):
+        elif isinstance(error, MALFORMED):
             failure = FeedFailure("malformed", "malformed", f"{what}: an answer of another shape")
         if failure is not None:
             self.counters[failure.counter] += 1
@@ -501,28 +492,11 @@ class Listener:
 
     def _check_markets(self) -> None:
         """Note the symbols' markets. Raises `UserError` for what the exchange does not have."""
-        name, market, api = self.settings.exchange, self.settings.market, self.api
-        for symbol in self.settings.symbols:
-            one = api.markets.get(symbol)
-            if one is None or one["type"] != market:
-                there = sorted(key for key, each in api.markets.items() if each["type"] == market)
-                base = symbol.partition("/")[0]
-                near = [key for key in there if key.startswith(f"{base}/")]
-                near += [key for key in there if key.startswith(base[:3]) and key not in near]
-                known = ", ".join((near or there)[:5]) or "none of that kind"
-                raise UserError(f"{name} has no {market} market {symbol}; it has {known}; write it as ccxt does")
+        asked = self.settings
+        for one in offered_markets(self.api, asked.market, asked.symbols, (asked.timeframe,)):
             if one.get("active") is False:
-                raise UserError(f"{name} does not trade {symbol} at present; choose another symbol")
-            self.markets[symbol] = one
-        offered = list(api.timeframes or {})
-        if not self._has("fetchOHLCV") or self.settings.timeframe not in offered:
-            raise UserError(
-                f"{name} offers no candles of {self.settings.timeframe}; it has {', '.join(offered) or 'none'}; choose "
-                "another timeframe or exchange"
-            )
-        # A perpetual without its funding would look cheaper to hold than it is.
-        if market == "swap" and not self._has("fetchFundingRateHistory"):
-            raise UserError(f"{name} offers no funding rates through ccxt; choose another exchange, or spot")
+                raise UserError(f"{asked.exchange} does not trade {one['symbol']} at present; choose another symbol")
+            self.markets[one["symbol"]] = one
 
 
 def _noting_status(exchange: str) -> type[Any]:
@@ -537,8 +511,8 @@ def _noting_status(exchange: str) -> type[Any]:
     return type(exchange, (base,), {"handle_errors": handle_errors, "http_status": None})
 
 
-def _candle(symbol: str, row: CandleRow, interval: int, known_at: int) -> Candle:
-    return Candle(symbol, *row, at=row[0] + interval, known_at=known_at)
+def _known(candle: Candle, known_at: int) -> Candle:
+    return replace(candle, known_at=known_at)
 
 
 def _backoff(failures: int) -> float:

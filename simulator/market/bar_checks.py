@@ -5,17 +5,16 @@ Loading and `Catalog.check` share them: loading stops at the first fatal `Issue`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
-from numpy.lib.stride_tricks import sliding_window_view
 
 from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.market.events import FundingEvent
-from simulator.market.timeframes import WEEK_MS, bar_start, format_time
+from simulator.market.timeframes import BAR_COLUMNS, WEEK_MS, bar_start, format_time
 
+BAR_VALUES = BAR_COLUMNS[:5]  # of every file of bars
 # The typical range is that of this many bars around a bar. With fewer than _FEWEST nothing is judged.
 _AROUND, _FEWEST = 49, 9
 # A wick, or a jump between two bars, is reported if it exceeds the typical range by so many robust deviations. In five
@@ -24,7 +23,6 @@ _WICK_DEVIATIONS, _JUMP_DEVIATIONS = 15.0, 3.0
 _SCALE = np.log(5.0)  # from here on a jump is one to another scale or coin, however long the gap that it spans
 _VOLUME_SCALE = 200.0  # of the medians of the volume before and after a bar: it is counted in another unit
 _STALE_BARS = 3  # equal bars in a row that are reported
-_WINDOWS_AT_ONCE = 16_384  # bounds the memory of the medians
 
 
 @dataclass(frozen=True)
@@ -41,42 +39,58 @@ class Issue:
         return f"{self.file}: {self.detail}"
 
 
+def faults_of(
+    interval: int, open_time: IntArray, columns: Mapping[str, FloatArray]
+) -> Iterator[tuple[str, BoolArray, str]]:
+    """What makes bars unusable: the kind, which bars (n,) it is about, and the words that follow "bars"."""
+    yield "unsorted", np.append(np.diff(open_time) < 0, False), "are followed by an earlier one"
+    in_order = np.sort(open_time)
+    yield "duplicate", np.isin(open_time, in_order[1:][np.diff(in_order) == 0]), "share their time with another"
+    grid = "do not open on a whole interval" + ", Monday 00:00 UTC for weeks" * (interval == WEEK_MS)
+    yield "misaligned", np.asarray(bar_start(open_time, interval) != open_time), grid
+    yield from value_faults(columns)
+
+
+def value_faults(columns: Mapping[str, FloatArray]) -> Iterator[tuple[str, BoolArray, str]]:
+    """Those of them that the values of a bar alone show."""
+    unknown = ~np.isfinite(np.stack([*columns.values()])).all(axis=0)
+    yield "not_a_number", unknown, "have a value that is missing or not finite"
+    low, high = columns["low"], columns["high"]
+    bad = (low <= 0) | (low > np.minimum(columns["open"], columns["close"])) | (columns["volume"] < 0)
+    bad |= high < np.maximum(columns["open"], columns["close"])
+    if "half_spread" in columns:
+        bad |= (columns["half_spread"] < 0) | (columns["half_spread"] >= 1)
+    words = (
+        "are impossible (low, open, close, high in disorder, a price not above 0, a negative volume or a half spread"
+        " outside 0..1)"
+    )
+    yield "impossible", ~unknown & bad, words
+
+
 def check_bars(file: str, interval: int, open_time: IntArray, columns: dict[str, FloatArray]) -> list[Issue]:
     """Findings about the bars of one file: `open_time` `(n,)` in ms, `columns` name -> `(n,)`."""
     if not len(open_time):
         return [Issue(file, "empty", 0, "holds no bars", fatal=True)]
     issues: list[Issue] = []
 
-    def report(kind: str, where: npt.NDArray[np.bool_], what: str, *, fatal: bool) -> None:
+    def report(kind: str, where: BoolArray, what: str, *, fatal: bool) -> None:
         count = int(where.sum())
         if count:
-            first = format_time(int(open_time[: len(where)][where][0]))
-            issues.append(Issue(file, kind, count, f"{count} {what}, the first at {first}", fatal))
+            first = format_time(int(open_time[where][0]))
+            issues.append(Issue(file, kind, count, f"{count} bars {what}, the first at {first}", fatal))
 
-    step = np.diff(open_time)
-    report("unsorted", step < 0, "bars are followed by an earlier one", fatal=True)
-    in_order = np.sort(open_time)
-    repeated = np.isin(open_time, in_order[1:][np.diff(in_order) == 0])
-    report("duplicate", repeated, "bars share their time with another", fatal=True)
-    grid = "bars do not open on a whole interval" + ", Monday 00:00 UTC for weeks" * (interval == WEEK_MS)
-    report("misaligned", bar_start(open_time, interval) != open_time, grid, fatal=True)
-
-    unknown = np.zeros(len(open_time), np.bool_)
-    for values in columns.values():
-        unknown |= ~np.isfinite(values)
-    report("not_a_number", unknown, "bars have a value that is missing or not finite", fatal=True)
-    report("impossible", ~unknown & _impossible(columns), "bars are impossible (low, open, close, high in disorder, "
-           "a price not above 0, a negative volume or a half spread outside 0..1)", fatal=True)  # fmt: skip
+    for kind, where, what in faults_of(interval, open_time, columns):
+        report(kind, where, what, fatal=True)
     silent = columns["volume"] == 0
     edges = np.flatnonzero(np.diff(np.concatenate([[False], silent, [False]]).astype(np.int8)))
     longest = int(np.diff(edges)[::2].max()) if len(edges) else 0
-    report("zero_volume", silent, f"bars have no volume (up to {longest} in a row)", fatal=False)
-    if not any(issue.kind in ("unsorted", "duplicate", "misaligned") for issue in issues):
-        absent = int((step // interval - 1).sum())
-        if absent:
-            first = format_time(int(open_time[np.flatnonzero(step > interval)[0]]) + interval)
-            detail = f"{absent} bars are absent in {int((step > interval).sum())} gaps, the first at {first}"
-            issues.append(Issue(file, "gap", absent, detail, fatal=False))
+    report("zero_volume", silent, f"have no volume (up to {longest} in a row)", fatal=False)
+    step = np.diff(open_time)
+    absent = int((step // interval - 1).sum())
+    if absent and not any(issue.kind in ("unsorted", "duplicate", "misaligned") for issue in issues):
+        first = format_time(int(open_time[np.flatnonzero(step > interval)[0]]) + interval)
+        detail = f"{absent} bars are absent in {int((step > interval).sum())} gaps, the first at {first}"
+        issues.append(Issue(file, "gap", absent, detail, fatal=False))
     return issues
 
 
@@ -86,66 +100,43 @@ def unusual_bars(file: str, interval: int, open_time: IntArray, columns: dict[st
 
     For bars without a fatal finding, in order: `open_time` `(n,)` in ms, `columns` name -> `(n,)`.
     """
-    adjacent = np.diff(open_time) == interval
-    issues = _stale_runs(file, open_time, adjacent, columns)
-    usual = None
-    if len(open_time) >= _FEWEST:
-        usual = _usual_range(np.log(columns["high"] / columns["low"]))
-        up = np.log(columns["high"] / np.maximum(columns["open"], columns["close"]))
-        down = np.log(np.minimum(columns["open"], columns["close"]) / columns["low"])
-        wick = np.maximum(up, down)
-        far = wick > usual[0] + _WICK_DEVIATIONS * usual[1]
-        words = "a wick far beyond the ranges of the bars around them"
-        issues += _far(file, "flash_wick", words, open_time, columns, wick * far)
-    body = np.abs(np.log(columns["close"] / columns["open"]))
-    issues += _far(file, "scale", "a close of another scale than the open", open_time, columns, body * (body > _SCALE))
-    issues += _jumps(file, open_time, np.diff(open_time) // interval, columns, usual)
-    return issues + _volume_scale(file, open_time, columns["volume"])
+    steps = np.diff(open_time) // interval
+    first, high, low, close = (columns[name] for name in BAR_VALUES[:4])
+    issues = _stale_runs(file, open_time, steps == 1, columns)
+    limit = np.full(len(close), _SCALE)  # of a jump
 
-
-def _far(
-    file: str, kind: str, what: str, open_time: IntArray, columns: dict[str, FloatArray], size: FloatArray
-) -> list[Issue]:
-    """A note about the bars that have `what`: those with a `size` (n,) above 0."""
-    found = np.flatnonzero(size > 0)
-    if not len(found):
-        return []
-    largest = int(size.argmax())
-    detail = (
-        f"{len(found)} bars have {what}, the first at {format_time(int(open_time[found[0]]))}, the longest at"
-        f" {format_time(int(open_time[largest]))} (high {columns['high'][largest]:g}, low {columns['low'][largest]:g})"
-    )
-    return [Issue(file, kind, len(found), detail, fatal=False)]
-
-
-def _jumps(
-    file: str,
-    open_time: IntArray,
-    steps: IntArray,
-    columns: dict[str, FloatArray],
-    usual: tuple[FloatArray, FloatArray] | None,
-) -> list[Issue]:
-    """Notes about opens far from the close before them. `steps` (n - 1,) are the bars from each bar to the next: across
-    a gap of several a price may go further, as its square root, but not to another scale."""
-    jump = np.abs(np.log(columns["open"][1:] / columns["close"][:-1]))
-    limit = np.full(len(jump), _SCALE)
-    if usual is not None:
-        limit = np.minimum(limit, (usual[0] + _JUMP_DEVIATIONS * usual[1])[1:] * np.sqrt(steps))
-    issues = []
-    for kind, where, words in (
-        ("jump", steps == 1, "open far from the close before them"),
-        ("gap_jump", steps > 1, "open far from the close before the gap in front of them"),
-    ):
-        wide = np.flatnonzero((jump > limit) & where) + 1
-        if len(wide):
-            largest = wide[jump[wide - 1].argmax()]
+    def report(kind: str, size: FloatArray, words: str, values: Callable[[int], str]) -> None:
+        """A note about the bars with a `size` (n,) above 0, with the values of the one with the largest."""
+        found = np.flatnonzero(size > 0)
+        if len(found):
+            largest = int(size.argmax())
             detail = (
-                f"{len(wide)} bars {words}, the first at {format_time(int(open_time[wide[0]]))}, the furthest at"
-                f" {format_time(int(open_time[largest]))} (from {columns['close'][largest - 1]:g} to"
-                f" {columns['open'][largest]:g})"
+                f"{len(found)} bars {words}, the first at {format_time(int(open_time[found[0]]))}, the furthest at"
+                f" {format_time(int(open_time[largest]))} ({values(largest)})"
             )
-            issues.append(Issue(file, kind, len(wide), detail, fatal=False))
-    return issues
+            issues.append(Issue(file, kind, len(found), detail, fatal=False))
+
+    def extremes(bar: int) -> str:
+        return f"high {high[bar]:g}, low {low[bar]:g}"
+
+    if len(open_time) >= _FEWEST:
+        typical, deviation = _usual_range(np.log(high / low))
+        wick = np.maximum(np.log(high / np.maximum(first, close)), np.log(np.minimum(first, close) / low))
+        far = wick > typical + _WICK_DEVIATIONS * deviation
+        report("flash_wick", wick * far, "have a wick far beyond the ranges of the bars around them", extremes)
+        # Across a gap of several bars a price may go further, as its square root, but not to another scale.
+        limit[1:] = np.minimum(_SCALE, (typical + _JUMP_DEVIATIONS * deviation)[1:] * np.sqrt(steps))
+    body = np.abs(np.log(close / first))
+    report("scale", body * (body > _SCALE), "have a close of another scale than the open", extremes)
+    jump = np.append(0.0, np.abs(np.log(first[1:] / close[:-1])))
+    wide, across = jump * (jump > limit), np.append(False, steps > 1)
+
+    def leap(bar: int) -> str:
+        return f"from {close[bar - 1]:g} to {first[bar]:g}"
+
+    report("jump", wide * ~across, "open far from the close before them", leap)
+    report("gap_jump", wide * across, "open far from the close before the gap in front of them", leap)
+    return issues + _volume_scale(file, open_time, columns["volume"])
 
 
 def _volume_scale(file: str, open_time: IntArray, volume: FloatArray) -> list[Issue]:
@@ -189,29 +180,25 @@ def _stale_runs(file: str, open_time: IntArray, adjacent: BoolArray, columns: di
 
 
 def _usual_range(ranges: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Median and robust deviation of the ranges of the bars around each, `(n,)` both; n is at least `_FEWEST`.
+    """Median of the ranges of the bars around each, and the robust deviation from it, `(n,)` both; n is at least
+    `_FEWEST`.
 
     The deviation is 1.4826 median absolute deviations, and at least a quarter of the median: in a quiet spell, where
     all ranges are nearly equal, nothing would be usual otherwise.
     """
     width = min(_AROUND, len(ranges))
-    windows = sliding_window_view(ranges, width)
-    typical, deviation = _medians(ranges, width), np.empty(len(windows))
-    for start in range(0, len(windows), _WINDOWS_AT_ONCE):
-        part = slice(start, start + _WINDOWS_AT_ONCE)
-        deviation[part] = np.median(np.abs(windows[part] - typical[part, None]), axis=1)
     # The first and the last bars share the window of the nearest bar that has a whole one.
-    window = np.clip(np.arange(len(ranges)) - width // 2, 0, len(windows) - 1)
-    return typical[window], np.maximum(1.4826 * deviation, 0.25 * typical)[window]
+    window = np.clip(np.arange(len(ranges)) - width // 2, 0, len(ranges) - width)
+    typical = _medians(ranges, width)[window]
+    deviation = _medians(np.abs(ranges - typical), width)[window]
+    return typical, np.maximum(1.4826 * deviation, 0.25 * typical)
 
 
 def _medians(values: FloatArray, width: int) -> FloatArray:
     """The median of each `width` values in a row, `(n - width + 1,)`."""
-    windows = sliding_window_view(values, width)
-    found = np.empty(len(windows))
-    for start in range(0, len(windows), _WINDOWS_AT_ONCE):
-        part = slice(start, start + _WINDOWS_AT_ONCE)
-        found[part] = np.median(windows[part], axis=1)
+    import pandas as pd  # it takes half a second
+
+    found: FloatArray = pd.Series(values).rolling(width).median().to_numpy()[width - 1 :]
     return found
 
 
@@ -230,13 +217,3 @@ def check_funding(file: str, events: Sequence[FundingEvent], open_times: Sequenc
     count, first = int(bare.sum()), format_time(int(time[bare][0]))
     detail = f"{count} of {len(time)} settlements fall where there is no bar, the first at {first}"
     return [Issue(file, "funding_without_bars", count, detail, fatal=False)]
-
-
-def _impossible(columns: dict[str, FloatArray]) -> BoolArray:
-    low, high = columns["low"], columns["high"]
-    body_low = np.minimum(columns["open"], columns["close"])
-    body_high = np.maximum(columns["open"], columns["close"])
-    bad: BoolArray = (low <= 0) | (low > body_low) | (high < body_high) | (columns["volume"] < 0)
-    if "half_spread" in columns:
-        bad |= (columns["half_spread"] < 0) | (columns["half_spread"] >= 1)
-    return bad

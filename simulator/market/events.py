@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from simulator.arrays import BoolArray, IntArray
 from simulator.errors import DataError
-from simulator.market.news_tags import about
+from simulator.market.coins import about
 from simulator.market.timeframes import DAY_MS, HOUR_MS, SECOND_MS
 from simulator.tables import numbers, read_table, times, timestamp_array
 
@@ -48,7 +48,7 @@ def read_funding(path: Path) -> tuple[FundingEvent, ...]:
 def read_news(path: Path, symbols: tuple[str, ...], delay: int = DEFAULT_DELAY) -> tuple[NewsItem, ...]:
     """Headlines in a file, or in all Parquet files of a folder, about `symbols` or the whole market; by `known_at`.
 
-    Headlines that their source tagged with other coins are left out (`simulator.market.news_tags`). `delay` (ms)
+    Headlines that their source tagged with other coins are left out (`simulator.market.coins`). `delay` (ms)
     applies to files that state no `known_at`.
     Raises `DataError` for files that cannot be used.
     """

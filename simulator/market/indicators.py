@@ -15,11 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 import talib
-from numpy.lib.stride_tricks import sliding_window_view
 
 from simulator.arrays import FloatArray
 from simulator.errors import UserError
-from simulator.market.market import Bars
 
 # How far back an average looks. The time constant is length / 2 bars (exponential) or length bars (Wilder's).
 _TIME_CONSTANTS = 8
@@ -52,17 +50,6 @@ def sma(close: FloatArray, length: int) -> float:
     """Simple moving average of the last `length` closes."""
     known = close[~np.isnan(close)]
     return float(known[-length:].sum()) / length if len(known) >= length else math.nan
-
-
-def sma_series(bars: Bars, length: float) -> FloatArray:
-    """(n,): the simple moving average at every bar, for `MarketView.computed`; NaN where one of its bars is absent or
-    before the history. Each window is summed apart, so that no rounding is carried on."""
-    count = int(length)
-    _check("sma_series", count, 1)
-    average = np.full(len(bars), np.nan)
-    if len(bars) >= count:
-        average[count - 1 :] = sliding_window_view(bars.close, count).mean(axis=1)
-    return average
 
 
 def realised_volatility(close: FloatArray, length: int) -> float:

@@ -26,9 +26,9 @@ from simulator.arrays import BoolArray, FloatArray, IntArray
 from simulator.errors import DataError, LookAheadError
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.instruments import MarketKind
+from simulator.market.price_paths import PrivateSigns
 from simulator.market.resample import CoarseBars, resample_arrays
-from simulator.market.series import DataSeries, OrderBook, OrderBooks
-from simulator.market.signs import PrivateSigns
+from simulator.market.series import DataSeries
 from simulator.market.timeframes import BAR_COLUMNS, HALF_SPREAD_BPS, bar_start, interval_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ class Market:
     partial: BoolArray | None = None  # (T, S): bars built from an incomplete set of finer bars; None: not resampled
     source: str = "memory"
     series: dict[str, DataSeries] = field(default_factory=dict)  # by name, like onchain/BTC
-    books: dict[str, OrderBooks] = field(default_factory=dict)  # by symbol
     kinds: dict[str, MarketKind] = field(default_factory=dict)  # spot or perpetual, of the symbols where it is known
     signs: PrivateSigns | None = None  # of a market in which each role knows what no other does
 
@@ -94,13 +93,10 @@ class Market:
             raise DataError(f"{self.source}: the news are not in order of known_at")
         if self.signs is not None and not self.signs.crowded.shape == self.signs.confirmed.shape == shape:
             raise DataError(f"{self.source}: private signs of shape {self.signs.crowded.shape}, expected {shape}")
-        # Series and books check their own order.
+        # Series check their own order.
         for name in self.series:
             if name.count("/") != 1:
                 raise DataError(f"{self.source}: {name!r} is not a name of a series; write kind/name, like onchain/BTC")
-        for symbol in self.books:
-            if symbol not in self.symbols:
-                raise DataError(f"{self.source}: order books of '{symbol}', which is not a symbol of the market")
 
     @classmethod
     def from_frame(
@@ -155,12 +151,8 @@ class Market:
         if self.signs is not None:
             for part in self.signs.content():
                 digest.update(part)
-        beside: list[tuple[str, DataSeries | OrderBooks]] = [
-            (f"|series|{name}|", one) for name, one in self.series.items()
-        ]
-        beside += [(f"|book|{symbol}|", books) for symbol, books in self.books.items()]
-        for label, one in sorted(beside, key=lambda entry: entry[0]):
-            digest.update(f"{label}{len(one)}|".encode())
+        for name, one in sorted(self.series.items()):
+            digest.update(f"|series|{name}|{len(one)}|".encode())
             for part in one.content():
                 digest.update(part)
         return digest.hexdigest()
@@ -186,7 +178,6 @@ class Market:
             news=tuple(item for item in self.news if item.symbol is None or item.symbol in symbols),
             truth=None if self.truth is None else self.truth.select(symbols),
             partial=None if self.partial is None else np.ascontiguousarray(self.partial[:, columns]),
-            books={symbol: self.books[symbol] for symbol in symbols if symbol in self.books},
             kinds={symbol: self.kinds[symbol] for symbol in symbols if symbol in self.kinds},
             signs=None if self.signs is None else self.signs.select(columns),
         )
@@ -254,15 +245,6 @@ class Market:
         same = copy(self)
         vars(same).pop("indicators", None)
         return same
-
-    def continued(self, columns: Mapping[str, Any], funding: Mapping[str, tuple[FundingEvent, ...]]) -> Market:
-        """This market with bars that came after it, without a look at those before: for `simulator.market.growing`,
-        which has checked the new ones. `columns` are open_time, the bar columns and present."""
-        longer = copy(self)
-        for kept in ("indicators", "_coarser", "content_hash"):
-            vars(longer).pop(kept, None)
-        vars(longer).update(columns, funding=dict(funding))
-        return longer
 
     def view(self, index: int) -> MarketView:
         """The market as it was known at the close of bar `index`."""
@@ -462,14 +444,6 @@ class MarketView:
             closes = market.open_time[: index + 1] + market.interval
             index = max(0, int(np.searchsorted(closes, published, side="right")) - 1)
         return None if market.signs is None else bool(market.signs.confirmed[index, column])
-
-    def book(self, symbol: str) -> OrderBook | None:
-        """The newest order book of `symbol` that is known by now; None where there is none yet, or none at all."""
-        market = _history_of(self)
-        market.column(symbol)
-        books = market.books.get(symbol)
-        known = 0 if books is None else int(np.searchsorted(books.time, self.now, side="right"))
-        return books.at(known - 1) if books is not None and known else None
 
     def _slice(self, symbol: str, start: int, stop: int) -> Bars:
         market = _history_of(self)

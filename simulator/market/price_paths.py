@@ -1,12 +1,15 @@
-"""Price paths: possible continuations of a market, the input of every simulation of scenarios."""
+"""Price paths, which are possible continuations of a market, and the signs of a generated market that one role's tools
+show and no other's (see `simulator.synthetic.private`)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.arrays import BoolArray
 from simulator.errors import DataError
 from simulator.market.instruments import MarketKind
 
@@ -28,7 +31,7 @@ class PricePaths:
         kinds: of the symbols; empty: all are perpetuals.
         missing_funding: rates of settlements that the data lacks, which both sides pay at the close of that bar; None
             where none is missing.
-        delisted: (S,) the bar at whose open what is held is closed, see `simulator.exchange.carry.delisted_bars`; None
+        delisted: (S,) the bar at whose open what is held is closed, see `simulator.exchange.venue.delisted_bars`; None
             where all symbols stay listed.
     """
 
@@ -63,3 +66,29 @@ class PricePaths:
         """``(paths, bars, symbols)``."""
         paths, bars, symbols = self.open.shape
         return paths, bars, symbols
+
+
+@dataclass(frozen=True)
+class PrivateSigns:
+    """What can be read at the close of each bar, `(T, S)` in the order of the market's symbols.
+
+    `crowded`: whether the market in a coin is crowded, so that a jump may come; RiskAnalyst's. `confirmed`: whether the
+    headlines of the time are confirmed or rumours; MarketAnalyst's. Trader's sign is the spread, which is a bar's.
+    """
+
+    crowded: BoolArray
+    confirmed: BoolArray
+
+    def select(self, columns: Sequence[int]) -> PrivateSigns:
+        """The signs of some of the symbols, by their columns."""
+        kept = list(columns)
+        return PrivateSigns(np.ascontiguousarray(self.crowded[:, kept]), np.ascontiguousarray(self.confirmed[:, kept]))
+
+    def rows(self, kept: slice) -> PrivateSigns:
+        """The signs at the closes of some of the bars."""
+        return PrivateSigns(self.crowded[kept].copy(), self.confirmed[kept].copy())
+
+    def content(self) -> Iterator[bytes]:
+        """What a hash of the market is made of."""
+        yield self.crowded.tobytes()
+        yield self.confirmed.tobytes()

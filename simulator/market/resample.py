@@ -2,7 +2,7 @@
 
 A coarse bar is built from those of its finer bars that exist: it is absent when none does, and *partial* when some are
 missing. The exchange's own daily bar of a day with an outage is made the same way. Partial bars are reported
-(`simulator.market.gaps.find_gaps`), never hidden. A last coarse bar that the data does not reach the end of is
+(`simulator.market.gaps.gap_summary`), never hidden. A last coarse bar that the data does not reach the end of is
 dropped, since its close is not known yet.
 """
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from simulator.arrays import FloatArray, IntArray
 from simulator.errors import DataError
-from simulator.market.bar_checks import check_bars
+from simulator.market.bar_checks import BAR_VALUES, check_bars
 from simulator.market.timeframes import BAR_COLUMNS, TIMEFRAMES, bar_start, format_time
 from simulator.tables import EARLIEST, LATEST
 
@@ -92,8 +92,6 @@ def resample_arrays(
 if TYPE_CHECKING:
     import pandas as pd
 
-_FRAME_COLUMNS = BAR_COLUMNS[:-1]  # a table has no half spread
-
 
 def frame_columns(frames: Mapping[str, pd.DataFrame], half_spread_bps: float) -> tuple[str, IntArray, dict[str, Any]]:
     """The timeframe, the open times (T,) in ms and all bar columns (T, S) of tables of bars by symbol.
@@ -138,26 +136,28 @@ def _checked(symbol: str, frame: pd.DataFrame) -> tuple[IntArray, dict[str, Floa
     """Open times in order and the columns of the rows that hold a bar."""
     import pandas as pd  # it takes half a second
 
+    if not isinstance(frame, pd.DataFrame):
+        raise DataError(f"{symbol}: a table of bars must be a pandas DataFrame, not {type(frame).__name__}")
     if not isinstance(frame.index, pd.DatetimeIndex):
         raise DataError(f"{symbol}: the index must be open times (a DatetimeIndex), not {type(frame.index).__name__}")
     if frame.index.hasnans:
         row = int(np.flatnonzero(frame.index.isna())[0])
         raise DataError(f"{symbol}: row {row} has no open time; correct or remove such rows")
     lower = frame.rename(columns={name: str(name).lower() for name in frame.columns}).sort_index()
-    missing = [name for name in _FRAME_COLUMNS if name not in lower]
+    missing = [name for name in BAR_VALUES if name not in lower]
     if missing:
         raise DataError(
             f"{symbol}: column {', '.join(missing)} is missing; there are {', '.join(map(str, frame.columns))}"
         )
     try:
-        values = lower[list(_FRAME_COLUMNS)].to_numpy(np.float64)
+        values = lower[list(BAR_VALUES)].to_numpy(np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"{symbol}: a column of bars holds what is not a number ({error})") from error
     unknown = np.isnan(values)
     partly = unknown.any(axis=1) & ~unknown.all(axis=1)
     if partly.any():
         row = int(np.flatnonzero(partly)[0])
-        names = ", ".join(name for name, lacks in zip(_FRAME_COLUMNS, unknown[row], strict=True) if lacks)
+        names = ", ".join(name for name, lacks in zip(BAR_VALUES, unknown[row], strict=True) if lacks)
         raise DataError(
             f"{symbol}: the bar of {lower.index[row]} has no {names}: give all five values, or none for an absent bar"
         )
@@ -168,7 +168,7 @@ def _checked(symbol: str, frame: pd.DataFrame) -> tuple[IntArray, dict[str, Floa
     if times[0] < EARLIEST or times[-1] >= LATEST:
         wrong = times[0] if times[0] < EARLIEST else times[-1]
         raise DataError(f"{symbol}: a bar opens at {format_time(int(wrong))} UTC; times from 2000 to 2100 are read")
-    return times, dict(zip(_FRAME_COLUMNS, values[there].T, strict=True))
+    return times, dict(zip(BAR_VALUES, values[there].T, strict=True))
 
 
 def _times(table: pd.DataFrame) -> IntArray:

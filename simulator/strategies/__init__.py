@@ -5,28 +5,24 @@ so that together they hold at most `exposure`. A symbol without a price is left 
 
 | family | strategies |
 | --- | --- |
-| `holding` | `Flat`, `Hold`, `AlwaysShort`, `EqualWeight`, `VolatilityTarget`, `InverseVolatility` |
-| `trend` | `SmaCross`, `EmaCross`, `MacdCross`, `DonchianBreakout` |
-| `reversion` | `RsiReversion`, `BollingerReversion`, `BuyTheDip` |
+| `holding` | `Flat`, `Hold`, `AlwaysShort`, `EqualWeight`, `VolatilityTarget` |
+| `signals` | trend: `SmaCross`, `EmaCross`, `DonchianBreakout` |
+| | reversion: `RsiReversion`, `BuyTheDip` |
 | `reference` | `MatchedRandom`, `Oracle`: what luck and what full knowledge would have earned |
 """
 
-from simulator.strategies.holding import AlwaysShort, EqualWeight, Flat, Hold, InverseVolatility, VolatilityTarget
+from simulator.strategies.holding import AlwaysShort, EqualWeight, Flat, Hold, VolatilityTarget
 from simulator.strategies.reference import MatchedRandom, Oracle
-from simulator.strategies.reversion import BollingerReversion, BuyTheDip, RsiReversion
-from simulator.strategies.trend import DonchianBreakout, EmaCross, MacdCross, SmaCross
+from simulator.strategies.signals import BuyTheDip, DonchianBreakout, EmaCross, RsiReversion, SmaCross
 
 __all__ = [
     "AlwaysShort",
-    "BollingerReversion",
     "BuyTheDip",
     "DonchianBreakout",
     "EmaCross",
     "EqualWeight",
     "Flat",
     "Hold",
-    "InverseVolatility",
-    "MacdCross",
     "MatchedRandom",
     "Oracle",
     "RsiReversion",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from simulator.backtest.run import orders_for_target
 from simulator.errors import UserError
@@ -13,7 +12,7 @@ from simulator.exchange.orders import Order
 from simulator.market import indicators
 from simulator.market.market import MarketView
 from simulator.market.timeframes import YEAR_MS
-from simulator.strategies.signals import ParameterRanges, checked_exposure, recent
+from simulator.strategies.signals import checked_exposure, recent
 
 
 class Flat:
@@ -32,14 +31,22 @@ class Hold:
 
     def __init__(self, exposure: float = 1.0) -> None:
         self.exposure = exposure
+        self._holds_all = False
+
+    def fit(self, view: MarketView) -> None:
+        """Begin a run: nothing is held yet."""
+        self._holds_all = False
 
     def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+        if self._holds_all:  # what is long without debt stays so, and an account of each bar takes its time
+            return ()
         waiting = {order.symbol for order in account.pending}
         share = self.exposure / len(view.symbols)
         orders: list[Order] = []
         for symbol in view.symbols:
             if account.positions[symbol] == 0.0 and symbol not in waiting:
                 orders += orders_for_target(view, account, symbol, share)
+        self._holds_all = 0.0 < self.exposure <= 1.0 and all(account.positions.values())
         return orders
 
 
@@ -82,7 +89,6 @@ class VolatilityTarget:
     """
 
     name = "volatility_target"
-    parameters: ClassVar[ParameterRanges] = {"target": (0.05, 1.0), "lookback": (5, 500), "band": (0.05, 0.5)}
 
     def __init__(self, target: float = 0.3, lookback: int = 42, max_exposure: float = 1.0, band: float = 0.2) -> None:
         if not (target > 0.0 and lookback >= 2 and max_exposure > 0.0 and band >= 0.0):
@@ -102,43 +108,6 @@ class VolatilityTarget:
                 continue
             wanted = self.max_exposure if annual == 0.0 else min(self.max_exposure, self.target / annual)
             wanted /= len(view.symbols)
-            if abs(wanted - account.exposure[symbol]) > self.band * wanted:
-                orders += orders_for_target(view, account, symbol, wanted)
-        return orders
-
-
-class InverseVolatility:
-    """Long all symbols in parts that are inverse to their volatility, so that each brings about as much risk.
-
-    A symbol whose volatility over the last `lookback` returns is unknown or zero is left as it is. The others share
-    what is theirs by number: two of four symbols share half of `exposure`. A part is adjusted once it is off by more
-    than `band` of itself.
-    """
-
-    name = "inverse_volatility"
-    parameters: ClassVar[ParameterRanges] = {"lookback": (5, 500), "band": (0.02, 0.5)}
-
-    def __init__(self, lookback: int = 168, exposure: float = 1.0, band: float = 0.1) -> None:
-        if lookback < 2:
-            raise UserError(f"InverseVolatility(lookback={lookback}): give at least 2 bars.")
-        self.lookback = lookback
-        self.warmup = lookback + 1
-        self.exposure = checked_exposure("InverseVolatility", exposure)
-        self.band = _checked_band("InverseVolatility", band)
-
-    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
-        inverse: dict[str, float] = {}
-        for symbol in view.symbols:
-            bars = recent(view, symbol, self.lookback + 1)
-            deviation = indicators.realised_volatility(bars.close, self.lookback) if bars is not None else math.nan
-            if deviation > 0.0:
-                inverse[symbol] = 1.0 / deviation
-        # An exact sum, so that the order of the symbols does not show in the last bits.
-        total = math.fsum(inverse.values())
-        available = self.exposure * len(inverse) / len(view.symbols)
-        orders: list[Order] = []
-        for symbol, weight in inverse.items():
-            wanted = available * weight / total
             if abs(wanted - account.exposure[symbol]) > self.band * wanted:
                 orders += orders_for_target(view, account, symbol, wanted)
         return orders

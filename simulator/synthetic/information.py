@@ -8,7 +8,7 @@ best decision given the evidence E,
 
     value(E) = u(a(E) | all evidence),     private value of a source X = value(all) - value(all but X),
 
-which is the value of information (Howard 1966). Drift is known as `simulator.synthetic.beliefs` can know it from
+which is the value of information (Howard 1966). Drift is known as `simulator.synthetic.oracle` can know it from
 prices, headlines and funding; crowding and spread as they are. Volatility and the funding that is due count as known
 to all. The best of several decisions on some scenarios is partly the luckiest, so it is chosen on one set of scenarios
 and valued on another, and the other way round. A limit pays no spread and is filled where a bar goes through it, so it

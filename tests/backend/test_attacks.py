@@ -433,7 +433,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-EXPERIMENT = ("experiment.json", "results.json", "cells/as_is-hold-1.json", "cells/no_edge-short-2.json")
+EXPERIMENT = ("experiment.json", "results.json", "cells/hold-1.json", "cells/short-2.json")
 
 
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 100), marks=pytest.mark.slow)])
@@ -472,7 +472,7 @@ def test_parts_that_lie_elsewhere_or_belong_to_nothing_are_refused(place: str, f
 
     if not place:
         state.unlink()
-        with pytest.raises(UserError, match="not what they are parts of"):
+        with pytest.raises(UserError, match="not their plan"):
             go_on()
         shutil.move(state.parent, precious)
         state.parent.symlink_to(precious)

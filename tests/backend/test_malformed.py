@@ -22,7 +22,7 @@ from backend.builders.loaded_team import recording, replayed_team, scripted_team
 from backend.config.load import load_config
 from backend.decisions.checked_documents import check_document
 from backend.models.manifest import MANIFEST, TeamManifest, read_manifest, write_manifest
-from backend.models.registry import adapters_of, base_of_team, describe_base
+from backend.models.registry import base_of_team, describe_base
 from backend.policies.tensor_files import read_tensors, write_tensors
 from backend.reporting.report import write_report
 from backend.store import transfer
@@ -182,9 +182,6 @@ def _tensors(folder: Path) -> Path:
 
 def _read_tensors(folder: Path) -> None:
     read_tensors(folder / "x.safetensors")
-    (folder / "adapters").mkdir(exist_ok=True)
-    shutil.copyfile(folder / "x.safetensors", folder / "adapters" / "trader.safetensors")
-    adapters_of(folder)
 
 
 def _data_set(folder: Path) -> Path:

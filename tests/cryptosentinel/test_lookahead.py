@@ -37,7 +37,7 @@ from simulator.errors import LookAheadError
 from simulator.exchange.exchange_records import AccountView
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
-from simulator.market.series import DataSeries, OrderBooks
+from simulator.market.series import DataSeries
 from simulator.market.timeframes import parse_time
 from tests.lookahead_scenes import market_behind
 from tests.standard_limits import guard_limits
@@ -81,32 +81,19 @@ def perturbed_market(market: Market, bar: int, seed: int) -> Market:
         drawn = {column: rng.normal(0.0, 9.0, len(one)) for column in one.columns}
         kept = one.known_at <= now
         series[name] = DataSeries(one.known_at, {c: np.where(kept, one.columns[c], drawn[c]) for c in one.columns})
-    books = {}
-    for symbol, one_book in market.books.items():
-        factor = np.where(one_book.time <= now, 1.0, rng.uniform(0.5, 2.0, len(one_book)))[:, None]
-        sizes = np.where(
-            (one_book.time <= now)[:, None], one_book.bid_size, rng.uniform(0.0, 9.0, one_book.bid_size.shape)
-        )
-        books[symbol] = replace(
-            one_book, bid_price=one_book.bid_price * factor, ask_price=one_book.ask_price * factor, bid_size=sizes
-        )
     news = (*known, *unknown)
-    return replace(market, **arrays, funding=funding, news=news, series=series, books=books, truth=None)
+    return replace(market, **arrays, funding=funding, news=news, series=series, truth=None)
 
 
 def surrounded(market: Market, seed: int = 0) -> Market:
-    """The market with series and order books beside its bars."""
+    """The market with series beside its bars."""
     rng = np.random.default_rng(seed)
     closed = market.open_time + market.interval
     series = {
         name: DataSeries(closed[::7] + 60_000, {"value": np.abs(rng.normal(5.0, 1.0, len(closed[::7])))})
         for name in ("onchain/AAA", "sentiment/mood", "basis/AAA", "open_interest/BBB")
     }
-    middle = np.nan_to_num(market.close[::3, 0], nan=100.0)[:, None]
-    levels = np.array([[1.0, 2.0, 3.0]]) * 1e-4
-    sizes = [rng.uniform(1.0, 9.0, (len(middle), 3)) for _ in range(2)]
-    book = OrderBooks(closed[::3] - 60_000, middle * (1.0 - levels), sizes[0], middle * (1.0 + levels), sizes[1])
-    return replace(market, series=series, books={market.symbols[0]: book})
+    return replace(market, series=series)
 
 
 def contexts(market: Market, bar: int) -> list[ToolContext]:
@@ -201,9 +188,6 @@ def test_the_other_future_differs_in_everything_after_t_and_in_nothing_before() 
     for name, mine_too in market.series.items():
         differs = mine_too.columns["value"] != other.series[name].columns["value"]
         assert (differs == (mine_too.known_at > now)).all() and differs.any()
-    for symbol, book in market.books.items():
-        differs = (book.bid_price != other.books[symbol].bid_price).any(axis=1)
-        assert (differs == (book.time > now)).all() and differs.any()
 
 
 # Tools and briefs

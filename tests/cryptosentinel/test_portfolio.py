@@ -67,7 +67,7 @@ def test_the_same_coin_has_the_same_name_in_practice_and_in_a_decision() -> None
     view = synthetic().view(180)
     account = hand_made_account(view, {})
     question = AskAnalyst(symbol="CCCUSDT")
-    task = make_team(portfolio=True).consult("consult_market_analyst", [question], view, account, 1)
+    task = make_team(portfolio=True).consult("consult_market_analyst", question, view, account, 1)
     [practised] = run_all([task], ScriptedEngine(codec(), expert_policies(portfolio=True)))
     engine = SayingEngine({"manager": [ask("market_analyst", "C3"), submit()], "market_analyst": ["no call"]})
     [decided] = decide(engine).transcripts[1:]

@@ -22,9 +22,9 @@ from cryptosentinel.agents.registry import ROLES, team_of
 from cryptosentinel.agents.role import Role
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.protocol.tool_calls import NoArguments
-from cryptosentinel.tools.book import WhatIfBook
 from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.tools.market import news
+from cryptosentinel.tools.portfolio import WhatIfBook
 from simulator.arrays import FloatArray
 from simulator.errors import LookAheadError
 from simulator.market.events import FundingEvent, NewsItem

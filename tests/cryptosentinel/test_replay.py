@@ -7,8 +7,7 @@ import pytest
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.replay import has_effect, replay, replayable_roles
-from cryptosentinel.team import TeamDecision
+from cryptosentinel.team import TeamDecision, has_effect, replay, replayable_roles
 from simulator.exchange.orders import Order
 from tests.standard_limits import guard_limits
 from tests.team_scenes import (

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cryptosentinel.added_roles import exchanges
 from cryptosentinel.agents.manager import Decision
 from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
 from cryptosentinel.agents.risk_analyst import Verdict
@@ -21,6 +20,7 @@ from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import NoArguments, ToolCall, parse, render_call
 from cryptosentinel.scheduler import run_all
+from cryptosentinel.scripted_reading import exchanges
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.teachers import PLANS, REDUCED_TO, Teacher, level_of, random_plan, random_verdict
 from cryptosentinel.team import TeamDecision

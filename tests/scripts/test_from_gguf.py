@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from cryptosentinel.llm.model_files import check_folder
 from cryptosentinel.llm.nano import load_model
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates import chat_format
 from scripts import from_gguf, smollm2
 from simulator.errors import UserError
 

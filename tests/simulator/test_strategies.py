@@ -16,15 +16,12 @@ from simulator.exchange.costs import Costs
 from simulator.market.market import Market
 from simulator.strategies import (
     AlwaysShort,
-    BollingerReversion,
     BuyTheDip,
     DonchianBreakout,
     EmaCross,
     EqualWeight,
     Flat,
     Hold,
-    InverseVolatility,
-    MacdCross,
     MatchedRandom,
     Oracle,
     RsiReversion,
@@ -172,13 +169,10 @@ MAKERS: dict[str, tuple[Callable[[], Strategy], int]] = {
     "always_short": (AlwaysShort, 1),
     "equal_weight": (lambda: EqualWeight(0.9, band=0.02), 1),
     "volatility_target": (lambda: VolatilityTarget(0.5, 20), 21),
-    "inverse_volatility": (lambda: InverseVolatility(20, 0.9, 0.05), 21),
     "sma_cross": (lambda: SmaCross(3, 10), 10),
     "ema_cross": (lambda: EmaCross(3, 8), 32),
-    "macd_cross": (lambda: MacdCross(3, 6, 3), 36),
     "donchian_breakout": (lambda: DonchianBreakout(12, 6), 13),
     "rsi_reversion": (lambda: RsiReversion(4), 33),
-    "bollinger_reversion": (lambda: BollingerReversion(10, 1.5), 10),
     "buy_the_dip": (lambda: BuyTheDip(0.03, 0.03, 15), 15),
 }
 SIGNALS = [name for name in MAKERS if name not in ("hold", "always_short", "volatility_target", "sma_cross")]
@@ -274,8 +268,6 @@ def test_no_order_at_an_absent_bar(name: str) -> None:
         (BuyTheDip(0.1, 0.05, 5), [100, 99, 98, 95, 90, 90, 93, 95, 95, 95], [(5, True), (8, False)]),
         # With an absent bar, more bars are read than may count: 104 is 10 % below 120, not below the last three (115).
         (BuyTheDip(0.1, 0.05, 3), [120, 115, 109, float("nan"), 104, 104, 104], []),
-        # The mean of (10, 10, 10, 8) is 9.5 and its deviation 0.87; 9.5 is above the mean of (10, 8, 8, 9.5).
-        (BollingerReversion(4, 1.5), [10, 10, 10, 10, 8, 8, 9.5, 9.5, 9.5], [(5, True), (7, False)]),
         # After a long fall the averages of gain and loss are (0, 1); then (0, 1/2), (1/2, 1/4) and (3/4, 1/8): 86.
         (RsiReversion(2), [*range(40, 20, -1), *range(21, 40)], [(17, True), (23, False)]),
         (EmaCross(1, 2), [10, 9, 8, 7, 6, 5, 4, 6, 8, 9, 5, 4, 3, 3], [(8, True), (11, False)]),
@@ -318,41 +310,16 @@ def test_equal_weight_stays_within_its_band(seed: int, symbols: int, exposure: f
     assert len(lazy.fills) == symbols
 
 
-def test_inverse_volatility_shares_the_risk_equally() -> None:
-    rng = np.random.default_rng(0)
-    moves = rng.normal(0.0, 1.0, (600, 3)) * np.array([0.004, 0.008, 0.02])
-    market = market_of(100.0 * np.exp(np.cumsum(moves, axis=0)))
-    result = run_backtest(market, InverseVolatility(300, 0.9, 0.02), Window(301, 599), costs=Costs(0.0))
-    held = result.exposure[1:].mean(axis=0)
-    assert held.sum() == pytest.approx(0.9, rel=0.03)
-    risk = held * np.array([0.004, 0.008, 0.02])
-    assert risk / risk.mean() == pytest.approx(np.ones(3), rel=0.1)
-
-
-def test_inverse_volatility_leaves_the_share_of_a_symbol_that_has_not_moved() -> None:
-    close = walk(1, 100, 2).close.copy()
-    close[:, 1] = 50.0
-    result = run_backtest(market_of(close), InverseVolatility(20, 0.8, 0.0), Window(30, 31), costs=Costs(0.0))
-    assert {fill.symbol for fill in result.fills} == {"A"}
-    assert result.fills[0].quantity * result.fills[0].price == pytest.approx(4_000.0, rel=1e-9)
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda: EmaCross(0, 5),
         lambda: EmaCross(5, 5),
-        lambda: MacdCross(1, 5, 2),
-        lambda: MacdCross(5, 4, 2),
-        lambda: MacdCross(3, 5, 0),
         lambda: DonchianBreakout(5, 6),
         lambda: DonchianBreakout(5, 1),
         lambda: RsiReversion(1),
         lambda: RsiReversion(5, 70.0, 30.0),
         lambda: RsiReversion(5, 30.0, 100.0),
-        lambda: BollingerReversion(1),
-        lambda: BollingerReversion(5, 0.0),
-        lambda: BollingerReversion(5, float("nan")),
         lambda: BuyTheDip(dip=1.0),
         lambda: BuyTheDip(gain=0.0),
         lambda: BuyTheDip(lookback=1),
@@ -360,9 +327,6 @@ def test_inverse_volatility_leaves_the_share_of_a_symbol_that_has_not_moved() ->
         lambda: EqualWeight(exposure=float("inf")),
         lambda: EqualWeight(band=-0.1),
         lambda: EqualWeight(band=1.0),
-        lambda: InverseVolatility(lookback=1),
-        lambda: InverseVolatility(band=float("nan")),
-        lambda: InverseVolatility(exposure=0.0),
         lambda: SmaCross(exposure=0.0),
     ],
 )

@@ -37,14 +37,14 @@ def test_trials_are_counted_and_an_experiment_shown(here: Path) -> None:
     with Store.open(here / "store") as store:
         add_backtest_run(store, "backtest-1")
         for number in range(3):
-            store.add_trial(TrialRecord("backtest-1", f"team {number}", "hash", 0, 86_400_000, f"d{number}", 5))
+            store.put(TrialRecord("backtest-1", f"team {number}", "hash", 0, 86_400_000, f"d{number}", 5))
     folder, result = published_experiment(here, "e8_four_hours")
     app = open_page(_PAGE)
     assert not app.exception and not app.error
     [ledger] = [frame.value for frame in app.dataframe if "looks (runs)" in frame.value]
     assert list(ledger["ways of trading"]) == [3] and list(ledger["looks (runs)"]) == [1]
     assert result["sentence"][:40] in words(app).replace("\\", "")
-    assert len(app.get("plotly_chart")) == len([one for one in result["markets"] if one["comparisons"]])
+    assert len(app.get("plotly_chart")) == 1
     drawn = app.get("plotly_chart")[0].proto.spec
     assert '"one seed"' in drawn and "one window" not in drawn, "each dot is the mean of a seed's windows"
     (folder / "results.json").write_text("{}")
@@ -58,7 +58,7 @@ def test_decisions_on_held_out_states_are_shown_as_scores_from_0_to_1(here: Path
     assert not app.exception and not app.error
     assert f"{result['states']} held-out states each" in words(app)
     [arms] = [frame.value for frame in app.dataframe if "held out value" in frame.value.columns]
-    first = result["markets"][0]["arms"][0]
+    first = result["arms"][0]
     assert arms["held out value"][0] == f"{first['means']['held_out_value']:.4f}"
     assert arms["interval"][0] == "-0.0289 to -0.0229"
     drawn = app.get("plotly_chart")[0].proto.spec

@@ -100,7 +100,7 @@ def test_a_run_of_somebody_else_hides_nothing(here: Path, queue: JobQueue, sent:
 
 def test_jobs_and_folders_hide_nothing(here: Path, queue: JobQueue, sent: list[Any]) -> None:
     write_market(small_market(), here / "data" / f"x{TURNED.replace(chr(0x1B), '')}")
-    job = queue.submit(("data", "list", TURNED)).job
+    job = queue.submit(("data", "list", TURNED))
     write_part(job.path / STATE, JobState(0, 0, RUN, TURNED, 1, 2, TURNED))
     (job.path / "log").write_text(TURNED)
     look(open_page("views/jobs.py"), sent)

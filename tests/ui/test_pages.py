@@ -284,11 +284,10 @@ def test_a_backtest_is_found_again_from_anywhere_and_opens_its_result(here: Path
     assert "Scripted team made" not in words(app) and "job" not in app.query_params
 
 
-def test_two_people_pressing_the_same_button_are_told(here: Path, queue: JobQueue) -> None:
-    for number in range(2):
+def test_two_people_pressing_the_same_button_get_one_job(here: Path, queue: JobQueue) -> None:
+    for _ in range(2):
         app = open_page("views/new_backtest.py")
         field(app.button, "Run").click().run()
-        assert ("waits or runs already" in words(app)) == bool(number)
     assert len(queue.jobs()) == 1
 
 
@@ -297,7 +296,7 @@ def test_a_job_is_cancelled_and_one_that_failed_says_why(here: Path, queue: JobQ
     field(app.button, "Run").click().run()
     field(app.button, "Cancel").click().run()
     assert not app.exception and "was cancelled" in words(app)
-    failed = queue.submit(("backtest", "--team", EVIL)).job
+    failed = queue.submit(("backtest", "--team", EVIL))
     (failed.path / "log").write_text(f"error: {EVIL}\n")
     write_part(failed.path / STATE, JobState(exit_code=2, finished_at=9))
     app = open_page("views/jobs.py")

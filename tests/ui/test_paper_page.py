@@ -18,8 +18,9 @@ from backend.jobs import queue as jobs_queue
 from backend.jobs.queue import JobQueue
 from backend.paper.journal import Journal
 from backend.paper.overview import last_report
-from backend.paper.sessions import PaperRequest, run_paper
+from backend.paper.sessions import run_paper
 from backend.paper.switch import KILL_FILE, STOP_FILE, running
+from backend.runs.requests import PaperRequest
 from backend.store.store import Store
 from tests.ui.page_client import address, field, open_page, words
 from ui.parts.ready import rows_of

@@ -39,7 +39,7 @@ def stored(here: Path, **changes: Any) -> RunSummary:
     with Store.open(here / "store") as store:
         add_backtest_run(store, "b")
         if changes:
-            store.add_backtest(BacktestRecord("b", "scripted", {**episode().result.to_dict(), **changes}))
+            store.put(BacktestRecord("b", "scripted", {**episode().result.to_dict(), **changes}))
         return summarise(store, "b")
 
 
@@ -62,7 +62,7 @@ def test_the_page_shows_what_the_report_shows(here: Path) -> None:
     for name in SECTIONS:
         open_part(app, name)
         said = words(app)
-        blocks = section(name, window, summary.settings, MarketReload(small_market())).blocks
+        blocks = section(name, window, MarketReload(small_market())).blocks
         for block in blocks:
             assert block.title in said
             if isinstance(block, Picture | Table):

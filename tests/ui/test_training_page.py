@@ -21,13 +21,13 @@ _PAGE = "views/training.py"
 def add_training(store: Store, run: str) -> None:
     """A training after one step of one group of four rollouts."""
     store.add_run(RunRecord(run, "train", 1, "hash", 1_700_000_000_000, {"config": {"training": {"stage2_steps": 4}}}))
-    store.add_queries([QueryRecord(run, 0, 0, 2, ("AAAUSDT",), 40, 1_577_836_800_000, 9)])
+    store.put(QueryRecord(run, 0, 0, 2, ("AAAUSDT",), 40, 1_577_836_800_000, 9))
     rollouts = [
         RolloutRecord(run, 0, 0, number, number, number != 2, 0.5 + number / 10,
                       {"market_analyst": number, "risk_analyst": 1}, {"net_return": number / 100, "orders": 1.0})
         for number in range(4)
     ]  # fmt: skip
-    store.add_rollouts(rollouts)
+    store.put(*rollouts)
     rewards = [
         RewardRecord(
             run, 0, 0, number, role, ordinal, 0.25 + number / 10, {"format": 1.0, "outcome": 0.5}, number - 1.5
@@ -36,7 +36,7 @@ def add_training(store: Store, run: str) -> None:
         for role, calls in (("manager", 1), ("market_analyst", number))
         for ordinal in range(calls)
     ]
-    store.add_rewards(rewards)
+    store.put(*rewards)
     store.add_metrics(run, 1, {"manager/reward/mean": 0.5, "manager/reward/format_share": 0.2, "manager/entropy": 0.4,
                                "market_analyst/alignment/target": 2.0})  # fmt: skip
 

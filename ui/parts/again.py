@@ -17,7 +17,6 @@ from backend.runs.stored_setup import stored_setup
 from backend.store.records import RunRecord
 from simulator.errors import UserError
 from ui.access import escape_markdown, job_queue, open_store, store_name
-from ui.parts.job import note_job
 
 _MEANINGS = {
     "without": "It is not there; the manager has its tools itself. Worse without it: it was worth something.",
@@ -75,9 +74,8 @@ def offer_again(run: RunRecord) -> None:
             request = BacktestRequest(like=run.run, teams=tuple(teams), variants=variants)
             request.check()
             command = request_command(("backtest",), request, store=store_name(), runs=str(RUNS))
-            submission = job_queue().submit(command)
-            note_job(submission)
-            st.switch_page("views/new_backtest.py", query_params={"job": submission.job.name})
+            job = job_queue().submit(command)
+            st.switch_page("views/new_backtest.py", query_params={"job": job.name})
 
 
 def _label(text: str) -> str:

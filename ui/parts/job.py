@@ -9,7 +9,6 @@ import streamlit as st
 
 from backend.jobs.commands import command_words
 from backend.jobs.files import Job
-from backend.jobs.queue import Submission
 from cryptosentinel.protocol.untrusted import visible
 from simulator.market.timeframes import format_time
 from ui.access import escape_markdown, job_queue, mistakes_explained, set_address
@@ -42,18 +41,11 @@ def show_job(job: Job) -> None:
             _draw_log(job)
 
 
-def open_job(submission: Submission) -> None:
+def open_job(job: Job) -> None:
     """Show a job that was just handed in: the address names it."""
-    st.session_state["job"] = submission.job.name
-    note_job(submission)
-    set_address("job", [submission.job.name])
+    st.session_state["job"] = job.name
+    set_address("job", [job.name])
     st.rerun()
-
-
-def note_job(submission: Submission) -> None:
-    """Let the page that shows the job say so where the same work waited or ran already."""
-    if not submission.new:
-        st.session_state["told of job"] = "The same command waits or runs already: this is that job."
 
 
 def job_label(job: Job) -> str:

@@ -108,7 +108,7 @@ def prepare() -> None:
         return
     summary = read_run(runs[0].run, runs[0])
     for window in summary.windows()[:1]:
-        make = partial(section, SECTIONS[0], window, summary.settings, MarketReload(None))
+        make = partial(section, SECTIONS[0], window, MarketReload(None))
         for block in section_kept(key_of(runs[0]), window.name, SECTIONS[0], make).blocks:
             if isinstance(block, Picture):
                 block.figure.to_json()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import streamlit as st
 
 from backend.evaluation.trials import count_trials
+from backend.experiments.analysis import ExperimentResult
 from backend.experiments.folder import (
     EXPERIMENTS,
     PAGE,
@@ -20,17 +18,10 @@ from backend.experiments.folder import (
     read_state_of,
     stored_result,
 )
-from backend.experiments.measures import Measure, measure_called
-from backend.reporting.blocks import Picture, ReportBlock, Table, TableRow
-from backend.reporting.charts import IntervalBar, interval_chart
-from backend.reporting.labels import Column
+from backend.experiments.page import how_measured, result_blocks
 from backend.runs.requests import RUNS
-from cryptosentinel.protocol.untrusted import visible
-from simulator.errors import UserError
 from ui.access import address_follows, asked_for, escape_markdown, mistakes_explained, open_store
 from ui.parts.drawing import MOMENT, draw_blocks, show_table
-
-_MARKETS = {"as_is": "The market", "no_edge": "Control: the market without an edge"}
 
 
 def _page() -> None:
@@ -85,60 +76,12 @@ def _experiments() -> None:
     _result(stored_result(folder), folder)
 
 
-def _result(result: Mapping[str, Any], folder: Path) -> None:
-    """A finished experiment: its sentence, and of each market the differences with intervals and the arms."""
-    try:
-        st.markdown(f"**{escape_markdown(str(result['question']))}**")
-        st.info(escape_markdown(str(result["sentence"])))
-        measure = measure_called(str(result["measure"]))
-        amount = f"{result['states']} held-out states" if result["states"] else f"{result['windows']} windows"
-        for market in result["markets"]:
-            st.subheader(_MARKETS.get(market["market"], visible(str(market["market"]))))
-            if market["problem"]:
-                st.warning(escape_markdown(f"No difference can be judged: {market['problem']}."))
-            draw_blocks(_market_blocks(result, market, measure), str(market["market"]))
-        st.caption(
-            escape_markdown(
-                f"{len(result['seeds'])} seeds, {amount} each. The test was written down before the "
-                f"run. {result['trials']} ways of trading were tried on the first market's windows. As one file: "
-                f"{RUNS / EXPERIMENTS / folder.name / PAGE}"
-            )
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / RESULTS} cannot be read ({error!r}): run the experiment again") from error
-
-
-def _market_blocks(result: Mapping[str, Any], market: Mapping[str, Any], shown: Measure) -> list[ReportBlock]:
-    """The differences from the arm that all are compared with, as a picture, and a table of the arms."""
-    scale, against = shown.scale, visible(str(result["against"]))
-    measure = f"{str(result['measure']).replace('_', ' ')}{shown.axis}"
-    compared = {one["arm"]: one for one in market["comparisons"]}
-    rows = {}
-    for arm, one in compared.items():
-        mean, low, high = (scale * float(one["interval"][end]) for end in ("mean", "low", "high"))
-        rows[visible(arm)] = IntervalBar(mean, low, high, [scale * float(np.mean(seed)) for seed in one["values"]])
-    columns = (
-        Column("mean", measure, "text", "mean over the seeds"),
-        Column("beyond", f"beyond {against}", "text", "mean difference, seed by seed"),
-        Column("interval", "interval", "text", "of that difference"),
-        Column("p", "p corrected", "text", "how likely chance alone would do as much, for all comparisons at once"),
-        Column("differs", "differs", "text", ""),
-    )
-    table = []
-    for one in market["arms"]:
-        mean, row, found = one["means"][result["measure"]], rows.get(visible(one["arm"])), compared.get(one["arm"])
-        values = {"mean": "–" if mean is None else f"{scale * mean:.{shown.digits}f}"}
-        if row is not None and found is not None:
-            ends = (f"{end:+.{shown.digits}f}" for end in (row.low, row.high))
-            values |= {"beyond": f"{row.mean:+.{shown.digits}f}", "interval": " to ".join(ends),
-                       "p": f"{found['adjusted']:.3f}", "differs": "yes" if found["different"] else ""}  # fmt: skip
-        table.append(TableRow(visible(one["arm"]), values))
-    arms = Table("", "", columns, tuple(table), "arm")
-    if not rows:
-        return [arms]
-    caption = f"{measure.capitalize()} {shown.each} beyond {against}: mean and interval, and a dot for each seed."
-    chart = interval_chart(rows, f"difference of {measure}", shown.axis, shown.digits, "one seed")
-    return [Picture("Differences", caption, chart), arms]
+def _result(result: ExperimentResult, folder: Path) -> None:
+    """A finished experiment: its sentence, the differences with intervals, and the arms."""
+    st.markdown(f"**{escape_markdown(result.question)}**")
+    st.info(escape_markdown(result.sentence))
+    draw_blocks(result_blocks(result))
+    st.caption(escape_markdown(f"{how_measured(result)} As one file: {RUNS / EXPERIMENTS / folder.name / PAGE}"))
 
 
 _page()

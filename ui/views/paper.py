@@ -8,7 +8,6 @@ from pathlib import Path
 import streamlit as st
 
 from backend.jobs.commands import request_command
-from backend.jobs.queue import Submission
 from backend.paper.overview import SessionOverview, overview, session_folders
 from backend.paper.switch import process_of
 from backend.reporting.labels import title_of
@@ -64,7 +63,7 @@ def _jobs() -> None:
     shown = asked_for("job", [job.name for job in jobs], "a job")[:1]
     for job in newest_of(jobs, "paper"):
         if job.name not in shown and st.button(escape_markdown(job_label(job)), key=f"open {job.name}"):
-            open_job(Submission(job, True))
+            open_job(job)
     if shown:
         show_job(queue.job(shown[0]))
 

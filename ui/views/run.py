@@ -9,9 +9,7 @@ import streamlit as st
 from backend.config.schema import Config
 from backend.reporting import charts
 from backend.reporting.backtest_sections import NEED_MARKET, SECTIONS, equity_section, section, tiles
-from backend.reporting.behaviour import TITLE as BEHAVIOUR
-from backend.reporting.behaviour import behaviour_section
-from backend.reporting.blocks import Missing, ReportSection
+from backend.reporting.blocks import ReportSection
 from backend.reporting.comparison import teams_section
 from backend.reporting.labels import duration_text
 from backend.reporting.market_reload import MarketReload, reload_market
@@ -113,7 +111,6 @@ def _window(summary: RunSummary, window: WindowResult) -> None:
         st.warning(absent_bars_note(window))
     draw_tiles(tiles(window))
     parts = [*([_AGAINST] if len(window.subjects) > 1 else []), *SECTIONS, _CANDLES, _DECISIONS]
-    parts += [BEHAVIOUR] if window.decisions else []
     key = part_key(window.name)
     if key not in st.session_state and not window.name and "decision" in st.query_params:
         st.session_state[key] = _DECISIONS
@@ -138,7 +135,7 @@ def _section(summary: RunSummary, window: WindowResult, name: str) -> None:
             draw_blocks(equity_section(window, span).blocks, window.name)
             return
     reload = MarketReload(None)
-    if name in NEED_MARKET or name == BEHAVIOUR:
+    if name in NEED_MARKET:
         reload = reload_market(summary.run, market_kept)
     make = partial(_made, summary, window, name, reload)
     # What lacks its data is tried again each time; a run that goes on changes.
@@ -150,8 +147,4 @@ def _section(summary: RunSummary, window: WindowResult, name: str) -> None:
 def _made(summary: RunSummary, window: WindowResult, name: str, reload: MarketReload) -> ReportSection:
     if name == _AGAINST:
         return teams_section(window, summary.run) or ReportSection(name, ())
-    if name != BEHAVIOUR:
-        return section(name, window, summary.settings, reload)
-    if reload.market is None:
-        return ReportSection(name, (Missing(name, reload.problem),))
-    return behaviour_section(window, summary.run, summary.settings, reload.market)
+    return section(name, window, reload)

@@ -87,9 +87,6 @@ def _show_chosen(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]
     # The names alone: how one stands is said below, and a label that changed would show its former words.
     chosen: str = st.selectbox("Training, the newest first", names, key="training", on_change=_let_address_follow)
     st.session_state["training asked"] = chosen
-    news = st.session_state.pop("told of job", None)
-    if news:
-        st.info(news)
     of_run = {run.run: run for run in runs}
     if chosen not in of_run:
         show_job(queue.job(chosen))

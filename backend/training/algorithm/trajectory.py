@@ -6,21 +6,19 @@ A trajectory is a whole conversation of one call: the prompt and every tool answ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
     """One conversation. Lengths are checked here, once, so that nobody downstream has to.
-
-    Where a template drops the thoughts of earlier turns, a conversation is several branches, each as a model read and
-    continued it, one behind the other in `ids`: `starts` are their first tokens.
 
     ids            (L,) int32    every token of the conversation
     mask           (L,) bool     True where the model sampled the token; False at position 0, which has no prefix
@@ -44,26 +42,8 @@ class Trajectory:
     expert: float | None
     truncated: bool
     failure: str | None = None
-    starts: tuple[int, ...] = (0,)
     thought_tokens: int = 0
     thoughts_cut: int = 0
-
-    def branches(self) -> list[Trajectory]:
-        """Each branch with a sampled token as a trajectory of its own; this one itself where there is only one."""
-        if len(self.starts) == 1:
-            return [self]
-        stops = (*self.starts[1:], len(self.ids))
-        return [
-            replace(
-                self,
-                ids=self.ids[start:stop],
-                mask=self.mask[start:stop],
-                sampled_logps=self.sampled_logps[start:stop],
-                starts=(0,),
-            )
-            for start, stop in zip(self.starts, stops, strict=True)
-            if self.mask[start:stop].any()
-        ]
 
     def __post_init__(self) -> None:
         """Raise ValueError on arrays or numbers that cannot be a trajectory."""
@@ -75,10 +55,7 @@ class Trajectory:
                 raise ValueError(f"{where}: {name} must be one row of {dtype.__name__}, not {array.dtype}{array.shape}")
             if len(array) != len(self.ids):
                 raise ValueError(f"{where}: {name} has {len(array)} entries for {len(self.ids)} ids")
-        starts = self.starts
-        if not starts or starts[0] != 0 or any(b <= a for a, b in pairwise(starts)) or starts[-1] > len(self.ids):
-            raise ValueError(f"{where}: branches that begin at {starts} are not those of {len(self.ids)} ids")
-        if len(self.ids) == 0 or self.mask[list(starts)].any():
+        if len(self.ids) == 0 or self.mask[0]:
             raise ValueError(f"{where}: the first token must be there and cannot have been sampled")
         if not np.isfinite(self.sampled_logps).all() or self.sampled_logps[~self.mask].any():
             raise ValueError(f"{where}: sampled_logps must be finite, and 0 where the mask is False")
@@ -118,4 +95,6 @@ def pad_trajectories(trajectories: Sequence[Trajectory]) -> PaddedBatch:
     for row, (one, end) in enumerate(zip(trajectories, ends, strict=True)):
         ids[row, :end], mask[row, :end] = one.ids[:end], one.mask[:end]
         sampled_logps[row, :end] = one.sampled_logps[:end]
+    import torch  # those who only play need none
+
     return PaddedBatch(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(sampled_logps))

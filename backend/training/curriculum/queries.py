@@ -25,7 +25,7 @@ from simulator.exchange.costs import Costs
 from simulator.exchange.exchange_records import AccountView
 from simulator.market.market import Market, MarketView
 from simulator.market.price_paths import PricePaths
-from simulator.synthetic.beliefs import regime_beliefs
+from simulator.synthetic.oracle import regime_beliefs
 from simulator.synthetic.truth import truth_of
 
 WARM_UP_BARS = 121  # what the tools look back

@@ -18,8 +18,7 @@ _TAIL_QUANTILES = (0.01, 0.99)  # of the ratios: the largest ratio may be that o
 
 @dataclass(frozen=True, eq=False)
 class TrainingRow:
-    """A trajectory with a gradient, or a branch of one, its advantage and its alignment weight. `first`: it is the
-    first branch.
+    """A trajectory with a gradient, its advantage and its alignment weight.
 
     `proximal` (length,) are its log-probs under the policy before the first of several updates. It is None in the first
     update: there the forward pass of the update itself gives them.
@@ -29,7 +28,6 @@ class TrainingRow:
     advantage: float
     weight: float
     proximal: Tensor | None = None
-    first: bool = True
 
     @property
     def length(self) -> int:
@@ -131,7 +129,7 @@ class StepStats:
         metrics = {
             "updates": float(len(self._losses)),
             "skipped_updates": float(self._skipped_updates),
-            "trained": float(sum(row.first for row in rows)),
+            "trained": float(len(rows)),
             "tokens": float(sum(int(row.trajectory.mask.sum()) for row in rows)),
         }
         if self._losses:

@@ -112,14 +112,13 @@ class RoleTrainer:
         regularised = config.kl != 0.0 or config.entropy != 0.0
         tokens = np.array([int(one.mask.sum()) for one in trajectories], np.int64)
         learns = np.flatnonzero((tokens > 0) & (weight > 0.0) & (regularised | (advantage != 0.0)))
-        rows = {i: self._rows(trajectories[i], float(advantage[i]), float(weight[i])) for i in learns.tolist()}
+        rows = [TrainingRow(trajectories[i], float(advantage[i]), float(weight[i])) for i in learns.tolist()]
         total = self._policy.recipe.total(weight, tokens) / config.minibatches
         updates: list[tuple[Sequence[TrainingRow], float]] = [
-            ([row for i in learns[part].tolist() for row in rows[i]], total) for part in self._plan(len(learns))
+            ([rows[i] for i in part.tolist()], total) for part in self._plan(len(rows))
         ]
         self.batches += 1
-        every = [row for own in rows.values() for row in own]
-        return Batch(updates, every, temperature, StepStats(config.importance_cap))
+        return Batch(updates, rows, temperature, StepStats(config.importance_cap))
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors of the optimizer and a JSON-safe header with the counters (which are also the scheduler's state)."""
@@ -165,17 +164,6 @@ class RoleTrainer:
         foreign = {one.role for one in trajectories} - {self.role}
         if foreign:
             raise ValueError(f"the trainer of {self.role} got trajectories of {sorted(foreign)}")
-
-    def _rows(self, one: Trajectory, advantage: float, weight: float) -> list[TrainingRow]:
-        """The branches of a call, each a row. Their weights make a mean over the call's tokens of the means over each
-        branch's, or leave the sum over its tokens what it is (`Recipe.sums_tokens`)."""
-        branches, total = one.branches(), int(one.mask.sum())
-        whole = self._policy.recipe.sums_tokens or len(branches) == 1
-        shares = [1.0 if whole else int(branch.mask.sum()) / total for branch in branches]
-        return [
-            TrainingRow(branch, advantage, weight * share, first=number == 0)
-            for number, (branch, share) in enumerate(zip(branches, shares, strict=True))
-        ]
 
     def _plan(self, rows: int) -> list[npt.NDArray[np.int64]]:
         """Which rows each update learns from; decided by seed and batch number alone, so a resumed run agrees."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 
@@ -164,23 +163,21 @@ def practise(
     roles: Callable[[Query], Collection[str]] | None = None,
 ) -> list[list[Practice]]:
     """K times the same question to every sub-agent of the team about each query, as one list a query; with `roles`, to
-    those of them alone that it names for the query. A team that asks about all coins together does so here."""
+    those of them alone that it names for the query."""
     tools = [
         [tool for tool, sub_agent in team.sub_agents.items() if roles is None or sub_agent.key in roles(query)]
         for query in queries
     ]
-    joint = team.settings.joint_questions
-    asked = [
-        (query, tool, [_question(query, tool, symbol) for symbol in symbols])
-        for query, row in zip(queries, tools, strict=True)
-        for symbols in [query.symbols if joint else (query.symbol,)]
-        for tool in row
-    ]
     tasks = [
         team.consult(
-            tool, questions, query.view(), query.account(), derive_seed(seed, "practice", query.key, tool, number)
+            tool,
+            _question(query, tool),
+            query.view(),
+            query.account(),
+            derive_seed(seed, "practice", query.key, tool, number),
         )
-        for query, tool, questions in asked
+        for query, row in zip(queries, tools, strict=True)
+        for tool in row
         for number in range(settings.rollouts_per_query)
     ]
     answered = iter(run_all(tasks, engine, throughput=throughput))
@@ -196,17 +193,16 @@ def practise(
     return groups
 
 
-def _question(query: Query, tool: str, symbol: str) -> Question:
-    """What is asked about a coin of a query, the same for all its rollouts: the coin, or the largest position
+def _question(query: Query, tool: str) -> Question:
+    """What is asked about the coin of a query, the same for all its rollouts: the coin, or the largest position
     that it may have, on a side drawn by the query's seed. Where the query says what could be known, the likelier side
     is proposed more often, as a manager that knows something does: where both sides come alike, a veto is right nearly
     always."""
     if SUB_AGENTS[tool].consult.arguments is AskAnalyst:
-        return AskAnalyst(symbol=symbol)
-    which = [] if symbol == query.symbol else [symbol]
-    rng = np.random.default_rng(derive_seed(query.seed, tool, *which))
+        return AskAnalyst(symbol=query.symbol)
+    rng = np.random.default_rng(derive_seed(query.seed, tool))
     side: Side = "long" if rng.random() < _chance_of_long(query) else "short"
-    return AskAboutPosition(symbol=symbol, side=side, exposure=round(query.position_size(), 2))
+    return AskAboutPosition(symbol=query.symbol, side=side, exposure=round(query.position_size(), 2))
 
 
 def _chance_of_long(query: Query) -> float:
@@ -250,26 +246,20 @@ def _trajectory(
     expert: float | None,
 ) -> Trajectory:
     """A conversation as it is learnt from."""
-    branches = transcript.branches
-    ids = [token for branch in branches for token in branch.ids]
-    mask = np.array([own for branch in branches for own in branch.mask], np.bool_)
-    logps = np.array([logp for branch in branches for logp in branch.logps], np.float32)
-    starts = tuple(accumulate((len(branch.ids) for branch in branches[:-1]), initial=0))
     return Trajectory(
         role=transcript.role,
         query=query.key,
         rollout=rollout,
         ordinal=transcript.ordinal,
-        ids=np.asarray(ids, np.int32),
-        mask=mask,
-        sampled_logps=logps,
+        ids=np.asarray(transcript.ids, np.int32),
+        mask=np.asarray(transcript.mask, np.bool_),
+        sampled_logps=np.asarray(transcript.logps, np.float32),
         policy_version=transcript.policy_version,
         valid=transcript.valid,
         format_score=1.0 / (1 + transcript.retries) if transcript.valid else 0.0,
         expert=expert,
         truncated=transcript.truncated,
         failure=failure_kind(transcript.reason),
-        starts=starts,
         thought_tokens=transcript.usage.reasoning,
         thoughts_cut=transcript.thoughts_cut,
     )

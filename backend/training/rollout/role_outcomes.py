@@ -1,9 +1,9 @@
 """The part of the team's outcome that each role is credited with, by replaying the decision without the role's effect.
 
 The formulas are those of `algorithm.team_credit`. Players are the sub-agents that answered and whose answers act
-through code (`cryptosentinel.replay`); v(S) is the outcome score of the orders in which only the effects of S count, on
-the same scenarios. The market analyst's advice cannot be taken back without a model, so it is paid the whole outcome
-(broadcast) under every method; the metric `{role}/credit/replayed` says so.
+through code (`cryptosentinel.team.replay`); v(S) is the outcome score of the orders in which only the effects of S
+count, on the same scenarios. The market analyst's advice cannot be taken back without a model, so it is paid the whole
+outcome (broadcast) under every method; the metric `{role}/credit/replayed` says so.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from backend.training.algorithm.team_credit import CoalitionValue, TeamCredit, o
 from backend.training.rollout.collect import Rollout, RolloutSettings, sent_later
 from backend.training.rollout.scoring import RolloutScorer
 from cryptosentinel.guard.guard import Guard
-from cryptosentinel.replay import has_effect, replay, replayable_roles
-from cryptosentinel.team import Team
+from cryptosentinel.team import Team, has_effect, replay, replayable_roles
 from simulator.errors import UserError
 
 

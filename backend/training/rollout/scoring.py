@@ -24,7 +24,6 @@ from backend.training.algorithm.rewards import (
     shortfall_score,
 )
 from backend.training.curriculum.queries import Query, account_holding
-from cryptosentinel.agents.joint import answers_of
 from cryptosentinel.agents.market_analyst import FLAT_BAND, Analysis, advised_exposure
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.agents.risk_analyst import LOSS_LEVEL, Verdict
@@ -128,19 +127,16 @@ class RolloutScorer:
         )
 
     def expert_score(self, transcript: Transcript) -> float | None:
-        """The score of a sub-agent's valid answer; None where nothing that could be measured came of it. Of several
-        coins that it was asked about together it is the mean, to which a coin without an answer adds 0."""
+        """The score of a sub-agent's valid answer; None where nothing that could be measured came of it."""
         if transcript.answer is None:
             return None
         if transcript.role not in ROLES:
             raise ValueError(f"no expert score is defined for the role {transcript.role!r}")
-        scores = [
-            0.0 if answer is None else self._score(ROLES[transcript.role], asked, answer)
-            for asked, answer in answers_of(ROLES[transcript.role], transcript.brief, transcript.answer)
-            if self._measurable(asked["symbol"])
-        ]
-        known = [score for score in scores if score is not None]
-        return float(np.mean(known)) if known else None
+        role = ROLES[transcript.role]
+        answer = role.typed(transcript.answer)
+        if answer is None or not self._measurable(transcript.brief["symbol"]):
+            return None
+        return self._score(role, transcript.brief, answer)
 
     def _score(self, role: Role, asked: Mapping[str, Any], answer: Arguments) -> float | None:
         if isinstance(role, SubAgent) and role.score is not None:

@@ -18,10 +18,10 @@ from backend.builders.plugins import load_plugins
 from backend.builders.teams import model_team, team_over, with_prompts_for
 from backend.config.schema import Config
 from backend.config.training import TrainingConfig
+from backend.policies.adapters import Publisher
 from backend.policies.build import role_policies
 from backend.policies.hardware import hardware_of
 from backend.policies.role_policies import RolePolicies
-from backend.policies.weight_sync import Publisher
 from backend.training.chosen_recipe import credit_of
 from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool, gross_limit, pools_of

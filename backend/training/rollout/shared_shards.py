@@ -18,7 +18,7 @@ from torch import Tensor
 
 from backend.builders.market import remembered_market
 from backend.config.schema import Config
-from backend.policies.weight_sync import publisher
+from backend.policies.adapters import publisher
 from backend.processes import Helper, Workers, WorkReport, silent
 from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import Rollout

@@ -127,8 +127,7 @@ def _scored_conversation(
     source: str, codec: ChatFormat, query: Query, number: int, transcript: Transcript, score: float | None
 ) -> ScoredConversation:
     brief, held = transcript.brief, query.exposures()
-    asked = brief.get("questions", [brief] if brief else [])  # of the manager nothing
-    coins = [one["symbol"] for one in asked] or list(query.symbols)
+    coins = [brief["symbol"]] if brief else list(query.symbols)  # the manager is asked nothing
     whole = transcript.valid and transcript.retries == 0  # nobody is to learn the turns that were wrong
     return ScoredConversation(
         role=transcript.role,
@@ -137,9 +136,7 @@ def _scored_conversation(
         symbol=" ".join(coins),
         bar=query.bar,
         exposure=sum(held[symbol] for symbol in coins),
-        question=", ".join(
-            " ".join(str(one[key]) for key in ("symbol", "side", "exposure") if key in one) for one in asked
-        ),
+        question=" ".join(str(brief[key]) for key in ("symbol", "side", "exposure") if key in brief),
         rollout=number,
         valid=whole,
         score=score,

@@ -17,7 +17,7 @@ from simulator.arrays import IntArray
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
 from simulator.market.timeframes import DAY_MS, HOUR_MS
-from simulator.synthetic.headlines import NEGATIVE, POSITIVE
+from simulator.synthetic.generator import NEGATIVE, POSITIVE
 
 _SETTLEMENT = 8 * HOUR_MS
 _LEVEL_LASTS = 9  # settlements: what `get_funding` is the mean of

@@ -25,8 +25,16 @@ from cryptosentinel.llm.endpoint.adaptation import Adaptation, Refusal
 from cryptosentinel.llm.endpoint.http import BoundedClient, CostLimit
 from cryptosentinel.llm.endpoint.messages import Answer, Garbled, described, model_names, read_answer, to_messages
 from cryptosentinel.llm.endpoint.providers import OWN_KEY, check_url, is_secret, read_key
-from cryptosentinel.llm.engine import NOTHING, Completion, Request, Sampling, Usage, all_answers, failed_completion
-from cryptosentinel.llm.loop import LoopThread
+from cryptosentinel.llm.engine import (
+    NOTHING,
+    Completion,
+    LoopThread,
+    Request,
+    Sampling,
+    Usage,
+    all_answers,
+    failed_completion,
+)
 from cryptosentinel.protocol.untrusted import clean
 from simulator.errors import RunFailed, UserError
 

@@ -4,7 +4,7 @@ The Llama family: a block normalises (RMS), attends with rotated queries and key
 What differs inside the family is read from the model that the library would build: biases, norms of queries and keys,
 tied heads, widths and groups from its weights' names and shapes; positions from its own rotary embedding, so that every
 scaling of it that does not depend on the length is exact; windows from the configuration. An architecture is added to
-`FAMILY` when its forward pass in the library is this one; `tests/cryptosentinel/llm/local/test_families.py` holds each
+`FAMILY` when its forward pass in the library is this one; `tests/backend/models/test_architectures.py` holds each
 to that.
 """
 

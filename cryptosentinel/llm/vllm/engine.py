@@ -27,8 +27,15 @@ from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Usage, all_answers, failed_completion
 from cryptosentinel.llm.grammar import grammar
 from cryptosentinel.llm.turn import TurnState, turn_of
-from cryptosentinel.llm.vllm.client import KEY_VARIABLE, Refused, Unanswered, VllmClient
-from cryptosentinel.llm.vllm.probe import PLAIN_SAMPLING, check_server
+from cryptosentinel.llm.vllm.client import (
+    KEY_VARIABLE,
+    PLAIN_SAMPLING,
+    RETRIES,
+    Refused,
+    Unanswered,
+    VllmClient,
+    check_server,
+)
 from simulator.errors import RunFailed, UserError
 
 # What vLLM samples at without changing it, 0 (greedy) apart.
@@ -41,10 +48,8 @@ class VllmEngine:
     """Streams requests to the vLLM server at `url`, which serves the base model under the name `model`, or
     as its only one where that is empty.
 
-    `codec` and `vocab_size` (the model's number of embeddings) must be those of the folder that it serves. With
-    `log_probs` False none are asked for and those of all completions are 0, which nothing may be trained on.
-    `timeout_s`, `retries`, `pause_s` and `trouble` are `VllmClient`'s. `positions` is how many tokens a conversation
-    may have there.
+    `codec` and `vocab_size` (the model's number of embeddings) must be those of the folder that it serves. `timeout_s`,
+    `retries` and `trouble` are `VllmClient`'s. `positions` is how many tokens a conversation may have there.
 
     All roles answer with the base model, whose policy version is `version`, or, once `publish` has given one an
     adapter, each with an adapter of its own. Both at once would be wrong: on a CPU, vLLM 0.32 adds an adapter to
@@ -65,15 +70,12 @@ class VllmEngine:
         vocab_size: int,
         *,
         version: str = "base",
-        log_probs: bool = True,
         timeout_s: float = 600.0,
-        retries: int = 5,
-        pause_s: float = 0.5,
+        retries: int = RETRIES,
         trouble: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._codec = codec
         self._version = version
-        self._log_probs = log_probs
         self._current: dict[str, str] = {}  # by role, the version that answers
         self._previous: dict[str, str] = {}  # and the one before
         self._of_base = 0  # requests of the base model that are under way
@@ -82,10 +84,9 @@ class VllmEngine:
         self._order = asyncio.Lock()  # loading and unloading one after the other, in the order they were decided
         self._folders: dict[str, Path] = {}  # of the versions that were published
         self._grammars: dict[str, str] = {}
-        self._client = VllmClient(url, timeout_s=timeout_s, retries=retries, pause_s=pause_s, trouble=trouble)
+        self._client = VllmClient(url, timeout_s=timeout_s, retries=retries, trouble=trouble)
         try:
-            checked = check_server(self._client, codec, model, vocab_size, log_probs)
-            self._model, self.positions = self._client.wait(checked)
+            self._model, self.positions = self._client.wait(check_server(self._client, codec, model, vocab_size))
         except BaseException:
             self._client.close()
             raise
@@ -184,10 +185,9 @@ class VllmEngine:
             "temperature": sampling.temperature,
             "seed": request.seed,
             "stop_token_ids": sorted(self._codec.ends),
+            "logprobs": 0,  # of the sampled token and no other
             **PLAIN_SAMPLING,
         }
-        if self._log_probs:
-            body["logprobs"] = 0  # of the sampled token and no other
         if sampling.constrained:
             body["structured_outputs"] = {"grammar": self._grammar(request)}
         return body
@@ -265,20 +265,19 @@ class VllmEngine:
     async def _ask(self, body: dict[str, Any], folder: Path | None) -> dict[str, Any]:
         """The server's document; an adapter that someone else has unloaded is loaded once more from `folder`."""
         try:
-            document: dict[str, Any] = await self._client.post("/v1/completions", body)
+            return await self._client.post("/v1/completions", body)
         except Refused as refusal:
             if refusal.status != 404 or folder is None:
                 raise
             await self._load(body["model"], folder)
-            document = await self._client.post("/v1/completions", body)
-        return document
+            return await self._client.post("/v1/completions", body)
 
     def _completion(self, request: Request, document: dict[str, Any], seconds: float) -> Completion:
         """The server's answer as ours; what is not as it should be makes it a failure."""
         try:
             (choice,) = document["choices"]
             ids = tuple(int(token) for token in choice["token_ids"])
-            logps = tuple(map(float, choice["logprobs"]["token_logprobs"])) if self._log_probs else (0.0,) * len(ids)
+            logps = tuple(map(float, choice["logprobs"]["token_logprobs"]))
             used = document["usage"]
             cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
             usage = Usage(int(used["prompt_tokens"]), int(cached), len(ids), seconds)

@@ -14,17 +14,15 @@ import time
 import urllib.error
 import urllib.request
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptosentinel.llm.vllm.client import KEY_VARIABLE
 from simulator.errors import RunFailed, UserError
 
-ServerProgress = Callable[[str, int, int], None]  # what is being done, seconds it took so far, of how many at most
-
 MODEL = "base"  # the name under which the base model is served
 _POLL_S = 0.25
+_LIMIT_S = 900  # to be in health
 _GRACE_S = 10.0  # from SIGTERM to SIGKILL
 _TAIL_BYTES = 65_536
 _TAIL_LINES = 3
@@ -63,37 +61,19 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "NO_COLOR": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB, of the CPU build
     "VLLM_LOGGING_COLOR": "0",
 }
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """How to serve.
-
-    `dtype` is vLLM's (`auto`: the model's own). `context` is the longest conversation in tokens, None for as long as
-    the model has positions. `adapters` is how many may answer in one batch, best the number of roles; three times as
-    many are kept in memory, the largest of rank `rank`. `eager` starts sooner and computes slower. `cpu_cache_gb` is
-    the memory for the KV cache of vLLM's CPU build. `arguments` are any others of vLLM's own command line, such as
-    `("--tensor-parallel-size", "2")`.
-    """
-
-    dtype: str = "auto"
-    seed: int = 0
-    context: int | None = None
-    adapters: int = 4
-    rank: int = 16
-    eager: bool = False
-    cpu_cache_gb: int = 1
-    arguments: tuple[str, ...] = ()
 
 
 class VllmServer:
     """Serves the model in `folder` at `url` under the name `MODEL`, until `close`, or the end of this process.
 
-    `python` is the interpreter of an environment with vLLM. What the server prints goes to the file `log`. The
-    constructor waits until the server is in health, at most `limit_s` seconds; `report` hears of it every second. Where
-    the environment's VLLM_API_KEY is set, the server asks for that key.
+    `python` is the interpreter of an environment with vLLM. What the server prints goes to the file `log`. `context` is
+    the longest conversation in tokens, 0 for as long as the model has positions. `adapters` is how many may answer in
+    one batch, best the number of roles; three times as many are kept in memory, the largest of rank `rank`.
+    `arguments` are any others of vLLM's own command line, such as `("--tensor-parallel-size", "2")`. The constructor
+    waits until the server is in health. Where the environment's VLLM_API_KEY is set, the server asks for that key.
 
     Raises `UserError` for a folder without a model or a Python without vLLM, `RunFailed` where the server ends or takes
     too long, with the last errors of its log.
@@ -105,30 +85,34 @@ class VllmServer:
         log: Path,
         *,
         python: str = sys.executable,
-        settings: ServerSettings | None = None,
-        limit_s: int = 900,
-        report: ServerProgress = lambda what, done, total: None,
+        context: int = 0,
+        adapters: int = 4,
+        rank: int = 16,
+        arguments: Sequence[str] = (),
     ) -> None:
         if not (folder / "config.json").is_file():
             raise UserError(f"{folder} holds no config.json, so it is no model folder: give the one to serve")
-        on_cpu = _is_cpu_build(python)
+        # After a part of a prompt, vLLM 0.32 takes back a step of the request's random numbers, which it can only on a
+        # GPU: on a CPU the engine dies. So a prompt is read in one piece there.
+        more = ("--no-enable-chunked-prefill",) if _is_cpu_build(python) else ()
+        length = ("--max-model-len", str(context)) if context else ()
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._log = log
-        settings = settings or ServerSettings()
+        command = _command(python, folder, port, adapters, rank)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _WATCH, *_command(python, folder, port, settings, on_cpu)],
+                [sys.executable, "-c", _WATCH, *command, *length, *more, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | _ENVIRONMENT | {"VLLM_CPU_KVCACHE_SPACE": str(settings.cpu_cache_gb)},
+                env=os.environ | _ENVIRONMENT,
                 start_new_session=True,
             )
         self.close = weakref.finalize(self, _stop, self._process)
         try:
-            self._wait(limit_s, report)
+            self._wait()
         except BaseException:
             self.close()
             raise
@@ -145,19 +129,14 @@ class VllmServer:
             return None
         return f"the vLLM server ended with code {code}: {self._log_tail()}"
 
-    def _wait(self, limit_s: int, report: ServerProgress) -> None:
+    def _wait(self) -> None:
         began = time.monotonic()
-        reported = -1
         while not _in_health(self.url):
             trouble = self.trouble()
             if trouble is not None:
                 raise RunFailed(trouble)
-            seconds = int(time.monotonic() - began)
-            if seconds >= limit_s:
-                raise RunFailed(f"the vLLM server was not ready after {limit_s} s: {self._log_tail()}")
-            if seconds != reported:
-                report("starting the vLLM server", seconds, limit_s)
-                reported = seconds
+            if time.monotonic() - began >= _LIMIT_S:
+                raise RunFailed(f"the vLLM server was not ready after {_LIMIT_S} s: {self._log_tail()}")
             time.sleep(_POLL_S)
 
     def _log_tail(self) -> str:
@@ -175,7 +154,7 @@ class VllmServer:
         return f"{said.replace(key, '***') if key else said} (its log is {self._log})"
 
 
-def _command(python: str, folder: Path, port: int, settings: ServerSettings, on_cpu: bool) -> list[str]:
+def _command(python: str, folder: Path, port: int, adapters: int, rank: int) -> list[str]:
     """The command line of the server; the key is not on it, since the server reads the environment itself."""
     return [
         python,
@@ -184,23 +163,15 @@ def _command(python: str, folder: Path, port: int, settings: ServerSettings, on_
         *("--served-model-name", MODEL),
         *("--host", "127.0.0.1"),
         *("--port", str(port)),
-        *("--dtype", settings.dtype),
-        *("--seed", str(settings.seed)),
-        *(("--max-model-len", str(settings.context)) if settings.context is not None else ()),
-        *(("--enforce-eager",) if settings.eager else ()),
-        # After a part of a prompt, vLLM 0.32 takes back a step of the request's random numbers, which it can only on a
-        # GPU: on a CPU the engine dies. So a prompt is read in one piece there.
-        *(("--no-enable-chunked-prefill",) if on_cpu else ()),
         "--enable-lora",
-        *("--max-loras", str(settings.adapters)),
-        *("--max-cpu-loras", str(3 * settings.adapters)),
-        *("--max-lora-rank", str(settings.rank)),
+        *("--max-loras", str(adapters)),
+        *("--max-cpu-loras", str(3 * adapters)),
+        *("--max-lora-rank", str(rank)),
         *("--logprobs-mode", "processed_logprobs"),
         *("--structured-outputs-config", json.dumps({"backend": "guidance"})),
         *("--generation-config", "vllm"),  # no sampling defaults out of the folder
         "--enable-prompt-tokens-details",  # tells how many tokens of a prompt were known
         "--disable-uvicorn-access-log",
-        *settings.arguments,
     ]
 
 

@@ -339,7 +339,7 @@ def test_a_job_has_the_refusal_of_who_asked_for_it(
     monkeypatch.setattr(queue, "start_detached", lambda *given: None)
     refuse_own_modules(not allowed)
     jobs = JobQueue(Path("runs"))
-    job = jobs.submit(("check", "lookahead", "--team=evil:Evil", f"--data={SAMPLE}")).job
+    job = jobs.submit(("check", "lookahead", "--team=evil:Evil", f"--data={SAMPLE}"))
     assert job.request.own_modules is allowed
     refuse_own_modules(allowed)  # as its process has it
     monkeypatch.setattr(sys, "argv", ["process"])

@@ -17,7 +17,6 @@ from backend.policies.build import role_policies
 from backend.training.rl_job import check_trainable
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.vllm.server import ServerSettings
 from tests.small_world import small_config
 
 
@@ -46,12 +45,12 @@ SERVED = ["engine.kind=vllm", "training.base_model=Qwen3-0.6B"]
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """How servers were started."""
-    seen: list[ServerSettings] = []
+    seen: list[dict[str, Any]] = []
 
-    def start(base: Path, log: Path, *, python: str, settings: ServerSettings, **more: Any) -> object:
-        seen.append(settings)
+    def start(base: Path, log: Path, **options: Any) -> object:
+        seen.append(options)
         return object()
 
     monkeypatch.setattr("cryptosentinel.llm.vllm.server.VllmServer", start)
@@ -60,14 +59,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
 
 
 @pytest.mark.parametrize(("rank", "allowed"), [(1, 16), (16, 16), (17, 32), (24, 32), (200, 256), (256, 256)])
-def test_the_server_takes_a_rank_that_it_knows(started: list[ServerSettings], rank: int, allowed: int) -> None:
+def test_the_server_takes_a_rank_that_it_knows(started: list[dict[str, Any]], rank: int, allowed: int) -> None:
     engines._server(Path("base"), "python", 0, rank, 0.0)
-    assert started[0].rank == allowed and started[0].arguments == ()
+    assert started[0]["rank"] == allowed and started[0]["arguments"] == ()
 
 
-def test_the_server_gets_its_share(started: list[ServerSettings]) -> None:
+def test_the_server_gets_its_share(started: list[dict[str, Any]]) -> None:
     engines._server(Path("base"), "python", 0, 16, 0.4)
-    assert started[0].arguments == ("--gpu-memory-utilization", "0.4")
+    assert started[0]["arguments"] == ("--gpu-memory-utilization", "0.4")
 
 
 def test_a_server_that_takes_the_whole_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from backend.builders.loaded_team import scripted_team
 from backend.builders.market import load_market
 from backend.builders.strategies import named_strategy
 from backend.cli import main as cli
-from backend.cli.parts.lazy import commands_below
+from backend.cli.main import commands_below
 from backend.config.load import load_config
 from backend.config.schema import Config
 from backend.models.manifest import TeamManifest, TrainedSpan, write_manifest

@@ -91,8 +91,6 @@ class Stage:
             return Scene(self.with_a_run, ("runs", "delete", "backtest-1", "--yes"), left_runs, deleted)
         if name == "backup":
             return Scene(self.with_a_run, ("store", "backup", "copy"), lambda folder: stored_results(folder, "copy"))
-        if name == "compact":
-            return Scene(self.with_a_run, ("store", "compact"), stored_results)
         if name == "pull":
             hub = self._servers.enter_context(local_hub.serving(local_hub.LocalHub({"some/nano": self.nano})))
             return Scene(
@@ -256,7 +254,7 @@ def strike(stage: Stage, name: str, fault: Fault, **moment: Any) -> Ended:
 
 
 QUICK = ("backtest", "sample", "download", "export", "delete")
-LONG = ("backup", "compact", "pull", "sft", "evaluate", "train")
+LONG = ("backup", "pull", "sft", "evaluate", "train")
 FAST: list[tuple[str, Fault]] = [
     *((name, "kill") for name in QUICK[1:]),
     *((name, "full") for name in QUICK[:4]),

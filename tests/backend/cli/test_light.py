@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 import cryptosentinel as cs
 from backend.cli.main import COMMANDS
-from backend.cli.parts.progress import ProgressLines
+from backend.cli.progress import ProgressLines
 from backend.errors import EXTRAS, missing_extra, names_missing_extras
 from backend.store.records import RunRecord
 from backend.store.store import Store

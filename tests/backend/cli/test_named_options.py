@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from backend.cli.main import app
-from backend.cli.parts.lazy import commands_below
+from backend.cli.main import app, commands_below
 from backend.decisions.document import write_decisions
 from backend.store.records import RunRecord
 from backend.store.store import Store

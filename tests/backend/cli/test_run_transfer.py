@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 from backend.cli.console import console
 from backend.cli.runs import runs_app
-from backend.store import RunRecord, Store, StoreError
+from backend.store.errors import StoreError
+from backend.store.records import RunRecord
+from backend.store.store import Store
 
 RUN = RunRecord("train-1", "train", 1, "hash", 1_000, {}, "finished", 2_000)
 

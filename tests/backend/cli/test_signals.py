@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 # A command that takes as long to end as it is told to, and says what it is at.
 COMMAND = """
 import sys, time
-from backend.cli.parts.signals import end_in_order, exit_code
+from backend.cli.signals import end_in_order, exit_code
 with end_in_order():
     try:
         print("working", flush=True)
@@ -68,7 +68,7 @@ def test_the_second_signal_ends_it_at_once_and_says_what_is_kept(second: signal.
 
 AFTER_THE_WORK = """
 import atexit, sys, time
-from backend.cli.parts.signals import end_in_order, end_soon
+from backend.cli.signals import end_in_order, end_soon
 def removes_a_folder():
     print("removing", flush=True)
     sys.stdin.readline()
@@ -137,7 +137,7 @@ def test_a_signalled_program_ends_with_its_code_whatever_is_left(left: str) -> N
     }
     code = (
         "import atexit, sys, threading, time\nfrom backend.cli import main\n"
-        "from backend.cli.parts import signals\nsignals._END_SECONDS = 0.3\n"
+        "from backend.cli import signals\nsignals._END_SECONDS = 0.3\n"
         "def command():\n"
         f"    {leaves[left] or 'pass'}\n"
         "    print('working', flush=True)\n"

@@ -205,7 +205,7 @@ def test_a_decision_that_cannot_be_read_is_named(how: str) -> None:
     document = {**as_read(full_document().to_json()), **changes}
     with Store.open("mem://") as store:
         add_backtest_run(store, "b")
-        store.add_decisions([DecisionRecord("b", "scripted", 3, 5, document)])
+        store.put(DecisionRecord("b", "scripted", 3, 5, document))
         for read in (read_decisions, summarise):
             with pytest.raises(UserError, match="decision 3 of scripted in run b") as caught:
                 read(store, "b")
@@ -218,7 +218,7 @@ def test_a_backtest_that_cannot_be_read_is_named(changes: dict[str, Any]) -> Non
     document = {**as_read(BacktestDocument.of(episode().result).to_json()), **changes}
     with Store.open("mem://") as store:
         add_backtest_run(store, "b")
-        store.add_backtest(BacktestRecord("b", "hold", document))
+        store.put(BacktestRecord("b", "hold", document))
         for read in (read_backtests, summarise):
             with pytest.raises(UserError, match="backtest hold in run b"):
                 read(store, "b")
@@ -227,6 +227,6 @@ def test_a_backtest_that_cannot_be_read_is_named(changes: dict[str, Any]) -> Non
 def test_an_example_that_cannot_be_read_is_named() -> None:
     with Store.open("mem://") as store:
         add_demo_run(store, "d")
-        store.add_evaluation(EvaluationRecord("d", "story", 30, {"orders": 7}))
+        store.put(EvaluationRecord("d", "story", 30, {"orders": 7}))
         with pytest.raises(UserError, match="evaluation story in run d"):
             _ = summarise(store, "d").example

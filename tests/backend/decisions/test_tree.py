@@ -26,7 +26,7 @@ from backend.reporting.decision_views import text_tree, whole_text
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from cryptosentinel.agents.manager import ASK_SEVERAL
-from cryptosentinel.conversation.transcript import Branch, Transcript
+from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import ToolCall, render_call
@@ -159,7 +159,7 @@ def test_usage_counts_every_token_once_and_reads_it_at_every_turn(tokens: list[t
     mask = tuple(own for own, _ in tokens)
     logps = tuple(logp if own else 0.0 for own, logp in tokens)
     ids = tuple(range(len(tokens)))
-    usage = token_usage(Transcript("manager", 0, (Branch(ids, mask, logps),), "v", {}, None, "x", False))
+    usage = token_usage(Transcript("manager", 0, ids, mask, logps, "v", {}, None, "x", False))
     assert usage.prompt + usage.sampled == len(tokens) and usage.sampled == sum(mask)
     words = "".join("x" if own else "." for own in mask)
     turns = [match.start() for match in re.finditer("x+", words)]

@@ -39,7 +39,7 @@ class Mortal:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
-        if not name.startswith("add_"):
+        if not name.startswith(("add_", "put")):
             return method
 
         def write(*arguments: Any, **named: Any) -> Any:

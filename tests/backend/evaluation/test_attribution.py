@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend.evaluation.attribution import attribution
+from backend.evaluation.evidence import attribution
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from backend.builders.market import load_market
 from backend.builders.spans import spans_trained_on, trained_span
 from backend.config.load import config_from_dict, load_config
 from backend.config.schema import Config
-from backend.evaluation.in_sample import IN_SAMPLE, is_marked, marks_of, overlaps
 from backend.evaluation.paired_runs import compared_result, marks_within
+from backend.evaluation.trials import IN_SAMPLE, marks_of, overlaps
 from backend.experiments.run import ExperimentRequest, run_experiment
 from backend.models.manifest import TeamManifest, write_manifest
 from backend.runs.backtest import backtest_teams
@@ -57,9 +57,7 @@ def test_a_window_is_refused_from_the_bar_that_the_training_saw_and_marked_where
         overlaps([name], config, market, *early, allowed=False)
     marked = overlaps([name], config, market, *early, allowed=True)
     assert list(marked) == [name] and marked[name].startswith("IN SAMPLE")
-    record = {IN_SAMPLE: marked, "sources": {"team": {"team": name, "variant": ""}, "hold": {"team": "hold"}}}
-    assert marks_of(record) == [*marked.values()] and marks_of({}) == []
-    assert is_marked(record, "team") and not is_marked(record, "hold") and not is_marked({}, "team")
+    assert marks_of({IN_SAMPLE: marked}) == [*marked.values()] and marks_of({}) == []
 
 
 def test_another_generated_market_has_nothing_in_common_and_a_longer_one_has_its_beginning(tmp_path: Path) -> None:

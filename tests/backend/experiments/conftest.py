@@ -15,7 +15,6 @@ question = "Does an EMA cross earn more than holding?"
 config = "quick"
 set = ["market.bars=600", "market.coins=1"]
 seeds = "1-3"
-markets = ["as_is", "no_edge"]
 
 [test]
 against = "hold"
@@ -26,15 +25,15 @@ decisions = 4
 
 [[arms]]
 name = "hold"
-control = "always_long"
+team = "hold"
 
 [[arms]]
 name = "short"
-control = "always_short"
+team = "always_short"
 
 [[arms]]
 name = "random"
-control = "matched_random"
+team = "matched_random"
 like = "short"
 """
 

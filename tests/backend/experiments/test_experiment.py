@@ -26,27 +26,24 @@ Run = Callable[..., ExperimentOutcome]
 def test_an_experiment_from_its_file_to_its_page(plan_file: Write, run_here: Run, tmp_path: Path) -> None:
     outcome = run_here(plan_file())
     result = outcome.result
-    assert [market.market for market in result.markets] == ["as_is", "no_edge"]
-    assert "On the control market no_edge: " in result.sentence
-    first = result.markets[0]
-    assert [one.arm for one in first.comparisons] == ["short", "random"]
-    assert np.array(first.comparisons[0].values).shape == (3, 3)
+    assert [one.arm for one in result.comparisons] == ["short", "random"]
+    assert np.array(result.comparisons[0].values).shape == (3, 3)
     # Holm over two: the smaller p-value counts twice.
-    raw = sorted(one.interval.p_value for one in first.comparisons)
-    assert min(one.adjusted for one in first.comparisons) == pytest.approx(min(1.0, 2 * raw[0]))
+    raw = sorted(one.interval.p_value for one in result.comparisons)
+    assert min(one.adjusted for one in result.comparisons) == pytest.approx(min(1.0, 2 * raw[0]))
     page = html.unescape(outcome.page.read_text())
     assert "Does an EMA cross earn more than holding?" in page and result.sentence in page
-    assert len(page) < 50_000 and "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert len(page) < 1_500_000 and 'src="http' not in page and 'href="http' not in page
     assert json.loads(outcome.results.read_text())["sentence"] == result.sentence
     with Store.open(tmp_path / "store") as store:
         trials = store.trials()
-        assert len(trials) == 3 * 3 * 2  # every cell: arms, seeds, markets
+        assert len(trials) == 3 * 3  # every cell: arms, seeds
         assert store.run(result.run).status == "finished"
         assert store.evaluations(result.run)[0].result["sentence"] == result.sentence
 
 
 def test_a_finished_cell_is_not_run_again(plan_file: Write, run_here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = plan_file(('["as_is", "no_edge"]', '["as_is"]'))
+    path = plan_file()
     calls: list[str] = []
     really = experiment_run._run
 
@@ -69,14 +66,14 @@ def test_a_finished_cell_is_not_run_again(plan_file: Write, run_here: Run, monke
     halves = run_here(path).result
     assert len(before) == 4 and len(calls) == 5 and not set(before) & set(calls)
     whole = run_here(path, name="whole").result
-    assert [one.values for one in halves.markets[0].comparisons] == [one.values for one in whole.markets[0].comparisons]
+    assert [one.values for one in halves.comparisons] == [one.values for one in whole.comparisons]
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (('against = "hold"', 'against = "short"'), r'-against = "hold"\n  \+against = "short"'),
-        (('seeds = "1-3"', 'seeds = "1-4"'), r"seeds: 1, 2, 3; now 1, 2, 3, 4"),
+        (('seeds = "1-3"', 'seeds = "1-4"'), r"-seeds: 1, 2, 3\n  \+seeds: 1, 2, 3, 4"),
     ],
 )
 def test_a_file_that_changed_half_way_is_refused_with_the_difference(
@@ -90,20 +87,20 @@ def test_a_file_that_changed_half_way_is_refused_with_the_difference(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (('control = "always_short"', 'control = "always_shrt"'), "did you mean 'always_short'"),
+        (('team = "always_short"', 'team = "always_shrt"'), "did you mean 'always_short'"),
         (('like = "short"', 'like = "shorts"'), "is no"),
         (('against = "hold"', 'against = "held"'), "is no"),
         (('name = "short"', 'name = "hold"'), "two arms are called 'hold'"),
         (
-            ('control = "always_short"', 'control = "always_short"\nset = ["costs.taker_fee=0"]'),
+            ('team = "always_short"', 'team = "always_short"\nset = ["costs.taker_fee=0"]'),
             "could not be compared",
         ),
-        (('control = "always_short"', 'control = "always_short"\ntokens = 5'), "tokens are of an arm that is trained"),
+        (('team = "always_short"', 'team = "always_short"\ntokens = 5'), "tokens are of an arm that is trained"),
         (('seeds = "1-3"', 'seeds = "3-1"'), "are no"),
         (('"no_edge"]', '"no_edge", "sideways"]'), "no market 'sideways'"),
         (('config = "quick"', 'config = "quik"'), "no preset"),
         (("[windows]", "[window]"), "unknown key 'window'"),
-        (('control = "always_short"', 'team = "ema_cros"'), "did you mean 'ema_cross'"),
+        (('team = "always_short"', 'team = "ema_cros"'), "did you mean 'ema_cross'"),
         (('set = ["market.bars=600"', 'set = ["market.data=$NOT_SET_HERE", "market.bars=600"'), "NOT_SET_HERE"),
     ],
 )
@@ -137,5 +134,5 @@ def test_a_killed_experiment_goes_on_and_leaves_no_process(plan_file: Write, run
     process.send_signal(signal.SIGKILL)
     process.wait()
     done = {file.name: file.read_text() for file in cells.glob("*.json")}
-    assert run_here(path).result.markets[0].comparisons
+    assert run_here(path).result.comparisons
     assert all((cells / name).read_text() == text for name, text in done.items())

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from backend.builders.market import load_market
+from backend.config.load import load_config
 from backend.evaluation.held_out_value import SCENARIOS, held_out_states
 from backend.experiments.cells import check_arms, experiment_cells
-from backend.experiments.held_out import value_of_arm
-from backend.experiments.measures import measure_called
-from backend.experiments.plan import CONTROLS, TRAINED_HERE, read_experiment
+from backend.experiments.measures import measure_called, value_of_arm
+from backend.experiments.plan import TRAINED_HERE, read_experiment
 from backend.experiments.run import ExperimentOutcome
 from backend.runs.backtest import subject_of
 from backend.training.rl_job import check_trainable
@@ -49,7 +49,7 @@ team = "flat"
 
 [[arms]]
 name = "teacher"
-control = "teacher"
+team = "teacher"
 
 [[arms]]
 name = "rules"
@@ -67,36 +67,36 @@ def test_decisions_are_compared_on_common_states_and_by_one_yardstick(
 ) -> None:
     outcome = run_here(plan_file(text=TEAMS))
     result = outcome.result
-    arms = {one.arm: one for one in result.markets[0].arms}
+    arms = {one.arm: one for one in result.arms}
     # An arm's own settings of its training change nothing about how it is measured.
     assert arms["rules"].values == arms["another_yardstick"].values
     assert arms["rules"].values != arms["teacher"].values  # the teacher is that of `nano.teacher`, which acts by lot
     # What a cell says is what leaving all positions as they are is worth there.
     experiment = read_experiment(plan_file(text=TEAMS))
-    config = experiment.shared_settings(2, "as_is")
+    config = experiment.shared_settings(2)
     held = value_of_arm(subject_of("flat", config), config, load_market(config.market, config.costs), lambda *_: None)
     assert arms["holding"].values[1] == [held["outcome"]]
-    assert held["traded"] == held["questions"] == 0.0 and held["traded_now"] is None
+    assert held["traded"] == held["questions"] == 0.0
     # The seed is what is paired: one value each, Student's interval of their differences.
-    [rules] = [one for one in result.markets[0].comparisons if one.arm == "rules"]
+    [rules] = [one for one in result.comparisons if one.arm == "rules"]
     gains = np.array(arms["rules"].values)[:, 0] - np.array(arms["holding"].values)[:, 0]
     assert rules.interval.mean == pytest.approx(gains.mean()) and rules.interval.degrees == 1
     # Of what the evidence allows each other arm has a share, seed by seed.
     allowed = [
         np.mean([value.all - value.hold for value in evidence_values(held_out_states(config, market), settings)])
         for seed in (1, 2)
-        for config in [experiment.shared_settings(seed, "as_is")]
+        for config in [experiment.shared_settings(seed)]
         for market in [load_market(config.market, config.costs)]
         for settings in [replace(rollout_settings(config, 1), scenario_paths=SCENARIOS)]
     ]
     assert arms["holding"].share is None and arms["rules"].share is not None
     assert arms["rules"].share.mean == pytest.approx(np.mean(gains / allowed))
-    twin = experiment.shared_settings(2, "no_edge")
+    twin = load_config(config, ["market.edge=false"])
     unknown = value_of_arm(subject_of("flat", twin), twin, load_market(twin.market, twin.costs), lambda *_: None)
     assert unknown["allowed"] is None
     page = html.unescape(outcome.page.read_text())
     assert "of what the evidence allows" in page and f"{round(100 * arms['rules'].share.mean)} % (" in page
-    assert "8 held-out states each" in page and "256 common scenarios" in page and "earns bp" in page
+    assert "8 held-out states each" in page and "256 common scenarios" in page and "earns, bp" in page
     assert arms["rules"].means["questions"] and result.states == 8 and result.windows == 2
 
     # Cells that decided in other states are not compared.
@@ -112,12 +112,11 @@ def test_decisions_are_compared_on_common_states_and_by_one_yardstick(
     ("change", "said"),
     [
         (('"evaluation.states=8"', '"evaluation.states=0"'), r'needs states .* set = \["evaluation.states=500"\]'),
-        (('seeds = "1-2"', 'seeds = "1-2"\nsame_market = true'), "leave same_market out"),
         (
             ('"demo"\nset = ["market.bars=1500"', '"quick"\nset = ["market.data=."'),
             "recorded bars have one continuation",
         ),
-        (('team = "flat"', 'control = "always_long"'), "is of teams, and arm 'holding' is the strategy hold"),
+        (('team = "flat"', 'team = "hold"'), "is of teams, and arm 'holding' is the strategy hold"),
         (('team = "flat"', 'team = "ema_cross:fast=5"'), "is of teams, and arm 'holding' is the strategy ema_cross"),
         (
             ('"market.bars=1500"', '"team.portfolio=true", "nano.teacher=expert"'),
@@ -132,23 +131,10 @@ def test_where_it_makes_no_sense_it_is_refused(plan_file: Write, change: tuple[s
     assert "\n" not in str(refused.value)
 
 
-def test_a_control_without_a_role_can_be_trained_where_the_settings_freeze_that_role(plan_file: Write) -> None:
-    frozen = {"market_analyst", "risk_analyst", "trader"}
-    settings_of_all = f'market.bars=1500", "training.freeze={",".join(sorted(frozen))}'
-    for name, control in CONTROLS.items():
-        if control.left_out:
-            change = ('control = "teacher"', f'control = "{name}"')
-            path = plan_file(change, ("market.bars=1500", settings_of_all), text=TEAMS)
-            experiment = read_experiment(path)
-            settings = experiment.settings(experiment.plan.arm("teacher"), 1, "as_is")
-            assert set(settings.training.freeze) == frozen - set(control.left_out)
-            check_trainable(settings)
-
-
 def test_an_arm_that_cannot_be_trained_is_refused_before_anything_is_made(plan_file: Write) -> None:
-    arm = 'control = "without_trader"\nset = ["training.freeze=trader"]'
+    arm = 'team = "train"\nset = ["team.roles=[]", "training.freeze=trader"]'
     with pytest.raises(UserError, match=r"arm 'teacher' cannot be trained: .*freeze lists trader, which team.roles"):
-        check_arms(read_experiment(plan_file(('control = "teacher"', arm), text=TEAMS)))
+        check_arms(read_experiment(plan_file(('team = "teacher"', arm), text=TEAMS)))
 
 
 def test_an_unknown_measure_is_refused() -> None:
@@ -162,5 +148,5 @@ def test_every_shipped_experiment_can_be_read_and_its_arms_trained(path: Path) -
         pytest.skip("it needs recorded bars: set CRYPTOSENTINEL_SHARED to the folder that holds market-data")
     experiment = read_experiment(path)
     for arm in experiment.plan.arms:
-        if arm.subject == TRAINED_HERE:
-            check_trainable(experiment.settings(arm, experiment.seeds[0], experiment.plan.markets[0]))
+        if arm.team == TRAINED_HERE:
+            check_trainable(experiment.settings(arm, experiment.seeds[0]))

@@ -69,7 +69,7 @@ def test_a_state_follows_from_the_files_whoever_was_killed_in_between(jobs: JobQ
         *((replace(works, exit_code=code), False, False, "cancelled") for code in (129, 130, 143)),
     ]  # fmt: skip
     for number, (state, lives, cancelled, status) in enumerate(expected):
-        job = jobs.submit((*COMMAND, str(number))).job
+        job = jobs.submit((*COMMAND, str(number)))
         if state is not None:
             write_part(job.path / STATE, state)
         if cancelled:
@@ -78,7 +78,7 @@ def test_a_state_follows_from_the_files_whoever_was_killed_in_between(jobs: JobQ
             assert jobs.job(job.name).status == status, (state, lives, cancelled)
         (job.path / STATE).write_text('{"run": 5')  # half written, or by another program
         assert jobs.job(job.name).state == JobState()
-    old = jobs.submit(OTHER).job
+    old = jobs.submit(OTHER)
     write_part(old.path / JOB, JobRequest(COMMAND, "", 1))
     assert jobs.job(old.name).status == "died", "its process has never come"
 
@@ -87,7 +87,7 @@ def test_only_a_process_that_holds_the_jobs_lock_is_signaled(jobs: JobQueue, mon
     """Numbers of processes are given out again: the one of a job that has died may be another's by now."""
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "killpg", lambda pid, number: sent.append((pid, number)))
-    job = jobs.submit(COMMAND).job
+    job = jobs.submit(COMMAND)
     write_part(job.path / STATE, JobState(os.getpid(), 1))
     with pytest.raises(UserError, match="it is died"):
         jobs.cancel(job.name)
@@ -98,7 +98,7 @@ def test_only_a_process_that_holds_the_jobs_lock_is_signaled(jobs: JobQueue, mon
         jobs.cancel(job.name)
     assert sent == [(os.getpid(), signal.SIGINT), (os.getpid(), signal.SIGKILL)]
     for number in (0, 1, -1):
-        other = jobs.submit((*COMMAND, str(number))).job
+        other = jobs.submit((*COMMAND, str(number)))
         write_part(other.path / STATE, JobState(number, 1))
         with living(other):
             jobs.cancel(other.name)
@@ -124,7 +124,7 @@ def test_a_hostile_file_of_a_job_is_neither_followed_nor_waited_for(
 ) -> None:
     """Each file of a job by each thing that it should not be: everything is answered at once, in words."""
     monkeypatch.setattr(os, "killpg", lambda pid, number: pytest.fail("a process was signaled"))
-    job, other = jobs.submit(COMMAND).job, jobs.submit(OTHER).job
+    job, other = jobs.submit(COMMAND), jobs.submit(OTHER)
     (job.path / part).unlink(missing_ok=True)
     monkeypatch.chdir(job.path)  # the name of a socket is short
     HOSTILE[kind](job.path / part)
@@ -145,7 +145,7 @@ def test_two_jobs_run_one_after_the_other_and_write_how_they_ended(
     """Real processes, in sessions of their own; an argument is no shell's."""
     monkeypatch.chdir(tmp_path)
     jobs = JobQueue(tmp_path / "runs")
-    names = [jobs.submit(one).job.name for one in (COMMAND, ("data", "list", "; touch $(echo pwned)"))]
+    names = [jobs.submit(one).name for one in (COMMAND, ("data", "list", "; touch $(echo pwned)"))]
     deadline = time.monotonic() + 120
     while jobs.active() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -163,7 +163,7 @@ def test_two_jobs_run_one_after_the_other_and_write_how_they_ended(
 
 def test_a_job_waits_for_those_that_were_submitted_before_it(jobs: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobQueue, "limit", 1)
-    first, second = jobs.submit(COMMAND).job, jobs.submit(OTHER).job
+    first, second = jobs.submit(COMMAND), jobs.submit(OTHER)
     write_part(second.path / JOB, JobRequest(OTHER, "", first.request.submitted_at + 1))
     looks: list[float] = []
 
@@ -181,16 +181,16 @@ def test_a_job_waits_for_those_that_were_submitted_before_it(jobs: JobQueue, mon
 
 def test_the_same_work_is_one_job(jobs: JobQueue, tmp_path: Path) -> None:
     one, other = jobs.submit(COMMAND), jobs.submit(COMMAND)
-    assert one.new and not other.new and one.job.name == other.job.name
-    assert jobs.submit(COMMAND, tmp_path / "elsewhere").new
+    assert one.name == other.name
+    assert jobs.submit(COMMAND, tmp_path / "elsewhere").name != one.name
     for job in jobs.jobs():
         jobs.cancel(job.name)
-    assert jobs.submit(COMMAND).new, "one that is cancelled is not taken for it"
+    assert jobs.submit(COMMAND).name != one.name, "one that is cancelled is not taken for it"
 
 
 def test_a_job_that_is_cancelled_before_it_begins_does_nothing(jobs: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "run_module", lambda *given, **more: pytest.fail("it ran"))
-    job = jobs.submit(COMMAND).job
+    job = jobs.submit(COMMAND)
     jobs.cancel(job.name)
     assert process.run_job(job.path, COMMAND) == 130
     assert jobs.job(job.name).state.exit_code == 130
@@ -205,7 +205,7 @@ def test_a_name_leads_nowhere_else(jobs: JobQueue, name: str) -> None:
 
 
 def test_a_damaged_folder_hides_no_other(jobs: JobQueue) -> None:
-    kept, damaged = jobs.submit(COMMAND).job, jobs.submit(OTHER).job
+    kept, damaged = jobs.submit(COMMAND), jobs.submit(OTHER)
     (damaged.path / "job.json").write_text('{"command": 7}')
     assert [job.name for job in jobs.jobs()] == [kept.name]
     with pytest.raises(UserError, match="cannot be read: remove the folder"):
@@ -232,7 +232,7 @@ def test_what_is_no_job_is_refused(jobs: JobQueue) -> None:
 
 
 def test_progress_is_seen_while_it_is_made(jobs: JobQueue) -> None:
-    job = jobs.submit(COMMAND).job
+    job = jobs.submit(COMMAND)
     report = JobReport(job.path)
     report.started("backtest-7")
     report.moved("backtest", 1, 3)

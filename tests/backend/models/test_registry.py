@@ -10,7 +10,6 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,30 +20,20 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    FalconMambaConfig,
-    MambaConfig,
-    MptConfig,
-    PreTrainedConfig,
-    RwkvConfig,
 )
 
 from backend.builders.teams import load_team
-from backend.models import checks, trial_step
-from backend.models.checks import Findings, check_base, check_path, fingerprint_of
+from backend.models.checks import Findings, check_base
 from backend.models.export import export_team
 from backend.models.manifest import TeamManifest, read_manifest, sample_team, write_manifest
-from backend.models.registry import describe_base, hub_folder, is_hub_name, list_adapters, list_bases, resolve_base
-from backend.models.trial_step import precision_that_fits
-from backend.policies import lora
+from backend.models.registry import describe_base, hub_folder, is_hub_name, list_bases, resolve_base
 from backend.policies.adapters import VERSION, WEIGHTS, hub_name, load_versions, save_versions
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.training.start import begin
-from cryptosentinel.agents.registry import ROLES, roles_of
-from cryptosentinel.llm.nano import load_model, save_model, train_tokenizer
+from cryptosentinel.agents.registry import roles_of
+from cryptosentinel.llm.nano import load_model
 from simulator.errors import UserError
-from tests.backend.policies.test_fused_blocks import FAMILIES, NONE
-from tests.random_models import random_model
 from tests.small_world import disturb, small_config, small_market
 
 
@@ -150,29 +139,7 @@ def test_a_second_output_layer_that_is_the_embedding_is_counted_once(models: Pat
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
     save_file(weights, path, metadata={"format": "pt"})
     assert describe_base(models / "mine").parameters == before
-    assert not check_path(models / "mine").wrong
-
-
-def test_adapters_are_listed_with_what_they_are(run: Path, nano: Path) -> None:
-    whole = run.with_name("train-2")
-    (whole / "adapters").mkdir(parents=True)
-    RolePolicies(nano, ["manager"], "full").save(whole / "adapters" / "step-000001")
-    shutil.copytree(run / "adapters" / "step-000003" / "trader", run / "adapters" / "step-000003" / "trader.tmp")
-    cut = run / "adapters" / "step-000000" / "trader" / WEIGHTS
-    cut.write_bytes(cut.read_bytes()[:-8])
-    found = list_adapters(run.parent)
-    of_run = [one for one in found if one.run == "train-1"]
-    assert [(one.step, one.role) for one in of_run] == [(step, role) for step in (0, 3) for role in sorted(ROLES)]
-    assert {one.in_team for one in of_run if one.step == 3} == {True}
-    assert {one.in_team for one in of_run if one.step == 0} == {False}
-    fingerprint = fingerprint_of(nano)
-    for one in of_run:
-        if (one.step, one.role) == (0, "trader"):
-            assert "cut short or changed" in one.state
-        else:
-            assert (one.state, one.rank, one.base) == ("ok", 2, f"nano {fingerprint[:8]}")
-            assert one.version.startswith(f"{one.role}-")
-    assert [(one.rank, one.step, one.base) for one in found if one.run == "train-2"] == [(None, 1, fingerprint[:8])]
+    assert not check_base(models / "mine").wrong
 
 
 # -- checks --------------------------------------------------------------------------------------------------------
@@ -183,11 +150,10 @@ def wrong(findings: Findings) -> dict[str, str]:
 
 
 def test_a_good_base_passes_every_check(nano: Path) -> None:
-    findings = check_path(nano)
+    findings = check_base(nano)
     assert wrong(findings) == {}
     assert [one.what for one in findings.entries] == [
-        "folder", "config", "weights", "values", "tokenizer", "chat format", "room", "engines", "adapters",
-        "training",
+        "folder", "config", "tokenizer", "chat format", "room", "weights", "engines", "adapters",
     ]  # fmt: skip
     assert findings.fingerprint == RolePolicies(nano, ["manager"]).base_fingerprint
 
@@ -220,9 +186,9 @@ def untied(folder: Path) -> None:
 
 NORM = "model.norm.weight"
 FAULTS: dict[str, tuple[Callable[[Path], object], set[str], str]] = {
-    "nan": (poison(NORM, float("nan")), {"values"}, f"{NORM} .* not finite"),
-    "infinite": (poison(NORM, float("-inf")), {"values"}, "not finite"),
-    "two output layers": (untied, {"values"}, "tie_word_embeddings to false"),
+    "nan": (poison(NORM, float("nan")), {"weights"}, f"{NORM} .* not finite"),
+    "infinite": (poison(NORM, float("-inf")), {"weights"}, "not finite"),
+    "two output layers": (untied, {"weights"}, "tie_word_embeddings to false"),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), {"tokenizer"}, "holds no tokenizer.json"),
     "config is no JSON": (lambda f: (f / "config.json").write_text("{"), {"config"}, "is no"),
     "other shapes": (edit("config.json", intermediate_size=999), {"weights"}, "not those of its config.json"),
@@ -255,7 +221,7 @@ def test_each_fault_is_found_by_its_check(nano: Path, tmp_path: Path, what: str)
     spoil, checks, message = FAULTS[what]
     shutil.copytree(nano, tmp_path / "base")
     spoil(tmp_path / "base")
-    findings = check_path(tmp_path / "base")
+    findings = check_base(tmp_path / "base")
     found = wrong(findings)
     assert set(found) == checks
     assert any(re.search(message, told) for told in found.values()), found
@@ -265,31 +231,14 @@ def test_each_fault_is_found_by_its_check(nano: Path, tmp_path: Path, what: str)
 def test_what_may_hold_code_is_named(nano: Path, tmp_path: Path) -> None:
     shutil.copytree(nano, tmp_path / "base")
     (tmp_path / "base" / "old.pt").write_bytes(b"\x80\x04.")
-    findings = check_path(tmp_path / "base")
+    findings = check_base(tmp_path / "base")
     assert not findings.wrong
     assert [one.detail for one in findings.entries if one.what == "formats"] == ["old.pt may hold code and is not read"]
 
 
-def test_a_good_run_and_its_adapters_pass(run: Path, nano: Path, tmp_path: Path) -> None:
-    findings = check_path(run)
-    assert wrong(findings) == {}
-    assert sum(one.what.startswith("adapters/step-") for one in findings.entries) == 2 * len(ROLES)
-    adapter = run / "adapters" / "step-000003" / "manager"
-    assert [one.what for one in check_path(adapter).entries] == ["adapter", "base"]
-    assert wrong(check_path(adapter)) == wrong(check_path(adapter, nano)) == {}
-    alone = shutil.copytree(adapter, tmp_path / "alone")
-    assert [one.state for one in check_path(alone).entries] == ["ok", "note"]
+def test_an_adapter_of_another_base_is_refused(run: Path) -> None:
     load_team(str(run), small_config().team)
-
-
-def test_an_adapter_of_another_base_is_found(run: Path, nano: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(nano, tmp_path / "other")
-    poison(NORM, 3.0)(other)
-    found = wrong(check_path(run / "adapters" / "step-000003" / "manager", other))
-    assert set(found) == {"base"} and str(other) in found["base"]
-    assert fingerprint_of(nano)[:12] in found["base"] and fingerprint_of(other)[:12] in found["base"]
-    shutil.copytree(other, run / "nano", dirs_exist_ok=True)
-    assert len(wrong(check_path(run))) == 2 * len(ROLES)
+    poison(NORM, 3.0)(run / "nano")
     with pytest.raises(UserError, match="another base"):
         load_team(str(run), small_config().team)
 
@@ -302,41 +251,28 @@ def halve(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-RUN_FAULTS: dict[str, tuple[Callable[[Path], object], set[str]]] = {
-    "an adapter cut short": (lambda run: halve(of_version(WEIGHTS)(run)), {"adapters/step-000003/trader"}),
-    "a record that is none": (lambda run: of_version(VERSION)(run).write_text("[]"), {"adapters/step-000003/trader"}),
-    "a role is missing": (lambda run: shutil.rmtree(of_version(".")(run)), {"roles"}),
-    "no base": (lambda run: shutil.rmtree(run / "nano"), {"base"}),
-    "a manifest that is none": (lambda run: (run / "team.json").write_text("{"), {"team"}),
-    "a base without tokenizer": (lambda run: (run / "nano" / "tokenizer.json").unlink(), {"base: tokenizer"}),
+RUN_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "an adapter cut short": (lambda run: halve(of_version(WEIGHTS)(run)), "cut short or changed"),
+    "a record that is none": (lambda run: of_version(VERSION)(run).write_text("[]"), "no JSON object"),
+    "a role is missing": (lambda run: shutil.rmtree(of_version(".")(run)), "no adapter folder"),
+    "no base": (lambda run: shutil.rmtree(run / "nano"), "no model folder"),
+    "a manifest that is none": (lambda run: (run / "team.json").write_text("{"), "team.json cannot be used"),
+    "a base without tokenizer": (lambda run: (run / "nano" / "tokenizer.json").unlink(), "holds no tokenizer.json"),
 }
 
 
 @pytest.mark.parametrize("what", RUN_FAULTS)
-def test_each_fault_of_a_run_is_found(run: Path, what: str) -> None:
-    spoil, checks = RUN_FAULTS[what]
+def test_each_fault_of_a_run_is_refused(run: Path, what: str) -> None:
+    spoil, words = RUN_FAULTS[what]
     spoil(run)
-    assert set(wrong(check_path(run))) == checks
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match=words):
         load_team(str(run), small_config().team)
 
 
-def test_unfinished_runs_and_those_without_a_version_are_checked(run: Path) -> None:
-    (run / "team.json").unlink()
-    findings = check_path(run)
-    assert not findings.wrong and findings.entries[0].detail == "no team.json: the run is not finished"
-    shutil.rmtree(run / "adapters")
-    write_manifest(run, TeamManifest.of(small_config(), base="nano", adapters=None))
-    assert [one.what for one in check_path(run).entries][-1] == "adapters"
-
-
-def test_what_is_none_of_them_is_told(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(UserError, match=r"no model \(config.json\), no adapter \(adapter_config.json\) and no run"):
-        check_path(tmp_path)
-    assert set(wrong(check_path(tmp_path / "nothing"))) == {"folder"}
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    assert set(wrong(check_base(tmp_path / "nothing"))) == {"folder"}
     (tmp_path / "loop").symlink_to("loop")
-    assert "no model folder" in wrong(check_path(tmp_path / "loop"))["folder"]
+    assert "no model folder" in wrong(check_base(tmp_path / "loop"))["folder"]
 
 
 NANO = sample_team() / "nano"
@@ -385,56 +321,3 @@ def test_a_merged_model_is_a_folder_that_transformers_loads(policies: RolePolici
         assert loaded.dtype == torch.float32 and torch.allclose(logits(loaded), expected(policies, one.role), atol=1e-5)
         text = "<tool_call>\n{}\n</tool_call><|im_end|>"
         assert AutoTokenizer.from_pretrained(one.path)(text) == AutoTokenizer.from_pretrained(NANO)(text)
-
-
-SIZES: dict[str, Any] = {"vocab_size": 280, "hidden_size": 32, "num_hidden_layers": 2, **NONE}
-MORE: dict[str, Callable[[], PreTrainedConfig]] = {
-    "mamba": lambda: MambaConfig(**SIZES, state_size=4),
-    "falcon_mamba": lambda: FalconMambaConfig(**SIZES, state_size=4),
-    "rwkv": lambda: RwkvConfig(**SIZES, attention_hidden_size=32),
-    "mpt": lambda: MptConfig(vocab_size=280, d_model=32, n_heads=4, n_layers=2, max_seq_len=64),
-}
-
-
-def saved(family: str, folder: Path) -> Path:
-    config = (FAMILIES | MORE)[family]()
-    config.vocab_size = 280
-    tokenizer = train_tokenizer(["price up 1.5\nprice down 2.5\n"] * 20, vocab_size=280)
-    save_model(folder, random_model(1, config), tokenizer)
-    return folder
-
-
-@pytest.mark.parametrize("family", ["opt", "falcon", *MORE])  # others are in `test_architectures.py`
-def test_a_step_is_done_for_every_family(family: str, tmp_path: Path) -> None:
-    findings = check_base(saved(family, tmp_path / "base"))
-    # So short a context holds no decision, as the check of the room says.
-    wrong = [one for one in findings.entries if one.state == "wrong" and one.what != "room"]
-    assert wrong == []
-    done = [one for one in findings.entries if one.what == "training"]
-    assert [one.state for one in done] == ["ok"] and "layers adapted, saved and loaded" in done[0].detail
-
-
-def test_a_model_without_a_layer_for_adapters_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lora, "linear_names", lambda config: ())
-    wrong = {one.what: one.detail for one in check_base(saved("falcon", tmp_path / "base")).entries
-             if one.state == "wrong"}  # fmt: skip
-    assert "no layer in the blocks of falcon is one that an adapter can be on" in wrong["adapters"]
-
-
-def test_what_the_library_raises_in_a_step_is_the_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = saved("llama", tmp_path / "base")
-
-    def fails(*args: Any, **named: Any) -> None:
-        raise RuntimeError("a kernel\nis missing")
-
-    monkeypatch.setattr(RolePolicies, "logps", fails)
-    [wrong] = [one.detail for one in check_base(base).entries if one.state == "wrong" and one.what == "training"]
-    assert "its first step ends in RuntimeError: a kernel is missing. Use another model" in wrong
-
-
-def test_a_model_that_does_not_fit_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_step, "machine_memory", lambda: 10 * 2**30)
-    assert [precision_that_fits(size) for size in (10**9, 4 * 10**9, 5 * 10**9)] == ["float32", "bfloat16", None]
-    monkeypatch.setattr(checks, "precision_that_fits", lambda parameters: None)
-    found = [one for one in check_base(saved("llama", tmp_path / "base")).entries if one.what == "training"]
-    assert [one.state for one in found] == ["note"] and "does not fit" in found[0].detail

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.paper.sessions import PaperOutcome, PaperRequest, resume_paper, run_paper
-from backend.runs.requests import Observer, RunStart
+from backend.paper.sessions import PaperOutcome, resume_paper, run_paper
+from backend.runs.requests import Observer, PaperRequest, RunStart
 from backend.store.store import Store
 from simulator.live.exchange_feed import ExchangeFeed
 from simulator.live.feed import SimulatedClock

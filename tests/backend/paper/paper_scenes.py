@@ -26,7 +26,7 @@ from cryptosentinel.llm.engine import Completion, Engine, Request
 from simulator.exchange.costs import Costs
 from simulator.exchange.venue import Venue
 from simulator.live.events import Candle, FeedEvent, Funding
-from simulator.live.recorded_feed import RecordedFeed
+from simulator.live.feed import RecordedFeed
 from simulator.market.growing import part_of
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS

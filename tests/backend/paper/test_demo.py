@@ -10,9 +10,9 @@ import pytest
 from backend.paper.demo import paper_demo
 from backend.paper.journal import Journal, entries_in_portions, entries_of
 from backend.runs.requests import Observer
-from backend.store import Store
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
+from backend.store.store import Store
 from simulator.errors import UserError
 from simulator.market.timeframes import HOUR_MS
 
@@ -44,7 +44,7 @@ def test_what_is_written_while_a_journal_is_read_is_no_damage(store: Store) -> N
     journal.write("notice", 3, NOTICE)
     read += [one.ordinal for one in reading]
     assert read == [0, 1, 2, 3]
-    store.add_journal(JournalRecord(RUN, 5, "notice", 5, NOTICE))
+    store.put(JournalRecord(RUN, 5, "notice", 5, NOTICE))
     with pytest.raises(StoreError, match="not whole"):
         list(entries_in_portions(store, RUN))
     with pytest.raises(StoreError, match="not whole"):

@@ -58,7 +58,7 @@ def _store(folder: Path, run: RunRecord, entries: list[JournalRecord]) -> bool:
         try:
             store.resume_run(replace(run, status="interrupted", finished_at=None))
             for entry in entries:
-                store.add_journal(entry)
+                store.put(entry)
         except StoreError:
             return False
     return True

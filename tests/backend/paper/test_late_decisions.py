@@ -22,8 +22,7 @@ from backend.store.store import Store
 from cryptosentinel.llm.engine import Completion, Request
 from simulator.exchange.costs import Costs
 from simulator.exchange.venue import Venue
-from simulator.live.feed import SimulatedClock
-from simulator.live.recorded_feed import RecordedFeed
+from simulator.live.feed import RecordedFeed, SimulatedClock
 from simulator.market.growing import part_of
 from simulator.market.market import Market
 from simulator.market.timeframes import MINUTE_MS

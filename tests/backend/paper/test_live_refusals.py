@@ -10,8 +10,8 @@ import pytest
 
 from backend.errors import message_and_code
 from backend.runs.requests import Observer, RunStart
-from backend.store import Store
 from backend.store.records import PAPER
+from backend.store.store import Store
 from simulator.errors import RunFailed, UserError
 from tests.backend.paper import live_scenes as scene
 from tests.live_scenes import MINUTE, START

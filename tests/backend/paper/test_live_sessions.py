@@ -11,8 +11,8 @@ from backend.paper import sessions
 from backend.paper.journal import bar_from_json, entries_of
 from backend.paper.sessions import paper_parity
 from backend.paper.switch import set_stop
-from backend.store import Store
 from backend.store.records import PAPER
+from backend.store.store import Store
 from tests.backend.paper import live_scenes as scene
 from tests.live_scenes import MINUTE, START, minutes
 from tests.mock_binance.faults import Faults

@@ -16,7 +16,8 @@ from backend.builders.strategies import named_strategy
 from backend.paper.journal import EntryKind, Journal, entries_of
 from backend.paper.parity import Parity, check_parity
 from backend.paper.switch import KILL_FILE, set_kill
-from backend.store import Store, StoreError
+from backend.store.errors import StoreError
+from backend.store.store import Store
 from simulator.errors import UserError
 from tests.backend.paper import paper_scenes as scene
 from tests.command_line import program
@@ -140,7 +141,7 @@ def test_a_journal_that_was_changed_is_not_gone_on_with(tmp_path: Path, store: S
         entry for entry in entries_of(store, scene.RUN) if entry.kind == "bar" and entry.document["happened"]["ledger"]
     )
     changed.document["happened"]["ledger"][0]["quantity"] *= 2.0
-    store.add_journal(changed)
+    store.put(changed)
     with pytest.raises(StoreError, match="something else"):
         scene.go_on(store, tmp_path)
 

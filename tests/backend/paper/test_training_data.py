@@ -13,9 +13,9 @@ import pytest
 
 from backend.builders.market import load_market, split
 from backend.paper.journal import bar_from_json, entries_of, history_from_json
-from backend.paper.sessions import PaperRequest, run_paper
+from backend.paper.sessions import run_paper
 from backend.paper.training_data import file_names, train_request_of
-from backend.runs.requests import TrainRequest
+from backend.runs.requests import PaperRequest, TrainRequest
 from backend.runs.train import ThisProcess, train_team
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,9 @@ from backend.paper.journal import Journal, entries_of
 from backend.paper.monitor import METRICS, Monitor
 from backend.paper.parity import check_parity
 from backend.paper.switch import Switch, set_kill
-from backend.store import Store, StoreError
+from backend.store.errors import StoreError
+from backend.store.records import JournalRecord, Record
+from backend.store.store import Store
 from simulator.live.bar_assembly import BarAssembler
 from simulator.live.events import Candle, FeedEvent, Funding
 from simulator.live.feed import Clock, SimulatedClock
@@ -33,15 +34,15 @@ def test_a_disk_that_fills_stops_the_session_and_costs_nothing(
     the books of the undisturbed session."""
     with Store.open("mem://") as store, Store.open("mem://") as other:
         scene.begin(other, tmp_path / "other")
-        written, write = [0], Store.add_journal
+        written, write = [0], Store.put
 
-        def full(self: Store, record: Any) -> None:
-            written[0] += 1
+        def full(self: Store, *records: Record) -> None:
+            written[0] += isinstance(records[0], JournalRecord)
             if written[0] > full_at:
                 raise StoreError("the store cannot be written: is the disk full? Free some space")
-            write(self, record)
+            write(self, *records)
 
-        monkeypatch.setattr(Store, "add_journal", full)
+        monkeypatch.setattr(Store, "put", full)
         with pytest.raises(StoreError, match="is the disk full"):
             scene.begin(store, tmp_path)
         monkeypatch.undo()

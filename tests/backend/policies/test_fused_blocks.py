@@ -13,8 +13,7 @@ from torch import Tensor
 from transformers import FalconConfig, GPT2Config, LlamaConfig, MixtralConfig, OPTConfig, PreTrainedConfig, Qwen3Config
 
 from backend.policies.hardware import Hardware
-from backend.policies.lora import LoraSettings
-from backend.policies.role_policies import PolicyMode, RolePolicies
+from backend.policies.role_policies import LoraSettings, PolicyMode, RolePolicies
 from tests.backend.models.test_architectures import CONFIGS, batch, lively
 from tests.random_models import random_model
 from tests.small_world import disturb

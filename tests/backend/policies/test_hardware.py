@@ -18,8 +18,7 @@ from backend.policies import hardware as module
 from backend.policies import role_policies as of_roles
 from backend.policies.hardware import Hardware, describe_hardware, hardware_change, hardware_of, precision_on
 from backend.policies.logprobs import token_logps
-from backend.policies.lora import LoraSettings
-from backend.policies.role_policies import PolicyMode, RolePolicies
+from backend.policies.role_policies import LoraSettings, PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
 from cryptosentinel.llm.local.matrices import products

@@ -27,8 +27,7 @@ from backend.policies.adapters import (
     save_versions,
 )
 from backend.policies.logprobs import token_logps
-from backend.policies.lora import LoraSettings
-from backend.policies.role_policies import PolicyMode, RolePolicies
+from backend.policies.role_policies import LoraSettings, PolicyMode, RolePolicies
 from backend.policies.tensor_files import fingerprint, read_tensors, write_tensors
 from backend.training.algorithm.trajectory import Trajectory, pad_trajectories
 from simulator.errors import UserError

@@ -60,25 +60,20 @@ def test_a_row_has_what_the_run_came_to(tmp_path: Path) -> None:
 def test_a_run_whose_records_are_damaged_is_a_row_too(tmp_path: Path, damage: dict[str, object]) -> None:
     with Store.open(tmp_path / "store") as store:
         store.add_run(RunRecord("b", "backtest", 1, "hash", 1, {"teams": ["scripted"], "config": {"market": 7}}))
-        store.add_backtest(BacktestRecord("b", "scripted", {**episode().result.to_dict(), **damage} if damage else {}))
+        store.put(BacktestRecord("b", "scripted", {**episode().result.to_dict(), **damage} if damage else {}))
         store.add_run(RunRecord("e", "evaluate", 1, "hash", 1, {}))
-        store.add_evaluation(EvaluationRecord("e", "held_out", 1, {"rows": 5, "difference": {"ci95": [None, 2]}}))
+        store.put(EvaluationRecord("e", "held_out", 1, {"rows": 5, "difference": {"ci95": [None, 2]}}))
         for name in ("b", "e"):
             row = run_row(store, store.run(name))
             assert row.total_return is None and row.run == name
 
 
-ARMS = {"markets": [{"arms": [{"arm": "team", "problem": ""}, {"arm": "teacher", "problem": "two windows"}]}]}
-TRIED = {"tried": [{"name": "ema:fast=9", "sharpe": 1.5, "total_return": 0.2, "adjusted": 0.04}], "trials": 40}
+ARMS = {"arms": [{"arm": "team", "problem": ""}, {"arm": "teacher", "problem": "two windows"}]}
 SCORE = {"before": 0.5, "after": 0.625, "reference": None, "valid_before": 0.8, "valid_after": 1.0}
 SINGLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "experiment": (
         {**ARMS, "sentence": "The team is ahead."},
         {"teams": "team, teacher", "verdict": "The team is ahead.", "total_return": None},
-    ),
-    "search": (
-        {**TRIED, "final_return": 0.03, "final_sharpe": 0.4, "hold_return": 0.05, "deflated": 0.1},
-        {"teams": "ema:fast=9", "total_return": 0.03, "sharpe": 0.4, "difference": pytest.approx(-0.02)},
     ),
     "sft": (
         {"scores": {"trader": {**SCORE, "difference": {"mean": 0.125, "ci95": [0.1, 0.15]}}}},
@@ -95,13 +90,13 @@ def test_a_run_with_one_result_has_it_in_its_row_and_its_table(tmp_path: Path, k
         assert run_row(store, store.run("r")).verdict == ""
         [missing] = blocks_of_result(kind, {})
         assert isinstance(missing, Missing) and "did not come to its end" in missing.reason
-        store.add_evaluation(EvaluationRecord("r", kind, 0, result))
+        store.put(EvaluationRecord("r", kind, 0, result))
         row = run_row(store, store.run("r"))
         assert {name: getattr(row, name) for name in fields} == fields
         [table] = blocks_of_result(kind, result)
         assert isinstance(table, Table) and len(table.rows) == {"experiment": 2}.get(kind, 1)
-        for broken in (dict.fromkeys(result), {"tried": [], "markets": [], "scores": 5}):
-            store.add_evaluation(EvaluationRecord("r", kind, 0, broken))
+        for broken in (dict.fromkeys(result), {"arms": [5], "scores": 5}):
+            store.put(EvaluationRecord("r", kind, 0, broken))
             assert run_row(store, store.run("r")).verdict == "its records cannot be read"
             [missing] = blocks_of_result(kind, broken)
             assert isinstance(missing, Missing) and "cannot be read" in missing.reason

@@ -62,7 +62,7 @@ def test_table_tiles_and_document_carry_them(window: WindowResult) -> None:
     assert interval_text(found.against, "change") in notes["Against holding"]
     assert interval_text(found.max_drawdown, "share") in notes["Largest drawdown"]
     assert interval_text(found.sharpe, "ratio") in notes["Sharpe ratio"]
-    facts = backtest_facts(window, {}, MarketReload(None, "gone"))["evidence"][window.main]
+    facts = backtest_facts(window, MarketReload(None, "gone"))["evidence"][window.main]
     assert facts["intervals"]["sharpe"] == found.sharpe and facts["trials"] == 1
 
 
@@ -95,10 +95,18 @@ def test_a_holding_of_other_bars_is_not_compared(window: WindowResult) -> None:
     assert window.hold is not None
     later = window.hold.model_copy(update={"times": [time + 1 for time in window.hold.times]})
     found = evidence_of(window.main_result, later, 1)
-    assert found.intervals is not None and found.intervals.against is None and found.regression is None
+    assert found.intervals is not None and found.intervals.against is None
 
 
 def test_an_interval_in_words() -> None:
     assert interval_text(Interval(0.0, -0.0123, 0.0456), "change") == "-1.23 to +4.56 %"
     assert interval_text(None, "ratio") == "–"
     assert interval_text(Interval(0.0, -math.inf, 1.0), "ratio") == "– to 1.00"
+
+
+def test_the_cost_of_trading_at_which_nothing_is_left(window: WindowResult) -> None:
+    own = window.main_result
+    traded = math.fsum(abs(fill.quantity) * fill.price for fill in own.fills)
+    before_costs = own.equity[-1] - own.equity[0] + sum(own.costs.values())
+    assert evidence_of(own, None, 1).break_even == pytest.approx(before_costs / traded)
+    assert evidence_of(own.model_copy(update={"fills": ()}), None, 1).break_even is None

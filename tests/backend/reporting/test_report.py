@@ -199,10 +199,10 @@ def test_untrusted_text_stays_text() -> None:
     rows = {EVIL: {"total_return": 0.0}}
     with Store.open("mem://") as store:
         store.add_run(RunRecord("r", "demo", 1, "hash", 1_700_000_000_000, {"config": {"market": {"data": EVIL}}}))
-        store.add_evaluation(EvaluationRecord("r", EXAMPLE_DECISION, 0, evil))
+        store.put(EvaluationRecord("r", EXAMPLE_DECISION, 0, evil))
         held_out = {**comparison(0.1), "rows": rows, "equity": {EVIL: [1.0, 1.1]}, "equity_days": [0, 1]}
-        store.add_evaluation(EvaluationRecord("r", "held_out", 0, held_out))
-        store.add_evaluation(EvaluationRecord("r", "summary", 0, {"verdict": EVIL}))
+        store.put(EvaluationRecord("r", "held_out", 0, held_out))
+        store.put(EvaluationRecord("r", "summary", 0, {"verdict": EVIL}))
         store.finish_run("r", "failed", EVIL)
         page = Page(shown(summarise(store, "r")))
     assert page.count("img") == 0

@@ -17,8 +17,8 @@ from backend.decisions.backtest_document import BacktestDocument
 from backend.reporting import result_stats
 from backend.reporting.market_reload import MOST_CANDLES, candles
 from simulator.backtest import metrics
+from simulator.backtest.metrics import COST_KEYS
 from simulator.backtest.run import run_backtest
-from simulator.backtest.trade_stats import COST_KEYS
 from simulator.backtest.trades import Trade
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs

@@ -10,9 +10,8 @@ import pandas as pd
 import pytest
 
 from backend.runs.backtest import plan_backtest
-from backend.runs.choices import BacktestChoices, warm_up_of
+from backend.runs.choices import BacktestChoices
 from backend.runs.requests import BacktestRequest
-from backend.training.curriculum.queries import WARM_UP_BARS
 from simulator.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,38 +60,13 @@ def test_each_timeframe_that_is_offered_has_a_window(tmp_path: Path) -> None:
     assert choices.timeframe == "1h" and choices.timeframes[0] == "1m"
     assert choices.symbols("1h") == ("AAA", "BBB") and choices.symbols("1m") == ("BBB",)
     assert choices.symbols("1d") == ("AAA", "BBB", "CCC"), "what is no bars is not offered"
-    first, last = choices.days(("AAA", "BBB"), "1h")
-    assert first == date(2020, 2, 7) and last == date(2020, 6, 16), f"{WARM_UP_BARS} hours after February began"
+    assert choices.suggested_days(("AAA", "BBB"), "1h") == (date(2020, 4, 17), date(2020, 6, 16))
     for timeframe in choices.timeframes:
         for symbol in choices.symbols(timeframe):
-            try:
-                start, end = choices.suggested_days((symbol,), timeframe)
-            except UserError as error:
-                assert "too few" in str(error)
-                continue
+            start, end = choices.suggested_days((symbol,), timeframe)
             request = BacktestRequest(data=tmp_path, symbols=(symbol,), timeframe=timeframe, teams=("hold",),
                                       start=start.isoformat(), end=end.isoformat())  # fmt: skip
             plan_backtest(request)
-
-
-def test_bars_that_are_resampled_have_a_window_too(tmp_path: Path) -> None:
-    write_bars(tmp_path, "AAA-1h", "2020-01-01", 4000)
-    write_bars(tmp_path, "BBB-30m", "2020-01-01", 8000)
-    write_bars(tmp_path, "AAA-4h", "2019-01-01", 1000)
-    choices = BacktestChoices.of(tmp_path)
-    assert "4h" in choices.coarser("1h") and "1h" not in choices.coarser("1h")
-    assert choices.coarser("2h") == (), "there is no file of these to begin with"
-    assert choices.symbols("1h") == ("AAA", "BBB") and choices.symbols("1h", "4h") == ("AAA",)
-    assert choices.days(("AAA",), "4h")[0] == date(2019, 1, 22)
-    first, day_after = choices.days(("AAA",), "1h", "4h")
-    assert first == date(2020, 1, 22), f"{WARM_UP_BARS} bars of 4h after the file of 1h begins"
-    with pytest.raises(UserError, match="no file of 1h bars of BBB"):
-        choices.days(("BBB",), "1h", "4h")
-    start, end = choices.suggested_days(("AAA",), "1h", "4h")
-    assert first <= start < end == day_after
-    request = BacktestRequest(data=tmp_path, symbols=("AAA",), timeframe="1h", resample="4h", teams=("hold",),
-                              start=start.isoformat(), end=end.isoformat())  # fmt: skip
-    plan_backtest(request)
 
 
 def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
@@ -106,14 +80,10 @@ def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
     choices = BacktestChoices.of(tmp_path)
     for symbols, words in (((), "no symbol is chosen"), (("AAA", "BBB"), "in common"), (("ZZZ",), "no bars of ZZZ")):
         with pytest.raises(UserError, match=words):
-            choices.days(symbols, "1d")
+            choices.suggested_days(symbols, "1d")
 
 
-def test_what_a_strategy_needs_decides_about_its_days(tmp_path: Path) -> None:
-    """And not what a team's tools look back."""
+def test_a_history_that_is_too_short_for_a_team_is_offered_whole(tmp_path: Path) -> None:
     write_bars(tmp_path, "AAA-1d", "2020-01-01", 60)
     choices = BacktestChoices.of(tmp_path)
-    assert warm_up_of(["hold"]) == 0 and warm_up_of(["hold", "sma_cross:fast=5,slow=40"]) == 40
-    assert warm_up_of(["hold", "scripted"]) == WARM_UP_BARS and warm_up_of(["my_module:Own"]) == 0
-    assert choices.days(("AAA",), "1d", warm_up=40) == (date(2020, 2, 10), date(2020, 3, 1))
     assert choices.suggested_days(("AAA",), "1d") == (date(2020, 1, 1), date(2020, 3, 1))

@@ -85,8 +85,8 @@ def test_what_another_run_needs_stays(use: str, store: Store, tmp_path: Path) ->
     kind, config = USES[use](folder)
     ended(store, "user", kind, 2_000, **config)
     [plan] = plan_deletions(store, tmp_path, ["team"])
-    assert len(plan.needed_by) == 1 and plan.needed_by[0].endswith("of run user")
-    with pytest.raises(UserError, match=r"run team stays: .* of run user"):
+    assert plan.needed_by == ("run user names its files",)
+    with pytest.raises(UserError, match="run team stays: run user names its files"):
         delete_run(store, plan)
     assert store.run("team").status == "finished" and (folder / "team.json").is_file()
     both = plan_deletions(store, tmp_path, ["team", "user"])
@@ -114,7 +114,7 @@ def test_a_team_without_a_run_needs_its_base(store: Store, tmp_path: Path) -> No
 
 def test_records_without_a_run_can_be_deleted(store: Store, tmp_path: Path) -> None:
     """As an import leaves them that was cut short."""
-    store.add_decisions([DecisionRecord("half", "team", number, 1, {}) for number in range(3)])
+    store.put(*[DecisionRecord("half", "team", number, 1, {}) for number in range(3)])
     [plan] = plan_deletions(store, tmp_path, ["half"])
     assert (plan.record, plan.total) == (None, 3)
     delete_run(store, plan)
@@ -145,7 +145,7 @@ def test_the_command_shows_asks_and_deletes(
     assert refused.code == 2 and "give --yes" in refused.err
     assert "train finished" in refused.out and "kB" in refused.out, "it shows what would go"
     needed = run("runs", "delete", "b", "a", "--yes")
-    assert needed.code == 2 and "run b stays: the team that was measured of run look" in needed.err
+    assert needed.code == 2 and "run b stays: run look names its files" in needed.err
     done = run("runs", "delete", "a", "--yes")
     assert done.code == 0 and "deleted 1 runs" in done.out
     listed = run("runs").out

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.statistics.path_band import path_band
+from backend.statistics.bootstrap import path_band
 
 
 @settings(max_examples=25, deadline=None)

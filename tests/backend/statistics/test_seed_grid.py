@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from backend.statistics.seed_grid import grid_interval
+from backend.statistics.mean_interval import grid_interval, holm
 from simulator.errors import DataError
 
 
@@ -57,3 +58,20 @@ def test_too_few_are_refused_with_how_many_it_takes() -> None:
         grid_interval(np.zeros((1, 6)), nested=True)
     with pytest.raises(DataError, match="takes 2"):
         grid_interval(np.zeros((1, 1)), nested=False)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20))
+def test_holm_keeps_the_order_and_lowers_nothing(values: list[float]) -> None:
+    adjusted = holm(values)
+    assert (adjusted >= np.array(values) - 1e-12).all() and (adjusted <= 1.0).all()
+    assert (np.diff(adjusted[np.argsort(values, kind="stable")]) >= 0.0).all()
+
+
+@pytest.mark.parametrize("values", [[1.5], [-0.1], [np.nan], [[0.1]]])
+def test_an_invalid_p_value_is_refused(values: Any) -> None:
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        holm(values)

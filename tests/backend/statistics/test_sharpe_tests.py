@@ -3,24 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from backend.statistics.sharpe_tests import minimum_track_record, sharpe_difference_test
+from backend.statistics.sharpe_tests import sharpe_difference_test
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
-
-
-@pytest.mark.parametrize(
-    ("year", "skew", "kurtosis", "years"),
-    [(250, 0.0, 3.0, 2.73), (52, 0.0, 3.0, 2.83), (12, 0.0, 3.0, 3.24), (12, -0.72, 5.78, 4.99)],
-)
-def test_the_track_records_of_the_paper(year: int, skew: float, kurtosis: float, years: float) -> None:
-    """Bailey and López de Prado (2012): an annual Sharpe ratio of 2 that is to be above 1."""
-    scale = math.sqrt(year)
-    found = minimum_track_record(2.0 / scale, skew, kurtosis, benchmark=1.0 / scale)
-    assert found / year == pytest.approx(years, abs=0.01)
-
-
-def test_no_record_is_long_enough_for_a_ratio_that_is_not_above_the_benchmark() -> None:
-    assert minimum_track_record(0.1, 0.0, 3.0, benchmark=0.1) == math.inf
 
 
 def pair(count: int, correlation: float, seed: int) -> tuple[FloatArray, FloatArray]:

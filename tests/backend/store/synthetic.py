@@ -34,22 +34,22 @@ def add_training(store: Store, run: str, steps: int = 3, status: RunStatus = "fi
     ]
     for record in others:
         store.put([record])
-    store.add_decisions([DecisionRecord(run, "team", number, 1, {"text": "x" * 50}) for number in range(4)])
+    store.put(*[DecisionRecord(run, "team", number, 1, {"text": "x" * 50}) for number in range(4)])
     if status != "running":
         store.finish_run(run, status)
 
 
 def add_step(store: Store, run: str, step: int, rollouts: int = 3) -> None:
     """What a training writes of one step."""
-    store.add_queries([QueryRecord(run, step, 0, 2, ("A",), 7, 1_000, 9)])
-    store.add_rollouts(
-        [RolloutRecord(run, step, 0, number, 5, True, 0.5, {"trader": 1}, {"fees": 0.1}) for number in range(rollouts)]
+    store.put(QueryRecord(run, step, 0, 2, ("A",), 7, 1_000, 9))
+    store.put(
+        *[RolloutRecord(run, step, 0, number, 5, True, 0.5, {"trader": 1}, {"fees": 0.1}) for number in range(rollouts)]
     )
     keys = [(run, step, 0, number, role, 0) for number in range(rollouts) for role in ("manager", "trader")]
     tokens = ((step, 2), (False, True), (0.0, -0.5))
-    store.add_trajectories(
-        [TrajectoryRecord(*key, "v1", *tokens, caller=None if key[4] == "manager" else ("manager", 0)) for key in keys]
+    store.put(
+        *[TrajectoryRecord(*key, "v1", *tokens, caller=None if key[4] == "manager" else ("manager", 0)) for key in keys]
     )
-    store.add_rewards([RewardRecord(*key, 0.5, {"format": 1.0}) for key in keys])
+    store.put(*[RewardRecord(*key, 0.5, {"format": 1.0}) for key in keys])
     store.put([ShardRecord(run, step, 0, 1, rollouts, len(keys))])
     store.put([MetricRecord(run, step, {"team/outcome": 0.5})])

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from backend.store import Store, StoreError
+from backend.store.errors import StoreError
 from backend.store.holding import RESERVE_FILE
+from backend.store.store import Store
 from tests.command_line import Result, program
 from tests.stored_runs import add_backtest_run
 
@@ -98,7 +99,8 @@ def test_a_file_system_that_cannot_be_written_is_refused_with_the_way_out(disk: 
 FILL = """
 import resource, signal, sys
 from pathlib import Path
-from backend.store import Store, StoreError
+from backend.store.errors import StoreError
+from backend.store.store import Store
 store = Store.open(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 size = max(path.stat().st_size for path in Path(sys.argv[1]).rglob("*") if path.is_file())

@@ -19,8 +19,11 @@ from pathlib import Path
 import pytest
 
 import backend.store
-from backend.store import RunRecord, Store, StoreError, connection, local_server
+from backend.store import connection, local_server
+from backend.store.errors import StoreError
 from backend.store.lock import FolderHeld, FolderLock
+from backend.store.records import RunRecord
+from backend.store.store import Store
 from tests.backend.store.servers import environment
 
 ADDRESS = Path("socket", "address.json")
@@ -29,7 +32,8 @@ RUN = RunRecord("r", "train", 1, "hash", 1_000, {})
 # Writes records of its own run with a number each, and says which are acknowledged.
 WRITE = """
 import sys
-from backend.store import RunRecord, Store
+from backend.store.records import RunRecord
+from backend.store.store import Store
 folder, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with Store.open(folder) as store:
     store.add_run(RunRecord(name, "train", 1, "hash", 0, {}))
@@ -42,7 +46,7 @@ with Store.open(folder) as store:
 # Reads all that is there, again and again, and fails if a record that it has seen is gone.
 READ = """
 import sys
-from backend.store import Store
+from backend.store.store import Store
 seen = 0
 with Store.open(sys.argv[1]) as store:
     print("open", store._connection.holds, flush=True)
@@ -55,7 +59,7 @@ with Store.open(sys.argv[1]) as store:
 """
 HOLD = """
 import sys, time
-from backend.store import Store
+from backend.store.store import Store
 with Store.open(sys.argv[1]) as store:
     print("open", store._connection.holds, flush=True)
     time.sleep(600)

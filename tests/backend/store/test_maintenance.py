@@ -1,8 +1,7 @@
-"""Backup and compaction: what they leave is the same store, and whatever cuts them short leaves the one that was."""
+"""Backup: what it leaves is the same store."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,15 +10,16 @@ from pathlib import Path
 import pytest
 from surrealdb import RecordID
 
-from backend.store import RunRecord, Store, StoreError
-from backend.store.maintenance import backup_store, compact_store, size_of
-from backend.store.records import ALL_KINDS
+from backend.store.errors import StoreError
+from backend.store.maintenance import backup_store, size_of
+from backend.store.records import ALL_KINDS, RunRecord
+from backend.store.store import Store
 from tests.backend.store.servers import environment, server_thread
 from tests.backend.store.synthetic import add_step, add_training
 
 WRITE = """
 import sys
-from backend.store import Store
+from backend.store.store import Store
 with Store.open(sys.argv[1]) as store:
     print("open", flush=True)
     for step in range(100_000):
@@ -92,35 +92,24 @@ def test_a_backup_of_a_server_is_a_folder(tmp_path: Path) -> None:
             assert everything(copy) == everything(store)
 
 
-def test_a_compaction_gives_the_space_of_deleted_records_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_has_no_space_of_deleted_records(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("backend.store.store._ROWS_READ", 7)  # so that a table has several pages
     with Store.open(folder) as store:
         for step in range(3, 40):
             add_step(store, "a", step, rollouts=8)
         store.delete_run("a")
-        before, identity = everything(store), store.identity
-    done = compact_store(folder)
-    assert done.records == sum(map(len, before.values())) > 100
-    assert done.after < done.before / 2 and done.after == size_of(folder / "db")
-    with Store.open(folder) as store:
-        assert everything(store) == before and store.identity == identity
-        add_training(store, "a")  # it goes on as a store
-    assert not (folder / ".compact").exists()
-
-
-def test_a_store_in_use_is_not_compacted(folder: Path, tmp_path: Path) -> None:
-    with Store.open(folder) as store:
-        with pytest.raises(StoreError, match=r"in use by this very process, .*: end that one first"):
-            compact_store(folder)
-        store.add_run(RunRecord("running", "train", 1, "h", 1, {}))
-    with pytest.raises(StoreError, match="there is no store in"):
-        compact_store(tmp_path / "none")
-    assert not (tmp_path / "none").exists()
-
-
-def test_a_copy_that_differs_is_not_put_in_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(folder) as store:
         before = everything(store)
+        backup_store(store, tmp_path / "copy")
+    assert size_of(tmp_path / "copy" / "db") < size_of(folder / "db") / 2
+    with Store.open(tmp_path / "copy") as copy:
+        assert everything(copy) == before
+        add_training(copy, "a")  # it goes on as a store
+
+
+def test_a_copy_that_differs_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages, opened = Store.pages, []
 
     def wrong(store: Store, keys: RecordID) -> object:
@@ -129,27 +118,6 @@ def test_a_copy_that_differs_is_not_put_in_place(folder: Path, monkeypatch: pyte
         return rows if len(opened) < len(ALL_KINDS) + 2 else rows[:-1]
 
     monkeypatch.setattr(Store, "pages", wrong)
-    with pytest.raises(StoreError, match="does not hold what was written to it"):
-        compact_store(folder)
-    with Store.open(folder) as store:
-        assert everything(store) == before
-    assert not (folder / ".compact").exists()
-
-
-@pytest.mark.parametrize("moment", ["copied", "ready", "between", "moved"])
-def test_after_a_kill_there_is_the_one_store_or_the_other(moment: str, folder: Path) -> None:
-    """Whoever opens it next finishes a compaction that had put its mark, and removes one that had not."""
-    new = folder / ".compact"
-    with Store.open(folder) as store:
-        backup_store(store, new)
-        store.add_metrics("b", 0, {"only in the former": 1.0})
-    if moment != "copied":
-        (new / "ready").touch()
-    if moment in ("between", "moved"):
-        os.rename(folder / "db", new / "former")
-    if moment == "moved":
-        os.rename(new / "db", folder / "db")
-    with Store.open(folder) as store:
-        assert ("only in the former" in store.metrics("b")[0].values) == (moment == "copied")
-        assert len(store.trajectories("a", 0)) == 6
-    assert not new.exists()
+    with Store.open(folder) as store, pytest.raises(StoreError, match="does not hold what was written to it"):
+        backup_store(store, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from backend.store import DecisionRecord, RunRecord, Store, StoreError
+from backend.store.errors import StoreError
 from backend.store.manifest import CLOSED_FILE, SCHEMA_FILE, last_write
+from backend.store.records import DecisionRecord, RunRecord
+from backend.store.store import Store
 
 RUNS, LARGE = 12, 6_000  # bytes of a document, which the engine puts into a file of large values
 
@@ -22,7 +24,7 @@ def contents(run: str, large: bool = True) -> dict[str, str]:
 def fill(store: Store, runs: int) -> None:
     for number in range(runs):
         run = f"run-{number}"
-        store.add_decisions([DecisionRecord(run, "b", 0, 5, contents(run, number % 2 == 0))])
+        store.put(DecisionRecord(run, "b", 0, 5, contents(run, number % 2 == 0)))
         store.add_run(RunRecord(run, "backtest", 1, "h", number, {}, "finished"))
 
 

@@ -11,14 +11,10 @@ from typing import Any
 import pytest
 from surrealdb import BlockingWsSurrealConnection, RecordID
 
-from backend.store import (
-    RunRecord,
-    Store,
-    StoreError,
-    TrajectoryRecord,
-    connection,
-    lease,
-)
+from backend.store import connection, lease
+from backend.store.errors import StoreError
+from backend.store.records import RunRecord, TrajectoryRecord
+from backend.store.store import Store
 from tests.backend.store.servers import ServerThread, free_port, server_thread
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {})
@@ -37,12 +33,12 @@ def test_a_server_that_comes_back_is_used_again(tmp_path: Any) -> None:
     url = f"surrealkv://{tmp_path / 'db'}"
     first = ServerThread(url=url)
     with Store.open(first.url) as store:
-        store.add_trajectories(conversations(0))
+        store.put(*conversations(0))
         first.stop()
         started: list[ServerThread] = []
         starting = threading.Timer(0.5, lambda: started.append(ServerThread(first.port, url)))
         starting.start()
-        store.add_trajectories(conversations(1))
+        store.put(*conversations(1))
         starting.join()
         assert len(store.trajectories("r", 0)) == len(store.trajectories("r", 1)) == 2
     started[0].stop()

@@ -12,18 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.store import (
+from backend.store import run_record
+from backend.store.errors import StoreError
+from backend.store.records import (
     BacktestRecord,
+    Record,
     RewardRecord,
     RolloutRecord,
     RunRecord,
-    Store,
-    StoreError,
     TrajectoryRecord,
-    run_record,
+    valid_run_id,
 )
-from backend.store.records import Record, valid_run_id
 from backend.store.run_record import new_run_id
+from backend.store.store import Store
 from tests.backend.store.servers import server_thread
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -65,7 +66,7 @@ def trajectories(draw: st.DrawFn) -> TrajectoryRecord:
 @settings(max_examples=60, deadline=None)
 def test_a_trajectory_comes_back_equal(record: TrajectoryRecord) -> None:
     with Store.open("mem://") as store:
-        store.add_trajectories([record])
+        store.put(record)
         assert store.trajectories("r", record.step) == [record]
 
 
@@ -73,7 +74,7 @@ def test_a_trajectory_comes_back_equal(record: TrajectoryRecord) -> None:
 @settings(max_examples=60, deadline=None)
 def test_a_document_comes_back_equal(document: dict[str, object]) -> None:
     with Store.open("mem://") as store:
-        store.add_backtest(BacktestRecord("r", "team", document))
+        store.put(BacktestRecord("r", "team", document))
         assert store.backtests("r") == [BacktestRecord("r", "team", document)]
 
 
@@ -86,8 +87,8 @@ def test_a_metric_may_be_nan(store: Store) -> None:
 def test_numpy_scalars_become_plain_numbers(store: Store) -> None:
     numbers: dict[str, Any] = {"total": np.float32(0.5), "parts": {"format": np.float64(1.0)}, "step": np.int64(3)}
     record = replace(REWARD, **numbers)
-    store.add_rewards([record])
-    store.add_backtest(BacktestRecord("r", "team", {"equity": [np.float64(1.5), np.int32(2)]}))
+    store.put(record)
+    store.put(BacktestRecord("r", "team", {"equity": [np.float64(1.5), np.int32(2)]}))
     (back,) = store.rewards("r")
     assert (back.total, back.parts, back.step) == (0.5, {"format": 1.0}, 3)
     assert type(back.total) is float and type(back.step) is int
@@ -132,7 +133,7 @@ def test_what_a_model_says_cannot_break_a_record(store: Store) -> None:
     store.add_run(RUN)
     store.finish_run("r", "failed", "a\0b \ud800 ⟩'")
     assert store.run("r").message == "a?b ? ⟩'"
-    store.add_trajectories([replace(TRAJECTORY, reason="\0")])
+    store.put(replace(TRAJECTORY, reason="\0"))
     assert store.trajectories("r", 0)[0].reason == "?"
 
 
@@ -144,7 +145,7 @@ def test_lengths_are_checked_at_once() -> None:
 # -- ids and ownership of runs -----------------------------------------------------------------------------------------
 
 
-@given(kind=st.sampled_from(("train", "backtest", "evaluate", "paper", "sft", "demo", "search", "experiment")))
+@given(kind=st.sampled_from(("train", "backtest", "evaluate", "paper", "sft", "demo", "experiment")))
 def test_an_id_has_its_kind_and_a_time_that_people_can_read(kind: str) -> None:
     run = new_run_id(kind)
     made, day, time, chance = run.split("-")

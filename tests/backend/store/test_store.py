@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.store import (
+from backend.store.errors import StoreError
+from backend.store.records import (
     AdapterRecord,
     BacktestRecord,
     DecisionRecord,
@@ -21,10 +22,9 @@ from backend.store import (
     RolloutRecord,
     RunRecord,
     ShardRecord,
-    Store,
-    StoreError,
     TrajectoryRecord,
 )
+from backend.store.store import Store
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {"training": {"seed": 1, "note": None}})
 
@@ -58,15 +58,15 @@ def test_every_kind_of_record_comes_back(store: Store) -> None:
     backtest = BacktestRecord("r", "team", {"equity": [1.0, 2.0], "note": None})
     decision = DecisionRecord("r", "team", 0, 1_700_000_000_000, {"messages": ["'; DELETE run; --"]})
     store.add_run(RUN)
-    store.add_queries([query])
-    store.add_adapter(adapter)
-    store.add_evaluation(evaluation)
-    store.add_backtest(backtest)
-    store.add_decisions([decision])
+    store.put(query)
+    store.put(adapter)
+    store.put(evaluation)
+    store.put(backtest)
+    store.put(decision)
     told, spoken, paid = a_step(2, rollouts=2)
-    store.add_rollouts(told)
-    store.add_trajectories(spoken)
-    store.add_rewards(paid)
+    store.put(*told)
+    store.put(*spoken)
+    store.put(*paid)
     assert store.runs() == [RUN] == [store.run("r")]
     assert store.queries("r") == [query]
     assert store.adapters("r") == [adapter]
@@ -82,13 +82,13 @@ def test_writing_twice_leaves_one_and_the_latter_holds(store: Store) -> None:
     told, spoken, paid = a_step(0, rollouts=3)
     for _ in range(2):
         store.resume_run(RUN)
-        store.add_rollouts(told)
-        store.add_trajectories(spoken)
-        store.add_rewards(paid)
+        store.put(*told)
+        store.put(*spoken)
+        store.put(*paid)
         store.add_metrics("r", 0, {"a": 1.0})
     assert (len(store.runs()), len(store.rollouts("r")), len(store.metrics("r"))) == (1, 3, 1)
     assert (len(store.trajectories("r", 0)), len(store.rewards("r"))) == (12, 12)
-    store.add_rewards([replace(paid[0], total=0.75, parts={"expert": 0.2})])
+    store.put(*[replace(paid[0], total=0.75, parts={"expert": 0.2})])
     assert store.rewards("r")[0].parts == {"expert": 0.2}
     assert store.rewards("r")[0].total == 0.75
 
@@ -109,14 +109,14 @@ def test_readers_filter_and_sort(store: Store) -> None:
         store.add_metrics("new", step, {"x": float(step)})
     store.add_metrics("old", 1, {})
     assert [record.step for record in store.metrics("new")] == [2, 9, 10]
-    store.add_trajectories([conversation("trader", n) for n in (1, 0)] + [conversation("manager")])
-    store.add_trajectories([conversation("manager", step=1), conversation("manager", run="other")])
+    store.put(*[conversation("trader", n) for n in (1, 0)] + [conversation("manager")])
+    store.put(conversation("manager", step=1), conversation("manager", run="other"))
     assert [(record.role, record.ordinal) for record in store.trajectories("r", 0)] == [
         ("manager", 0), ("trader", 0), ("trader", 1),
     ]  # fmt: skip
     assert [record.ordinal for record in store.trajectories("r", 0, "trader")] == [0, 1]
     for version, step in (("b", 10), ("a", 2)):
-        store.add_adapter(AdapterRecord("r", "manager", version, step, "p", "c"))
+        store.put(AdapterRecord("r", "manager", version, step, "p", "c"))
     assert [record.step for record in store.adapters("r")] == [2, 10]
 
 
@@ -128,7 +128,7 @@ NAMES = ("team", "team ", "team\x01", "team!", "team-1", "teal", "tea", "teams",
 @given(st.lists(st.tuples(st.sampled_from(("r", "r-1", "r.", "R")), st.sampled_from(NAMES), st.integers(-2, 2))))
 def test_a_range_of_keys_holds_what_it_names_and_nothing_else(keys: list[tuple[str, str, int]]) -> None:
     with Store.open("mem://") as store:
-        store.add_decisions([DecisionRecord(run, name, ordinal, 0, {}) for run, name, ordinal in keys])
+        store.put(*[DecisionRecord(run, name, ordinal, 0, {}) for run, name, ordinal in keys])
         there = sorted({*keys})
         for run in ("r", "r-1", "r.", "R"):
             of_run = [key for key in there if key[0] == run]
@@ -155,8 +155,8 @@ def test_a_run_ends(store: Store) -> None:
 def test_text_is_never_a_query(store: Store, hostile: str) -> None:
     store.add_run(RUN)
     store.add_metrics("r", 0, {hostile: 1.0})
-    store.add_backtest(BacktestRecord("r", hostile, {}))
-    store.add_trajectories([replace(conversation("manager"), role=hostile)])
+    store.put(BacktestRecord("r", hostile, {}))
+    store.put(replace(conversation("manager"), role=hostile))
     assert store.metrics("r")[0].values == {hostile: 1.0}
     assert [record.name for record in store.backtests("r")] == [hostile]
     assert [record.role for record in store.trajectories("r", 0, hostile)] == [hostile]

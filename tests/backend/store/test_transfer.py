@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from backend.store import (
+from backend.store import transfer
+from backend.store.errors import StoreError
+from backend.store.records import (
     AdapterRecord,
     BacktestRecord,
     DecisionRecord,
@@ -22,11 +24,9 @@ from backend.store import (
     RolloutRecord,
     RunRecord,
     ShardRecord,
-    Store,
-    StoreError,
     TrajectoryRecord,
-    transfer,
 )
+from backend.store.store import Store
 from backend.store.transfer import export_run, import_run
 from tests.backend.store.servers import server_thread
 
@@ -39,23 +39,23 @@ def fill(store: Store, run: str = "r", steps: int = 3) -> int:
     count = 1
     store.add_run(replace(RUN, run=run))
     for step in range(steps):
-        store.add_queries([QueryRecord(run, step, 0, 2, ("A", "B"), 7, 1_000, 9)])
-        store.add_rollouts([RolloutRecord(run, step, 0, 0, 5, True, 0.1, {"trader": 1}, {"fees": 1.0})])
+        store.put(QueryRecord(run, step, 0, 2, ("A", "B"), 7, 1_000, 9))
+        store.put(RolloutRecord(run, step, 0, 0, 5, True, 0.1, {"trader": 1}, {"fees": 1.0}))
         talks = [
             TrajectoryRecord(run, step, 0, 0, "manager", 0, "v", *TOKENS, format_score=1.0),
             TrajectoryRecord(run, step, 0, 0, "trader", 0, "v", *TOKENS, reason="é\n", caller=("manager", 0)),
             TrajectoryRecord(run, step, 0, 0, "trader", 1, "v", *TOKENS, expert=0.1, caller=("trader", 0)),
         ]
-        store.add_trajectories(talks)
-        store.add_rewards([RewardRecord(run, step, 0, 0, "trader", 0, 0.3, {"expert": 0.1}, None)])
+        store.put(*talks)
+        store.put(RewardRecord(run, step, 0, 0, "trader", 0, 0.3, {"expert": 0.1}, None))
         store.put([ShardRecord(run, step, 0, 1, 1, 3)])
         store.add_published(PublishedRecord(run, "trader", step, "v", "p", "c", {"loss": 0.1}))
         store.add_metrics(run, step, {"loss": float("nan"), "grad": float("inf"), "x": 0.1})
         count += 1 + 1 + 3 + 1 + 1 + 1 + 1
-    store.add_adapter(AdapterRecord(run, "trader", "v", 1, "p", "c"))
-    store.add_evaluation(EvaluationRecord(run, "held_out", 1, {"ci95": [0.1, None]}))
-    store.add_backtest(BacktestRecord(run, "team", {"equity": [1.0, 2.5]}))
-    store.add_decisions([DecisionRecord(run, "team", 0, 5, {"messages": ["'"]})])
+    store.put(AdapterRecord(run, "trader", "v", 1, "p", "c"))
+    store.put(EvaluationRecord(run, "held_out", 1, {"ci95": [0.1, None]}))
+    store.put(BacktestRecord(run, "team", {"equity": [1.0, 2.5]}))
+    store.put(*[DecisionRecord(run, "team", 0, 5, {"messages": ["'"]})])
     return count + 4
 
 

@@ -26,7 +26,7 @@ from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.scripted_team import novice_policies
-from cryptosentinel.tools import cross_market
+from cryptosentinel.tools import market as tools
 from cryptosentinel.tools.context import ToolContext, book_volatility, horizon_volatility
 from simulator.backtest.run import orders_for_target
 from simulator.errors import DataError
@@ -34,9 +34,9 @@ from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order
 from simulator.market.market import Market
-from simulator.synthetic.beliefs import regime_beliefs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.oracle import regime_beliefs
 from simulator.synthetic.truth import truth_of
 from tests.standard_limits import guard_limits
 from tests.standard_settings import standard_curriculum
@@ -216,7 +216,7 @@ def test_a_team_sees_in_a_query_what_it_sees_in_a_backtest() -> None:
                 if tool.run is not None and not any(one.is_required() for one in tool.arguments.model_fields.values()):
                     asked = tool.arguments()
                     assert tool.run(mine, asked) == tool.run(theirs, asked), tool.name
-        shown = cross_market.other_coins(mine, NoArguments())
+        shown = tools.other_coins(mine, NoArguments())
         assert list(shown["others"]) == ["C2"] and -1.0 <= shown["others"]["C2"]["correlation"] <= 1.0
 
 

@@ -33,7 +33,7 @@ from cryptosentinel.agents import registry
 from cryptosentinel.agents.registry import ROLES, STANDARD, roles_of
 from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, ChatCodec, make_byte_codec
 from cryptosentinel.llm.nano import TEMPLATE_FILE, load_model, save_model
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates import chat_format
 from cryptosentinel.protocol.tool_calls import render_thought
 from simulator.errors import UserError
 from simulator.market.market import Market

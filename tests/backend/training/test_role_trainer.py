@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
@@ -246,55 +245,20 @@ def test_the_gradient_norm_is_bounded(tiny: Qwen3ForCausalLM, make: Make, gradie
 VOCABULARY = 40  # of the tiny model
 
 
-def branched(policies: RolePolicies, seed: int, lengths: tuple[int, ...]) -> Trajectory:
-    """A call whose branches begin alike: a prompt, and in each some sampled tokens at its end."""
-    rng = np.random.default_rng(seed)
-    prompt = rng.integers(0, VOCABULARY, 6).astype(np.int32)
-    parts: list[npt.NDArray[np.int32]] = []
-    masks: list[npt.NDArray[np.bool_]] = []
-    starts: list[int] = []
-    for number, length in enumerate(lengths):
-        starts.append(sum(len(part) for part in parts))
-        heard = rng.integers(0, VOCABULARY, 2 * number).astype(np.int32)
-        parts.append(np.concatenate([prompt, heard, rng.integers(0, VOCABULARY, length).astype(np.int32)]))
-        masks.append(np.repeat([False, True], [len(prompt) + len(heard), length]))
-    ids, mask = np.concatenate(parts), np.concatenate(masks)
+def spoken(policies: RolePolicies, seed: int, length: int) -> Trajectory:
+    """A prompt, and sampled tokens at its end."""
+    ids = np.random.default_rng(seed).integers(0, VOCABULARY, 6 + length).astype(np.int32)
+    mask = np.repeat([False, True], [6, length])
     logps = np.zeros(len(ids), np.float32)
-    for start, part, own in zip(starts, parts, masks, strict=True):
-        with torch.no_grad():
-            found = policies.logps("manager", torch.from_numpy(part).long()[None], torch.from_numpy(own)[None])[0][0]
-        logps[start : start + len(part)] = found.numpy()
-    return Trajectory(
-        "manager", "q0", seed, 0, ids, mask, logps, "v", True, 1.0, None, False, starts=tuple(starts), thought_tokens=1
-    )
-
-
-def test_branches_are_one_call_to_the_objective(tiny: Qwen3ForCausalLM, gradients: list[list[Tensor]]) -> None:
-    """Equal to plain transformers on the branches: each sampled token once, behind what it was sampled behind, and by
-    the call's own denominator."""
-    policies = moved(tiny)
-    batch = [branched(policies, seed, lengths) for seed, lengths in enumerate([(3, 2, 4), (5,), (2, 6)])]
-    advantages, weights = [0.7, -1.2, 0.4], [0.5, 0.25, 0.25]
-    tokens = [int(one.mask.sum()) for one in batch]
-    loss = torch.zeros(())
-    for one, advantage, weight, count in zip(batch, advantages, weights, tokens, strict=True):
-        for start, stop in zip(one.starts, (*one.starts[1:], len(one.ids)), strict=True):
-            ids = torch.from_numpy(one.ids[start:stop]).long()[None]
-            mask = torch.from_numpy(one.mask[start:stop])[None]
-            logps = token_logps(policies.activate("manager"), ids, mask)[0].sum()
-            loss = loss - weight * advantage * logps / count
-    want = torch.autograd.grad(loss, policies.trainable("manager"))
-    metrics = RoleTrainer(policies, "manager", FREE).step(batch, advantages, weights)
-    close(gradients[0], list(want))
-    assert metrics["manager/trained"] == 3.0 and metrics["manager/tokens"] == sum(tokens)
-    assert metrics["manager/engine_gap"] < 1e-5
+    one = Trajectory("manager", "q0", seed, 0, ids, mask, logps, "v", True, 1.0, None, False, thought_tokens=1)
+    return sampled(policies, one)
 
 
 def test_thoughts_that_are_not_learnt_have_no_gradient(tiny: Qwen3ForCausalLM, gradients: list[list[Tensor]]) -> None:
     """With all that was sampled masked but the answer, other thoughts of the same ids change nothing but what the
     answer is given; with nothing left, nothing moves."""
     policies = moved(tiny)
-    whole = branched(policies, 3, (6,))
+    whole = spoken(policies, 3, 6)
     thought = np.flatnonzero(whole.mask)[:4]
     mask, logps = whole.mask.copy(), whole.sampled_logps.copy()
     mask[thought], logps[thought] = False, 0.0
@@ -305,16 +269,6 @@ def test_thoughts_that_are_not_learnt_have_no_gradient(tiny: Qwen3ForCausalLM, g
     close(gradients[0], list(want))
     nothing = replace(whole, mask=np.zeros_like(mask), sampled_logps=np.zeros_like(logps))
     assert RoleTrainer(policies, "manager", FREE).step([nothing], [1.0], [1.0])["manager/updates"] == 0.0
-
-
-def test_branches_that_do_not_fit_are_refused() -> None:
-    plain = {"mask": np.array([False, True]), "sampled_logps": np.zeros(2, np.float32)}
-    for starts in ((), (1,), (0, 0), (0, 3)):
-        with pytest.raises(ValueError, match=r"branches that begin|cannot have been sampled"):
-            Trajectory(
-                "manager", "q", 0, 0, np.zeros(2, np.int32), plain["mask"], plain["sampled_logps"], "v", True, 1.0,
-                None, False, starts=starts,
-            )  # fmt: skip
 
 
 INSTALLED = [  # adamw8bit computes on a CPU as well, slowly

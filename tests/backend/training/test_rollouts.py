@@ -34,17 +34,16 @@ from backend.training.rollout.collect import Practice, Rollout, RolloutSettings,
 from backend.training.rollout.role_outcomes import role_outcome_metrics, role_outcomes
 from backend.training.rollout.scoring import RolloutScorer
 from backend.training.rollout.sharding import RolloutParts, Shard, ShardCollector, part, step_queries
-from cryptosentinel.added_roles import exchanges
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
-from cryptosentinel.replay import replay, replayable_roles
 from cryptosentinel.scheduler import Throughput
+from cryptosentinel.scripted_reading import exchanges
 from cryptosentinel.scripted_team import novice_policies
-from cryptosentinel.team import Team
+from cryptosentinel.team import Team, replay, replayable_roles
 from simulator.errors import UserError
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order

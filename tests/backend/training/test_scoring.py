@@ -28,17 +28,17 @@ from backend.training.rollout.expected_value import (
 from backend.training.rollout.scoring import SHIPPED, SHORTFALL_SCALE, RewardFunctions, RolloutScorer
 from cryptosentinel.agents.market_analyst import FLAT_BAND
 from cryptosentinel.agents.trader import Execution
-from cryptosentinel.conversation.transcript import Branch, Transcript
+from cryptosentinel.conversation.transcript import Transcript
 from simulator.arrays import FloatArray
 from simulator.backtest.run import orders_for_target
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.exchange.orders import Order
 from simulator.exchange.rules import SymbolRules
-from simulator.synthetic.beliefs import regime_beliefs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.information import SOURCES, DecisionValues
+from simulator.synthetic.oracle import regime_beliefs
 
 HORIZON, PATHS = 6, 64
 POOL = QueryPool(generate(SyntheticConfig(bars=300, seed=5, symbols=("AAAUSDT",))), 0, 290, HORIZON)
@@ -53,7 +53,9 @@ def said(role: str, answer: dict[str, Any] | None, **brief: Any) -> Transcript:
     return Transcript(
         role,
         0,
-        (Branch((1,), (False,), (0.0,)),),
+        (1,),
+        (False,),
+        (0.0,),
         "v",
         {"symbol": "AAAUSDT", **brief},
         answer,

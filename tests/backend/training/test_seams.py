@@ -19,9 +19,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from backend.builders.market import split
 from backend.builders.teams import LoadedTeam, model_team
-from backend.policies.lora import LoraSettings
-from backend.policies.role_policies import RolePolicies
-from backend.policies.weight_sync import InProcess
+from backend.policies.adapters import InProcess
+from backend.policies.role_policies import LoraSettings, RolePolicies
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from backend.training import trainer as trainer_module

@@ -37,7 +37,7 @@ from cryptosentinel.conversation.transcript import Conversation, Transcript
 from cryptosentinel.llm.chat_codec import TURN_END, ChatCodec, make_byte_codec
 from cryptosentinel.llm.engine import Completion
 from cryptosentinel.llm.nano import load_model
-from cryptosentinel.llm.templates.choose import chat_format, described_format
+from cryptosentinel.llm.templates import chat_format, described_format
 from cryptosentinel.protocol.tool_calls import render_call, render_thought
 from scripts.template_table import shipped_templates, tokenizer_for
 from simulator.errors import DataError

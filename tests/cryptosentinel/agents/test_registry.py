@@ -1,18 +1,18 @@
-"""A further sub-agent is one role and one entry: nothing else has to know of it."""
+"""A further sub-agent is one role: nothing else has to know of it."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
+from pydantic import Field
 
-from cryptosentinel import agents
 from cryptosentinel.agents import registry
-from cryptosentinel.agents.manager import ASK_SEVERAL, AskSeveral
+from cryptosentinel.agents.manager import ASK_SEVERAL, AskAnalyst, AskSeveral
 from cryptosentinel.agents.registry import MANAGER, ROLES, STANDARD, SUB_AGENTS
-from cryptosentinel.protocol.tool_calls import render_call
+from cryptosentinel.agents.role import SubAgent, Tool
+from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, render_call
+from cryptosentinel.tools import market
 from simulator.errors import UserError
 from tests.team_scenes import SayingEngine, ask, decide, submit
 
@@ -34,39 +34,31 @@ def test_the_registry_fits_together() -> None:
     assert all(tool.run is not None for role in SUB_AGENTS.values() for tool in role.tools)
 
 
-NEWS_ANALYST = """
-from cryptosentinel.agents.manager import AskAnalyst
-from cryptosentinel.protocol.tool_calls import Arguments, NoArguments
-from cryptosentinel.agents.role import SubAgent, Tool
-from cryptosentinel.tools import market
-from pydantic import Field
-
 class Tone(Arguments):
     tone: float = Field(ge=-1, le=1)
 
-ROLE = SubAgent(
-    key="news_analyst", title="NewsAnalyst", system="You are NewsAnalyst.", max_turns=3,
+
+NEWS_ANALYST = SubAgent(
+    key="news_analyst",
+    title="NewsAnalyst",
+    system="You are NewsAnalyst.",
+    max_turns=3,
     tools=(Tool("get_news", "Headlines.", NoArguments, market.news),),
     answer=Tool("submit_tone", "The tone.", Tone),
     brief=lambda context: f"{context.mask.alias(context.symbol)}: tone?",
     consult=Tool("consult_news_analyst", "How good the news are.", AskAnalyst),
 )
-"""
 
 
 @pytest.fixture
-def with_news_analyst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One more file in the folder of the agents."""
-    (tmp_path / "news_analyst.py").write_text(NEWS_ANALYST)
-    monkeypatch.setattr(agents, "__path__", [*agents.__path__, str(tmp_path)])
-    found = registry.discover()
-    assert list(found) == [*STANDARD, "news_analyst"]
-    monkeypatch.setattr(registry, "SUB_AGENTS", {role.consult.name: role for role in found.values()})
-    yield
-    sys.modules.pop("cryptosentinel.agents.news_analyst", None)
+def with_news_analyst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more role in the registry."""
+    for name in ("_FOUND", "SUB_AGENTS", "ROLES", "SPEAKERS"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    registry.register(NEWS_ANALYST)
 
 
-def test_a_fourth_sub_agent_is_one_file_and_one_entry(with_news_analyst: None) -> None:
+def test_a_fourth_sub_agent_is_one_role(with_news_analyst: None) -> None:
     engine = SayingEngine(
         {
             "manager": [ask("news_analyst", "C2"), ask("news_analyst", "C1"), submit()],
@@ -86,12 +78,10 @@ def test_without_its_entry_it_is_unknown() -> None:
     assert decision.events[0].startswith("manager#0: unknown_tool")
 
 
-def test_a_file_whose_role_has_another_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tone_analyst.py").write_text(NEWS_ANALYST)
-    monkeypatch.setattr(agents, "__path__", [*agents.__path__, str(tmp_path)])
-    with pytest.raises(ValueError, match="its role must be 'tone_analyst'"):
-        registry.discover()
-    sys.modules.pop("cryptosentinel.agents.tone_analyst", None)
+@pytest.mark.parametrize("key", ["trader", "manager", "tone_analyst"])
+def test_a_role_under_another_name_is_refused(key: str) -> None:
+    with pytest.raises(UserError, match="its key must be a name of its own"):
+        registry.register(replace(NEWS_ANALYST, key=key))
 
 
 def test_a_smaller_team_cannot_ask_who_is_not_there() -> None:

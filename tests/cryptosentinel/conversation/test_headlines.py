@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cryptosentinel.conversation.headlines import masked_headline
 from cryptosentinel.conversation.masking import Mask
 from simulator.market.coins import COINS
-from simulator.synthetic.headlines import NEGATIVE, NEUTRAL, POSITIVE
+from simulator.synthetic.generator import NEGATIVE, NEUTRAL, POSITIVE
 from tests.labelled_headlines import measured, news_folder
 
 COINS_HERE = ("BTCUSDT", "ETHUSDT", "XYZUSDT")

@@ -1,4 +1,4 @@
-"""Conversations with thoughts: each sampled token is in one branch, under the prompt that it was sampled with."""
+"""Conversations with thoughts: each sampled token is marked once, behind the prompt that it was sampled with."""
 
 from collections import Counter
 from pathlib import Path
@@ -11,7 +11,7 @@ from cryptosentinel.conversation.transcript import Conversation, Transcript
 from cryptosentinel.llm.chat_codec import make_byte_codec
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Usage
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates import chat_format
 from cryptosentinel.protocol.tool_calls import render_call, render_thought, split_thought
 from scripts.template_table import shipped_templates, tokenizer_for
 
@@ -75,23 +75,21 @@ def held(
 @pytest.mark.parametrize("name", CODECS)
 @settings(max_examples=40, deadline=None)
 @given(turns=st.lists(st.tuples(WORDS, WORDS, st.booleans()), min_size=1, max_size=4))
-def test_each_sampled_token_is_in_one_branch_behind_what_it_was_sampled_behind(
+def test_each_sampled_token_is_marked_once_behind_what_it_was_sampled_behind(
     name: str, turns: list[tuple[str, str, bool]]
 ) -> None:
     codec = CODECS[name]
     transcript, sampled = held(codec, turns)
     marked: Counter[tuple[tuple[int, ...], int]] = Counter()
-    for branch in transcript.branches:
-        assert len(branch.ids) == len(branch.mask) == len(branch.logps)
-        for place, own in enumerate(branch.mask):
-            assert branch.logps[place] == (-0.5 if own else 0.0)
-            if own:
-                marked[branch.ids[:place], branch.ids[place]] += 1
-        for first, last in branch.forced:
-            assert not any(branch.mask[first:last])
+    assert len(transcript.ids) == len(transcript.mask) == len(transcript.logps)
+    for place, own in enumerate(transcript.mask):
+        assert transcript.logps[place] == (-0.5 if own else 0.0)
+        if own:
+            marked[transcript.ids[:place], transcript.ids[place]] += 1
+    for first, last in transcript.forced:
+        assert not any(transcript.mask[first:last])
     assert marked == sampled
     assert codec.thoughts is not None
-    assert len(transcript.branches) == 1
     assert transcript.thoughts_cut == sum(cut and (bool(thought) or codec.thoughts.begun) for thought, _, cut in turns)
 
 

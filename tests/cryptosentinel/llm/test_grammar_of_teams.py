@@ -20,12 +20,12 @@ COINS = ("C1", "C2", "C3")
 
 
 @pytest.mark.parametrize("tools_of", [callable_tools, constrained_tools])
-@pytest.mark.parametrize(("portfolio", "joint"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("portfolio", [False, True])
 def test_a_constrained_turn_names_no_coin_twice_and_nothing_that_does_not_go_together(
-    tools_of: Any, portfolio: bool, joint: bool
+    tools_of: Any, portfolio: bool
 ) -> None:
     rng = random.Random(1)
-    manager, sub_agents = team_of(STANDARD, portfolio, joint_questions=joint)
+    manager, sub_agents = team_of(STANDARD, portfolio)
     for role in (manager, *sub_agents.values()):
         begun = GRAMMARS.begin(tools_of(role, COINS))
         for _ in range(4):
@@ -63,9 +63,8 @@ KEEP = '{"symbol": "%s", "reason": "the spread is wide", "side": "keep"}'
         (decision(LONG % "C4"), False),
     ],
 )
-@pytest.mark.parametrize("joint", [False, True])
-def test_a_decision_names_its_coins_in_turn(text: str, fine: bool, joint: bool) -> None:
-    manager, _ = team_of(STANDARD, True, joint_questions=joint)
+def test_a_decision_names_its_coins_in_turn(text: str, fine: bool) -> None:
+    manager, _ = team_of(STANDARD, True)
     assert takes(CODEC, GRAMMARS.begin(callable_tools(manager, COINS)), CODEC.encode_assistant(text)) is fine
     if fine:
         assert not isinstance(CODEC.parse(text, manager.argument_types()), MalformedCall)

@@ -1,14 +1,11 @@
 """The tokenizer that is trained here, the model, and the folders they are kept in."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from cryptosentinel.llm.chat_codec import SPECIAL_TOKENS, ChatCodec
@@ -73,73 +70,6 @@ def test_saved_model_is_the_model(
     assert all(torch.equal(weight, loaded.state_dict()[name]) for name, weight in model.state_dict().items())
     assert loaded_tokenizer.get_vocab() == tokenizer.get_vocab()
     assert ChatCodec(loaded_tokenizer).start("a", "<b>") == codec.start("a", "<b>")
-
-
-def _remove(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink()
-
-
-def _pickled_weights(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-def _truncated_weights(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
-
-
-def _edit_config(key: str, value: object) -> Callable[[Path], None]:
-    def spoil(folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | {key: value}))
-
-    return spoil
-
-
-def _drop_weight(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    del weights["model.norm.weight"]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def _other_template(folder: Path) -> None:
-    (folder / "chat_template.jinja").write_text("{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}")
-
-
-def _other_tokens(folder: Path) -> None:
-    text = (folder / "tokenizer.json").read_text().replace("<|im_start|>", "<|begin|>")
-    (folder / "tokenizer.json").write_text(text)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (_remove("config.json"), "no config.json"),
-        (_remove("tokenizer.json"), "no tokenizer.json"),
-        (_remove("model.safetensors"), "no .*safetensors"),
-        (_remove("chat_template.jinja"), "no chat template"),
-        (_pickled_weights, "pytorch_model.bin.*safetensors"),
-        (_truncated_weights, "cannot be read"),
-        (_edit_config("model_type", "llama"), "q_norm.weight is unknown"),
-        (_edit_config("num_hidden_layers", 4), "cannot be read"),
-        (_edit_config("intermediate_size", 100), "mlp.down_proj"),
-        (_edit_config("tie_word_embeddings", False), "lm_head"),
-        (_edit_config("hidden_size", "big"), "cannot be read"),
-        (_drop_weight, "model.norm.weight"),
-        (_other_template, "chat template"),
-        (_other_tokens, r"splits <\|im_start\|>"),
-    ],
-)
-def test_a_spoilt_folder_gets_a_clear_error(
-    tmp_path: Path,
-    model: Qwen3ForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    spoil: Callable[[Path], None],
-    message: str,
-) -> None:
-    save_model(tmp_path / "model", model, tokenizer)
-    spoil(tmp_path / "model")
-    with pytest.raises(UserError, match=message):
-        load_model(tmp_path / "model")
 
 
 def test_a_missing_folder_gets_a_clear_error(tmp_path: Path) -> None:

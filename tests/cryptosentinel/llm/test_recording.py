@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import resource
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,10 +21,9 @@ from cryptosentinel.conversation.budget import Price
 from cryptosentinel.episode import EpisodeResult, play
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
 from cryptosentinel.llm.endpoint.engine import EndpointEngine
-from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling, StreamingEngine, Usage, failed_completion
+from cryptosentinel.llm.engine import Completion, Engine, Request, Sampling, StreamingEngine, failed_completion
 from cryptosentinel.llm.recording import Replay, StreamingRecorder
-from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
-from cryptosentinel.llm.templates.choose import described_format
+from cryptosentinel.llm.templates import described_format
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import Team
 from scripts.template_table import tokenizer_for
@@ -87,6 +84,7 @@ def test_what_is_played_is_what_was_recorded(
         folder = Path(temporary, "tape.jsonl")
         engine = StreamingOracle() if streams else Oracle()
         with recording(engine, folder) as recorder:
+            assert isinstance(recorder, StreamingEngine) == streams and recorder.name == "oracle"
             heard = [one for batch in batches(requests, sizes) for one in recorder.generate(batch)]
         assert same(heard, Oracle().generate(requests))
         distinct = {(one.role, one.ids, one.sampling, one.seed * bool(one.sampling.temperature)) for one in requests}
@@ -102,69 +100,35 @@ def test_what_is_played_is_what_was_recorded(
 @given(
     requests=st.lists(REQUESTS, min_size=1, max_size=12),
     sizes=SIZES,
-    stops=st.lists(st.integers(0, 12), max_size=3),
-    torn=st.integers(0, 400),
+    stops=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 9_000)), max_size=4),
     streams=st.booleans(),
 )
 def test_an_interrupted_recording_goes_on_where_it_stopped(
-    requests: list[Request], sizes: list[int], stops: list[int], torn: int, streams: bool
+    requests: list[Request], sizes: list[int], stops: list[tuple[int, int]], streams: bool
 ) -> None:
-    """Nothing that was stored is asked again, whatever is at the end of the file."""
+    """Nothing that is stored whole is asked again, wherever a kill has cut the file."""
     with TemporaryDirectory() as temporary:
         path = Path(temporary, "tape.jsonl")
-        stored = 0
-        for stop in [*stops, None]:
+        stored, torn = 0, False
+        for stop, lost in [*stops, (-1, 0)]:
             engine = StreamingOracle() if streams else Oracle()
-            engine.stops_at = -1 if stop is None else stop
+            engine.stops_at = stop
             with recording(engine, path) as recorder:
+                assert len(recorder.notes) == torn
                 try:
                     heard = [one for batch in batches(requests, sizes) for one in recorder.generate(batch)]
                 except RunFailed:
-                    assert stop is not None
-            lines = path.read_bytes().count(b"\n") - 1
-            answered = min(len(engine.asked), lines - stored)
-            assert lines == stored + answered and len({*engine.asked}) == len(engine.asked)
-            if not streams or stop is None:
-                assert lines - stored <= len(engine.asked)
-            stored = lines
-            if stop is not None:  # a kill while the next line was written
-                with path.open("ab") as file:
-                    file.write((b'{"key": "' + b"x" * 500)[:torn])
+                    assert stop >= 0
+            data = path.read_bytes()
+            answered = data.count(b"\n") - 1 - stored
+            assert answered <= len(engine.asked) == len({*engine.asked}) and data.endswith(b"\n")
+            assert answered == len(engine.asked) or stop >= 0
+            if stop >= 0:
+                path.write_bytes(data := data[: max(len(data) - lost, 0)])
+                stored, torn = max(data.count(b"\n") - 1, 0), bool(data) and not data.endswith(b"\n")
+                if b"\n" in data:
+                    assert len(Replay(path).notes) == torn and path.read_bytes() == data  # it changes nothing
         assert same(heard, Oracle().generate(requests)) and same(Replay(path).generate(requests), heard)
-        assert path.read_bytes().endswith(b"\n")  # nothing torn is left
-
-
-def test_no_kill_while_writing_costs_more_than_that_call(tmp_path: Path) -> None:
-    """The file is cut everywhere."""
-    with recording(Oracle(), tmp_path / "whole.jsonl") as recorder:
-        heard = recorder.generate([request(number) for number in range(3)])
-    data = (tmp_path / "whole.jsonl").read_bytes()
-    path, header = tmp_path / "cut.jsonl", data.index(b"\n") + 1
-    ends = [place for place, byte in enumerate(data) if byte == ord("\n")]
-    for length in sorted({0, 1, header - 1, *range(header, len(data) + 1, 3), *ends, *(end + 1 for end in ends)}):
-        path.write_bytes(data[:length])
-        whole = data[:length].count(b"\n") - 1
-        torn = data[:length].rpartition(b"\n")[2] != b""
-        if whole >= 0:
-            replay = Replay(path)  # reads what is whole, and changes nothing
-            assert path.stat().st_size == length
-            assert same(replay.generate([request(number) for number in range(whole)]), heard[:whole])
-            assert ["its last line was incomplete" in note for note in replay.notes] == [True] * torn
-        if length % 7 == 0 or length > len(data) - 5 or whole < 0:
-            engine = Oracle()
-            with recording(engine, path) as recorder:
-                assert same(recorder.generate([request(number) for number in range(3)]), heard)
-                assert len(recorder.notes) == torn
-            assert len(engine.asked) == 3 - max(whole, 0) and path.read_bytes() == data
-
-
-def test_a_seed_decides_nothing_at_temperature_0(tmp_path: Path) -> None:
-    engine = Oracle()
-    with recording(engine, tmp_path / "c.jsonl") as recorder:
-        cold = recorder.generate([request(seed=1, temperature=0.0), request(seed=2, temperature=0.0)])
-        warm = recorder.generate([request(seed=1), request(seed=2)])
-    assert same(cold[:1], cold[1:]) and not same(warm[:1], warm[1:]) and len(engine.asked) == 3
-    assert same(Replay(tmp_path / "c.jsonl").generate([request(seed=99, temperature=0.0)]), cold[:1])
 
 
 def test_a_failure_is_not_recorded(tmp_path: Path) -> None:
@@ -177,15 +141,6 @@ def test_a_failure_is_not_recorded(tmp_path: Path) -> None:
             engine.fails = set()
             assert recorder.generate([request(1, seed=7)])[0].failure is None  # asked again
         assert len(engine.asked) == 3 and folder.read_bytes().count(b"\n") == 3
-
-
-def test_only_what_streams_streams(tmp_path: Path) -> None:
-    with (
-        recording(Oracle(), tmp_path / "a.jsonl") as batch,
-        recording(StreamingOracle(), tmp_path / "b.jsonl") as streaming,
-    ):
-        assert not isinstance(batch, StreamingEngine) and batch.name == "oracle"
-        assert isinstance(streaming, StreamingRecorder) and isinstance(streaming, StreamingEngine)
 
 
 def test_of_equal_requests_under_way_the_first_answer_counts_for_all(tmp_path: Path) -> None:
@@ -266,26 +221,6 @@ def test_a_call_that_was_not_recorded_is_named(recorded: Path, asked: Request) -
         replay.generate([asked])
 
 
-class Counting:
-    """Rules as an engine whose answers cost something, each time another number of seconds."""
-
-    name = "counting"
-
-    def __init__(self, policies: dict[str, ScriptedPolicy]) -> None:
-
-        self._inner = ScriptedEngine(codec(), policies)
-        self._rng = random.Random(5)
-
-    def policy_version(self, role: str) -> str:
-        return f"{role}-counted"
-
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        return [
-            replace(one, usage=Usage(len(asked.ids), 3, len(one.ids), self._rng.random()))
-            for asked, one in zip(requests, self._inner.generate(requests), strict=True)
-        ]
-
-
 def episode(engine: Engine) -> EpisodeResult:
     team = Team(codec(), engine.policy_version, standard_team(retries=1))
     game = BacktestRun(synthetic(coins=2), Window(150, 190, 4))
@@ -297,25 +232,6 @@ def facts(result: EpisodeResult) -> tuple[object, ...]:
     return (result.result.to_dict(), result.decisions, usages, result.liquidated_at, result.ledger)
 
 
-def wayward_policies() -> dict[str, ScriptedPolicy]:
-    """Half taught, and now and then they say nothing of use."""
-
-    def wayward(policy: ScriptedPolicy) -> ScriptedPolicy:
-        return lambda messages, seed: "I would rather wait." if seed % 9 == 0 else policy(messages, seed)
-
-    return {role: wayward(policy) for role, policy in half_taught_policies().items()}
-
-
-def test_a_backtest_is_played_as_it_was_recorded(tmp_path: Path) -> None:
-    policies = wayward_policies()
-    with recording(Counting(policies), tmp_path / "c.jsonl", roles=policies) as recorder:
-        recorded = episode(recorder)
-    replay = Replay(tmp_path / "c.jsonl")
-    assert facts(episode(replay)) == facts(recorded) and len(recorded.decisions) == 20
-    assert recorded.ledger.run.seconds > 0 and recorded.ledger.run.money > 0
-    assert any(decision.retries or decision.events for _, decision in recorded.decisions)  # not all went well
-
-
 def test_a_paid_run_is_repeated_without_the_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "sk-test-0123456789abcdef"
     monkeypatch.setenv("TEST_ENDPOINT_KEY", key)
@@ -325,12 +241,15 @@ def test_a_paid_run_is_repeated_without_the_endpoint(tmp_path: Path, monkeypatch
             engine = EndpointEngine(codec(), endpoint.url, MODEL, key_variable="TEST_ENDPOINT_KEY")
             with recording(engine, tmp_path / "c.jsonl", roles=half_taught_policies()) as recorder:
                 assert isinstance(recorder, StreamingEngine)
-                results.append(facts(episode(recorder)))
+                recorded = episode(recorder)
+                results.append(facts(recorded))
             engine.close()
             paid = len(endpoint.chats)
             assert paid > 50
         assert paid == len(endpoint.chats)
-    assert facts(episode(Replay(tmp_path / "c.jsonl"))) == results[0] == results[1]
+    assert facts(episode(Replay(tmp_path / "c.jsonl"))) == results[0] == results[1] and len(recorded.decisions) == 20
+    assert recorded.ledger.run.seconds > 0 and recorded.ledger.run.money > 0
+    assert any(decision.retries or decision.events for _, decision in recorded.decisions)  # not all went well
     assert key.encode() not in (tmp_path / "c.jsonl").read_bytes()
 
 
@@ -465,38 +384,35 @@ DAMAGED: list[dict[str, Any] | str] = [
     {"ids": [1], "logps": []}, {"logps": ["0"]}, {"finished": 1}, {"usage": None}, {"usage": {"promt": 1}},
     {"usage": {"prompt": "1"}}, "", "{", "[]", "null", "[" * 5000, '{"role": "manager"}',
 ]  # fmt: skip
+ANOTHER: list[dict[str, Any]] = [{"ids": [5], "logps": [0.0]}, {"finished": 0}, {"usage": {"seconds": 77.5}}]
 
 
-@pytest.mark.parametrize("change", DAMAGED)
-def test_a_damaged_line_is_named(recorded: Path, change: dict[str, Any] | str) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        *((change, r"recorded\.jsonl, line 3 is not a recording's") for change in DAMAGED),
+        ({"ids": [codec().vocab_size], "logps": [0.0]}, "ids that its tokenizer does not know"),
+        *(([change], r"line 5 .*its call is there before with another answer") for change in ANOTHER),
+    ],
+)
+def test_a_damaged_line_is_named(recorded: Path, change: Any, words: str) -> None:
     lines = recorded.read_text().splitlines()
-    lines[2] = change if isinstance(change, str) else json.dumps(json.loads(lines[2]) | change)
+    call = json.loads(lines[2])
+    if isinstance(change, list):  # a second answer to a call
+        other = call | change[0] | ({"finished": not call["finished"]} if "finished" in change[0] else {})
+        lines.append(json.dumps(other))
+    else:
+        lines[2] = change if isinstance(change, str) else json.dumps(call | change)
     recorded.write_text("\n".join(lines) + "\n")
-    for attempt in (Replay, lambda path: start(Oracle(), path)):
-        with pytest.raises(UserError, match=r"recorded\.jsonl, line 3 is not a recording's") as caught:
-            attempt(recorded)
-        assert len(str(caught.value)) < 500 + len(str(recorded))
-    recorded.write_text("\n".join([lines[0], lines[1], lines[3]]) + "\n")  # as the message says
+    with pytest.raises(UserError, match=words) as caught:
+        Replay(recorded)
+    assert len(str(caught.value)) < 500 + len(str(recorded))
+    if "tokenizer" not in words:
+        with pytest.raises(UserError, match=words):
+            start(Oracle(), recorded)
+    recorded.write_text(
+        "\n".join([lines[0], lines[1], lines[3], lines[3]]) + "\n"
+    )  # as said; twice the same is harmless
     with recording(engine := Oracle(), recorded) as recorder:
         recorder.generate([request(number, seed=10 + number) for number in range(3)])
     assert len(engine.asked) == 1
-
-
-def test_ids_that_the_tokenizer_does_not_know_are_refused(recorded: Path) -> None:
-    lines = recorded.read_text().splitlines()
-    lines[1] = json.dumps(json.loads(lines[1]) | {"ids": [codec().vocab_size], "logps": [0.0]})
-    recorded.write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match="ids that its tokenizer does not know"):
-        Replay(recorded)
-
-
-@pytest.mark.parametrize("change", [{"ids": [5], "logps": [0.0]}, {"finished": None}, {"usage": {"seconds": 77.5}}])
-def test_a_call_with_two_answers_is_refused(recorded: Path, change: dict[str, Any]) -> None:
-    line = recorded.read_text().splitlines()[1]
-    recorded.write_text(recorded.read_text() + line + "\n")
-    assert Replay(recorded).generate([request(0, seed=10)])  # twice the same is harmless
-    value = json.loads(line)
-    value |= {"finished": not value["finished"]} if change == {"finished": None} else change
-    recorded.write_text(recorded.read_text() + json.dumps(value) + "\n")
-    with pytest.raises(UserError, match=r"line 6 .*its call is there before with another answer"):
-        Replay(recorded)

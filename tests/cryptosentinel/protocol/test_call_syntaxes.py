@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cryptosentinel.protocol.calls.syntax import CallSyntax
-from cryptosentinel.protocol.calls.tagged_calls import SYNTAXES
+from cryptosentinel.protocol.syntaxes import SYNTAXES, CallSyntax
 from cryptosentinel.protocol.tool_calls import MAX_ANSWER_CHARS, Arguments, MalformedCall, ToolCall
 from tests.examples import tried
 

@@ -20,6 +20,7 @@ from cryptosentinel.conversation.transcript import Conversation, Transcript
 from cryptosentinel.llm.chat_codec import SPECIAL_TOKENS
 from cryptosentinel.llm.engine import Completion
 from cryptosentinel.llm.scripted import ScriptedEngine
+from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.protocol.untrusted import MAX_RESULT_CHARS, TOO_LARGE, clean, render_result
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import TeamDecision
@@ -34,7 +35,6 @@ from tests.malformed_answers import MALFORMED
 from tests.team_scenes import (
     COINS,
     SayingEngine,
-    analysis,
     ask,
     codec,
     decide,
@@ -291,14 +291,13 @@ def test_every_tool_returns_clean_text(payload: str) -> None:
 @each_payload
 def test_a_fooled_analyst_passes_no_tag_on(payload: str) -> None:
     """What one model says to another is untrusted too."""
-    quoted = payload[:150]
-    said = {"up": 1.0, "flat": 0.0, "down": 0.0, "evidence": [quoted]}
-    answer = analysis().replace(json.dumps({"up": 0.6, "flat": 0.2, "down": 0.2}), json.dumps(said))
-    manager = [ask("market_analyst"), submit(hold("C1", "long", 0.5))]
-    decision = decide(SayingEngine({"manager": manager, "market_analyst": [answer]}))
-    plain = decide(SayingEngine({"manager": manager, "market_analyst": [analysis()]}))
+    said = {"verdict": "approve", "loss": 5.0}
+    answers = [render_call("submit_verdict", {**said, **rule}) for rule in ({"rule": payload[:110]}, {})]
+    manager = [ask("risk_analyst", side="long", exposure=0.5), submit(hold("C1", "long", 0.5))]
+    decision, plain = (decide(SayingEngine({"manager": manager, "risk_analyst": [one]})) for one in answers)
     check_heard(decision.transcripts)
-    assert decision.orders == plain.orders
+    # One that holds a call or half of one is no valid verdict, without which nothing is bought.
+    assert plain.orders and decision.orders == (plain.orders if decision.transcripts[1].valid else [])
     assert structure(decision.transcripts[:1]) == structure(plain.transcripts[:1])
 
 

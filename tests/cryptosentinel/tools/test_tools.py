@@ -16,7 +16,7 @@ from cryptosentinel.agents import manager
 from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.protocol.tool_calls import NoArguments
-from cryptosentinel.tools import cross_market, execution, portfolio
+from cryptosentinel.tools import execution, portfolio
 from cryptosentinel.tools import market as trends
 from cryptosentinel.tools.context import MISSING, ToolContext, percentile_of
 from cryptosentinel.tools.market import BarsOf, IndicatorsOf
@@ -28,7 +28,7 @@ from simulator.exchange.venue import Venue
 from simulator.market.drift_filter import drift_belief, pooled_drift_belief
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
-from simulator.market.series import DataSeries, OrderBooks
+from simulator.market.series import DataSeries
 from simulator.market.timeframes import parse_time
 from tests.team_scenes import account_in, hand_made_account, synthetic
 
@@ -101,8 +101,8 @@ def test_without_data_it_is_not_available() -> None:
     context = context_at(market_of(walk(8)))
     table: tuple[tuple[Any, Any, str], ...] = (
         (trends.indicator_values, IndicatorsOf(), "indicators"), (trends.volatility_summary, NONE, "volatility"),
-        (trends.recent_bars, BarsOf(timeframe="15m"), "bars"), (cross_market.funding_history, NONE, "funding"),
-        (cross_market.order_book, NONE, "book"), (cross_market.series, NONE, "series"),
+        (trends.recent_bars, BarsOf(timeframe="15m"), "bars"), (trends.funding_history, NONE, "funding"),
+        (trends.series, NONE, "series"),
         (portfolio.loss_quantiles, portfolio.WhatIf(), "var"),
     )  # fmt: skip
     for tool, arguments, key in table:
@@ -155,7 +155,7 @@ def test_bars_longer_than_a_day_tell_of_weeks_and_of_no_day() -> None:
     high, low, flat = np.maximum(first, close), np.minimum(first, close), np.ones_like(close)
     weeks = Market(("AAAUSDT", "BBBUSDT"), "1w", times, first, high, low, close, flat, flat * 0.0005)
     context = context_at(weeks)
-    other = cross_market.other_coins(context, NONE)["others"][context.mask.alias("BBBUSDT")]
+    other = trends.other_coins(context, NONE)["others"][context.mask.alias("BBBUSDT")]
     assert "day" not in other and other["week"] == pytest.approx(100.0 * (close[-1, 1] / close[-2, 1] - 1.0), abs=0.06)
     assert "week" in portfolio.account(context, NONE)
     volatility = trends.volatility_summary(context, NONE)
@@ -168,42 +168,33 @@ def test_bars_longer_than_a_day_tell_of_weeks_and_of_no_day() -> None:
 def test_beta_is_the_slope(beta: float, seed: int) -> None:
     other = np.random.default_rng(seed).normal(0.0, 0.01, 200)
     close = 100.0 * np.exp(np.cumsum(np.column_stack([beta * other, other]), axis=0))
-    output = cross_market.other_coins(context_at(market_of(close)), NONE)
+    output = trends.other_coins(context_at(market_of(close)), NONE)
     assert output["others"]["C2"]["beta"] == pytest.approx(beta, abs=0.006)
     assert output["others"]["C2"]["correlation"] == math.copysign(1.0, beta)
 
 
-def test_funding_carry_series_and_books_by_hand() -> None:
+def test_funding_carry_series_and_spread_by_hand() -> None:
     funding = {"AAAUSDT": tuple(FundingEvent(8 * HOUR * k, 0.0001 * k) for k in range(1, 11))}
     series = {
         "onchain/AAA": DataSeries(np.array([HOUR, 20 * HOUR, 500 * HOUR]), {"users": np.array([1.0, 3.0, 9.0])}),
         "onchain/BBB": DataSeries(np.array([HOUR]), {"users": np.array([7.0])}),
         "sentiment/mood": DataSeries(np.array([HOUR]), {"value": np.array([5.0])}),
     }
-    sides = {
-        "bid_price": [[99.0, 98.0]],
-        "bid_size": [[3.0, 1.0]],
-        "ask_price": [[101.0, 102.0]],
-        "ask_size": [[1.0, 3.0]],
-    }
-    books = {"AAAUSDT": OrderBooks(np.array([30 * HOUR]), **{name: np.array(value) for name, value in sides.items()})}
-    market = market_of(np.full((84, 2), 100.0), funding=funding, series=series, books=books)
+    market = market_of(np.full((84, 2), 100.0), funding=funding, series=series)
     context = context_at(market)
-    output = cross_market.funding_history(context, NONE)
+    output = trends.funding_history(context, NONE)
     assert output == {
         "funding_bps": 10.0, "age_h": 4.0, "percentile": 95, "long_carry_bps": pytest.approx(-6.0 * 6 / 8, abs=0.01),
         "basis": MISSING, "open_interest": MISSING,
     }  # fmt: skip
     mood = {"value": 5.0, "percentile": 50, "age_h": 83.0}
-    assert cross_market.series(context, NONE) == {
+    assert trends.series(context, NONE) == {
         "onchain users": {"of_median": 1.5, "percentile": 75, "age_h": 64.0},
         "mood value": mood,
     }
     shown = context_at(market, mask=Mask(market.symbols, False))
-    assert cross_market.series(shown, NONE)["onchain users"] == {"value": 3.0, "percentile": 75, "age_h": 64.0}
-    book = cross_market.order_book(context, NONE)
-    assert book["book"] == {"age_h": 54.0, "spread_bps": 200.0, "imbalance": 0.0}
-    assert book["bar_spread_bps"] == 10.0
+    assert trends.series(shown, NONE)["onchain users"] == {"value": 3.0, "percentile": 75, "age_h": 64.0}
+    assert trends.spread(context, NONE) == {"spread_bps": 10.0, "usual_bps": 10.0}
 
 
 def test_news_are_searched_as_they_are_shown() -> None:
@@ -212,7 +203,7 @@ def test_news_are_searched_as_they_are_shown() -> None:
         for h, symbol, text in ((1, "AAAUSDT", "AAA rallies"), (2, None, "Market falls"), (3, "BBBUSDT", "BBB rallies"))
     )
     context = context_at(market_of(walk(10), news=news))
-    assert cross_market.search_news(context, cross_market.Search()) == {
+    assert trends.search_news(context, trends.Search()) == {
         "found": 2,
         "searched": 2,
         "news": [
@@ -220,8 +211,8 @@ def test_news_are_searched_as_they_are_shown() -> None:
             {"age_h": 8.0, "tone": -1, "text": "Market falls"},
         ],
     }
-    assert cross_market.search_news(context, cross_market.Search(words="aaa"))["found"] == 0, "the name is masked"
-    assert cross_market.search_news(context, cross_market.Search(words="C1 RALLIES"))["found"] == 1
+    assert trends.search_news(context, trends.Search(words="aaa"))["found"] == 0, "the name is masked"
+    assert trends.search_news(context, trends.Search(words="C1 RALLIES"))["found"] == 1
 
 
 def test_levels_and_names_of_series_do_not_say_which_coin_it_is() -> None:
@@ -233,7 +224,7 @@ def test_levels_and_names_of_series_do_not_say_which_coin_it_is() -> None:
         "sentiment/Bitcoin_talk": DataSeries(known, {"value": np.full(10, 3.0)}),
     }
     market = replace(market_of(walk(10), series=series), symbols=("BTCUSDT", "ETHUSDT"))
-    said_masked = [said(tool(context_at(market), NONE)) for tool in (cross_market.series, cross_market.funding_history)]
+    said_masked = [said(tool(context_at(market), NONE)) for tool in (trends.series, trends.funding_history)]
     assert not any(word in text for text in said_masked for word in ("BTC", "Bitcoin", "e+", "0000"))
     assert '"onchain C1 held": {"of_median": 1.043' in said_masked[0] and '"C1 talk value"' in said_masked[0]
     assert '"onchain none": {"of_median": "not available"' in said_masked[0]
@@ -247,10 +238,10 @@ def test_headlines_that_are_withheld_have_an_age_and_a_tone() -> None:
     )
     market = market_of(walk(10), news=news)
     context, shown = context_at(market), ["withheld", news[1].text]
-    found = cross_market.search_news(context, cross_market.Search())["news"]
+    found = trends.search_news(context, trends.Search())["news"]
     assert [row["text"] for row in found] == shown and [row["tone"] for row in found] == [-1, 1]
     assert [row["text"] for row in trends.news(context, NONE)["news"]] == shown
-    assert cross_market.search_news(context, cross_market.Search(words="withheld"))["found"] == 0
+    assert trends.search_news(context, trends.Search(words="withheld"))["found"] == 0
 
 
 def test_loss_quantiles_of_one_coin_are_those_of_its_moves() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.backtest.trade_stats import COST_KEYS, cost_split, ratio, trade_statistics
+from simulator.backtest.metrics import COST_KEYS, cost_split, ratio, trade_statistics
 from simulator.backtest.trades import Trade
 from tests.examples import tried
 

@@ -10,18 +10,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulator.arrays import FloatArray
 from simulator.backtest.run import Strategy, Window, orders_for_target, run_backtest
 from simulator.checks.perturbation import AlteredFuture, truncated
-from simulator.checks.verdict import LookaheadCheck, LookaheadVerdict, RecordedStrategy
+from simulator.checks.recursion import choose_bars
+from simulator.checks.verdict import (
+    LookaheadCheck,
+    LookaheadVerdict,
+    RecordedStrategy,
+    drive_strategies,
+    first_difference,
+    verdict_of_drive,
+)
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, OrderRequest
 from simulator.market.market import Bars, Market, MarketView
-from tests.lookahead_scenes import WITHOUT_ARGUMENTS, Follows, market_behind, rich_market
+from simulator.synthetic.truth import truth_of
+from tests.lookahead_scenes import WITHOUT_ARGUMENTS, Follows, Signal, market_behind, rich_market
 
 BARS, WARM_UP = 900, 121
 WINDOW = Window(700, BARS - 1, 2)
+SHORT = Window(720, BARS - 1, 2)
 # A stretch of the history outside the window, 30 of 900 bars: a month of some years.
 MONTH = range(300, 330)
 
@@ -33,6 +45,15 @@ def judged(load: Callable[[], Callable[[], Strategy]], window: Window = WINDOW, 
     run_backtest(market, recorded, window)
     given = {"first": WARM_UP, "seconds": float("inf")} | options
     return LookaheadCheck(load, market, window, recorded.decided, {}, **given).verdict()
+
+
+def checked(make: Callable[[], Strategy]) -> LookaheadVerdict:
+    """The verdict by whole runs, as of a team."""
+    return verdict_of_drive(drive_strategies(make), rich_market(BARS), SHORT, {})
+
+
+def driven(signal: Signal) -> LookaheadVerdict:
+    return checked(lambda: Follows(signal))
 
 
 class Uses:
@@ -128,15 +149,63 @@ def last_of_series(view: MarketView, symbol: str) -> float:
     return float(market_behind(view).series["onchain/fees"].columns["value"][-1]) / 30.0
 
 
-def next_headline(view: MarketView, symbol: str) -> float:
-    later = (item.text for item in market_behind(view).news if item.known_at > view.now)
-    return float(len(next(later, "")) % 7) / 6.0
-
-
 def coarse_ahead(view: MarketView, symbol: str) -> float:
     coarse = market_behind(view).coarser("1d")
     row = min(int(np.searchsorted(coarse.open_time, view.now, side="right")), len(coarse.close)) - 1
     return float(np.sign(np.nan_to_num(coarse.close[row, 0] - coarse.open[row, 0])))
+
+
+def next_open(view: MarketView, symbol: str) -> float:
+    market = market_behind(view)
+    column = market.column(symbol)
+    return 20.0 * float(market.open[min(view.index + 1, len(market) - 1), column] / view.last_close(symbol) - 1.0)
+
+
+def past_the_end(view: MarketView, symbol: str) -> float:
+    market = market_behind(view)
+    return float(market.low[view.index + 1, market.column(symbol)] > market.close[view.index, 0])
+
+
+def by_event_time(view: MarketView, symbol: str) -> float:
+    market = market_behind(view)
+    return float(len([item for item in market.news if item.time <= view.now]) % 5) / 4.0
+
+
+def next_headline(view: MarketView, symbol: str) -> float:
+    market = market_behind(view)
+    return float(len(next((item.text for item in market.news if item.known_at > view.now), "")) % 7) / 6.0
+
+
+def next_funding(view: MarketView, symbol: str) -> float:
+    market = market_behind(view)
+    return 1e3 * next((one.rate for one in market.funding[symbol] if one.time > view.now), 0.0)
+
+
+def next_series(view: MarketView, symbol: str) -> float:
+    market = market_behind(view)
+    one = market.series["onchain/fees"]
+    return float(np.nan_to_num(one.columns["value"][one.known_at > view.now][:1].sum())) / 20.0
+
+
+def whole_deviation(view: MarketView, symbol: str) -> float:
+    market = market_behind(view)
+    moves = np.diff(np.log(market.close[:, market.column(symbol)]))
+    return float(moves[view.index - 1] / np.nanstd(moves)) / 4.0
+
+
+def holes_ahead(view: MarketView, symbol: str) -> float:
+    market = market_behind(view)
+    return float(market.present[view.index + 1 :].mean()) if view.index < len(market) - 1 else 0.0
+
+
+def spread_ahead(view: MarketView, symbol: str) -> float:
+    market = market_behind(view)
+    return float(np.nanmean(market.half_spread[view.index :])) * 1e3
+
+
+def behind_the_door(view: MarketView, symbol: str) -> float:
+    market = market_behind(view)
+    return float(np.nanmax(market.high[view.index :, 0]) / np.nanmax(market.high[view.index, 0]) - 1.0)
 
 
 class FittedOnAll(Follows):
@@ -153,8 +222,12 @@ class FittedOnAll(Follows):
 INDICATORS = {one.__name__: one for one in (shifted, normalised, centred, unclosed, on_one_coin)}
 PEEKS = {
     one.__name__: one
-    for one in (next_move, next_move_of_the_other, behind_the_array, last_of_series, next_headline, coarse_ahead)
-}
+    for one in (
+        next_move, next_move_of_the_other, behind_the_array, last_of_series, coarse_ahead, next_open, past_the_end,
+        by_event_time, next_headline, next_funding, next_series, whole_deviation, holes_ahead, spread_ahead,
+        behind_the_door,
+    )
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("newest", [True, False])
@@ -166,11 +239,36 @@ def test_an_indicator_that_cheats_is_found(name: str, newest: bool) -> None:
 
 
 @pytest.mark.parametrize("name", PEEKS)
+@pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning", "ignore:Mean of empty:RuntimeWarning")
 def test_a_strategy_that_cheats_is_found_at_its_decision(name: str) -> None:
-    verdict = judged(lambda: lambda: Follows(PEEKS[name]))
-    assert verdict.status == "look_ahead", verdict.sentence()
-    [finding] = verdict.findings
-    assert finding.kind in ("order", "failure") and WINDOW.start <= finding.cut < WINDOW.stop
+    """In pieces of the history, and by one whole run as a team is checked."""
+    for verdict, window in ((judged(lambda: lambda: Follows(PEEKS[name])), WINDOW), (driven(PEEKS[name]), SHORT)):
+        assert verdict.status == "look_ahead", verdict.sentence()
+        [finding] = verdict.findings
+        assert finding.kind in ("order", "failure") and window.start <= finding.cut < window.stop
+        assert finding.time == finding.after == rich_market(BARS).view(finding.cut).now
+
+
+def test_the_first_order_that_differs_is_shown() -> None:
+    class NextOpen:
+        name = "next_open"
+
+        def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
+            opens = np.append(market_behind(view).open[:, 0], np.nan)
+            return [Order("BBBUSDT", 1.0), Order("AAAUSDT", float(opens[view.index + 1]))]
+
+    market, [finding] = rich_market(BARS), checked(NextOpen).findings
+    assert finding.cut == SHORT.start and finding.what == "AAAUSDT quantity"
+    assert finding.expected == repr(float(market.open[finding.cut + 1, 0])) != finding.found
+    assert f"AAAUSDT quantity: {finding.expected} became {finding.found}" in finding.sentence()
+
+
+def test_the_hidden_truth_is_no_way_either() -> None:
+    def regime(view: MarketView, symbol: str) -> float:
+        return float(truth_of(market_behind(view)).regime[view.index, 0])
+
+    [finding] = driven(regime).findings
+    assert (finding.kind, finding.cut) == ("failure", SHORT.start) and "its hidden state is not known" in finding.found
 
 
 def test_what_cheats_in_one_month_of_the_history_only_is_found() -> None:
@@ -233,7 +331,7 @@ class Diced:
 
 
 def test_what_does_not_repeat_is_called_so() -> None:
-    assert judged(lambda: lambda: Diced(None)).status == "not_repeatable"
+    assert judged(lambda: lambda: Diced(None)).status == checked(lambda: Diced(None)).status == "not_repeatable"
     runs = itertools.count()  # as a module that counts, or a file that a run leaves behind
 
     def counts() -> Strategy:
@@ -270,11 +368,10 @@ class Learns:
         orders: list[OrderRequest] = []
         for symbol in view.symbols:
             coarse = view.bars(symbol, 5, "1d").close
-            book, funding, fees = view.book(symbol), view.funding(symbol, 3), view.series("onchain/fees", 4)
+            funding, fees = view.funding(symbol, 3), view.series("onchain/fees", 4)
             said = sum(len(item.text) for item in view.news(symbol, 3))
             score = view.last_close(symbol) / self.level[symbol] - 1.0 + (0.01 * said + float(np.nansum(coarse))) % 0.3
             score += 100.0 * sum(event.rate for event in funding) + float(fees.columns["value"].sum()) % 0.2
-            score += 0.0 if book is None else float(book.bid_size[0]) / 10.0
             orders += orders_for_target(view, account, symbol, float(np.clip(score, -0.5, 0.5)))
             close = view.last_close(symbol)
             orders.append(Order(symbol, 0.1, kind="limit", limit=round(0.9 * close, 2), expire_bars=7))
@@ -386,6 +483,9 @@ def test_an_honest_strategy_is_never_accused(name: str) -> None:
     # Each decision of the history is a cut, in the window and outside.
     assert verdict.cuts == len(range(WINDOW.start % 2 + 122, BARS - 1, 2))
     assert verdict.with_orders > 0 or name == "Flat"
+    whole = checked(HONEST[name])
+    assert whole.status == "clean" and whole.cuts == SHORT.decisions, whole.sentence()
+    assert whole.with_orders > 0 or "which proves little" in whole.sentence()
 
 
 def test_what_needs_more_history_than_there_is_fails_there_and_is_clean() -> None:
@@ -422,3 +522,46 @@ def test_the_altered_market_becomes_the_real_one() -> None:
         assert index == BARS - 1 or shown.content_hash != market.content_hash
         mine, its = (view.bars("AAAUSDT", 9, "1d") for view in (future.view(index), market.view(index)))
         assert mine.close.tobytes() == its.close.tobytes() and mine.open_time.tolist() == its.open_time.tolist()
+
+
+# The parts
+
+A = Order("A", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "difference"),
+    [
+        ([], [], None),
+        ([A], [Order("A", 1.0)], None),
+        ([Order("A", float("nan"))], [Order("A", float("nan"))], None),
+        ([Order("A", np.float64(1.0))], [A], None),
+        ([A], [Order("A", 1.5)], ("A", "quantity", "1.0", "1.5")),
+        ([A], [Order("A", 1.0 + 1e-15)], ("A", "quantity", "1.0", repr(1.0 + 1e-15))),
+        ([A, Order("B", 1.0)], [A, Order("B", 1.0, stop=2.0)], ("B", "stop", "None", "2.0")),
+        ([A], [Order("B", 1.0)], ("A", "symbol", "'A'", "'B'")),
+        ([A], [], ("A", "order", repr(A), "no order")),
+        ([], [A], ("A", "order", "no order", repr(A))),
+        ([A], ["A"], ("A", "order", repr(A), "'A'")),
+    ],
+)
+def test_the_first_difference(expected: list[Any], found: list[Any], difference: tuple[str, ...] | None) -> None:
+    assert first_difference(expected, found) == difference
+
+
+def test_rounding_may_be_tolerated() -> None:
+    assert first_difference([A], [Order("A", 1.0 + 1e-12)], 1e-9) is None
+    assert first_difference([A], [Order("A", 1.0 + 1e-6)], 1e-9) is not None
+
+
+@given(
+    decided=st.dictionaries(st.integers(0, 500), st.sampled_from([(), (A,)]), min_size=1),
+    times=st.integers(2, 40),
+)
+def test_the_times_are_spread_and_prefer_orders(decided: dict[int, Any], times: int) -> None:
+    chosen = choose_bars(decided, times)
+    assert chosen == sorted(set(chosen)) and set(chosen) <= set(decided)
+    assert len(chosen) == min(times, len(decided))
+    assert min(decided) in chosen and max(decided) in chosen
+    ordered = [bar for bar in decided if decided[bar]]
+    assert sum(bar in chosen for bar in ordered) >= min(len(ordered), times - 2)

@@ -20,8 +20,15 @@ from hypothesis import strategies as st
 from backend.cli import main as cli
 from simulator.data import download
 from simulator.data.catalog import Catalog
-from simulator.data.download import SETTLING, DownloadReport, DownloadRequest, download_history
-from simulator.data.download_client import ATTEMPTS, MarketType, connect
+from simulator.data.download import (
+    ATTEMPTS,
+    SETTLING,
+    DownloadReport,
+    DownloadRequest,
+    MarketType,
+    connect,
+    download_history,
+)
 from simulator.data.venue import read_rules
 from simulator.errors import DataError, Interrupted, RunFailed, UserError
 from simulator.market.timeframes import format_time

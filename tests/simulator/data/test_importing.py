@@ -131,7 +131,7 @@ def test_every_file_is_recognized_and_stands_where_it_belongs(tree: Path, tmp_pa
     said = {str(one.path): (one.outcome, one.detail) for one in report.sources}
     for path, (outcome, reason) in {
         "coins/SOLUSDT-1h.parquet": ("refused", "not a readable Parquet file"),
-        "coins/XRPUSDT-1h.csv": ("refused", "line 7: low, open, close, high in disorder"),
+        "coins/XRPUSDT-1h.csv": ("refused", "line 7: the first of 1 rows that are impossible"),
         "coins/hours.csv": ("refused", "its symbol is not known"),
         "misc/ZZZUSDT-funding.parquet": ("refused", "no bars of ZZZUSDT"),
         "misc/news.parquet": ("unknown", "not a table of bars or funding; it has the columns timestamp, title"),
@@ -385,4 +385,4 @@ def test_the_recorded_bars_and_funding_are_taken_and_their_flash_wicks_reported(
     ):
         wicks = [one for one in Catalog(tmp_path / venue).check([symbol], "1h") if one.kind == "flash_wick"]
         assert len(wicks) == 1 and not wicks[0].fatal and wicks[0].count < 20
-        assert f"the longest at {reply}" in wicks[0].detail
+        assert f"the furthest at {reply}" in wicks[0].detail

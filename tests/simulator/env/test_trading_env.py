@@ -25,7 +25,7 @@ from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.events import FundingEvent
 from simulator.market.timeframes import BAR_COLUMNS
-from tests.env_scenes import HOUR, SEEDS, field, play, walk
+from tests.env_scenes import HOUR, SEEDS, field, play, starting, walk
 from tests.examples import tried
 
 
@@ -89,7 +89,6 @@ def test_spaces(config: EnvConfig, count: int, space: Any) -> None:
         ({"max_exposure": 2.0}, "at most 1"),
         ({"max_leverage": 0.0}, "max_leverage is 0"),
         ({"cash": -1.0}, "starting cash"),
-        ({"drawdown_penalty": -1.0}, "drawdown_penalty is -1"),
         ({"costs": Costs(latency_bars=1)}, "larger decide_every"),
     ],
 )
@@ -106,7 +105,6 @@ def test_a_config_that_means_nothing_is_refused(given: dict[str, Any], words: st
         ({"first": 130, "length": 40}, "does not fit"),
         ({"stop": 161, "length": 40}, "does not fit"),
         ({"stop": 30, "length": 40}, "does not fit"),
-        ({"length": 40, "starts": (5, 120)}, "start 120 is not within 0..119"),
     ],
 )
 def test_a_range_that_the_market_does_not_have_is_refused(given: dict[str, Any], words: str) -> None:
@@ -246,7 +244,7 @@ def test_finer_bars_decide_inside_a_bar_as_they_do_for_the_exchange() -> None:
 )
 def test_accounts_in_a_vector_are_what_they_are_alone(seed: int, count: int, accounts: int) -> None:
     market = walk(seed % 7, count=count, absent=0.1)
-    config = EnvConfig(length=12, decide_every=2, drawdown_penalty=0.5)
+    config = EnvConfig(length=12, decide_every=2)
     many = TradingVectorEnv(market, accounts, config)
     singles = [TradingEnv(market, config) for _ in range(accounts)]
     rng = np.random.default_rng(seed)
@@ -285,12 +283,9 @@ def test_a_seed_decides_every_byte(seed: int) -> None:
         assert one[1:-1] == other[1:-1]
 
 
-def test_starts_are_drawn_from_the_whole_range_or_taken_in_turn() -> None:
+def test_starts_are_drawn_from_the_whole_range() -> None:
     drawn = TradingEnv(walk(2), EnvConfig(length=10, first=20, stop=35))
     assert {drawn.reset(seed=n)[1]["bar"] for n in range(100)} == {20, 21, 22, 23, 24}
-    fixed = TradingEnv(walk(2), EnvConfig(length=10, starts=(7, 3)))
-    assert [fixed.reset()[1]["bar"] for _ in range(3)] == [7, 3, 7]
-    assert fixed.reset(seed=1)[1]["bar"] == 7
 
 
 # What is seen.
@@ -316,7 +311,7 @@ def test_later_bars_change_nothing_that_is_seen(seed: int, count: int, steps: in
     }
     other = replace(market, **arrays, funding=funding)
     assert other.content_hash != market.content_hash
-    config = EnvConfig(length=30, starts=(start,))
+    config = starting(start, 30)
     actions = rng.integers(0, 3, (steps, count)) if count > 1 else rng.integers(0, 3, steps)
     for one, two in zip(
         play(TradingEnv(market, config), actions), play(TradingEnv(other, config), actions), strict=True
@@ -329,7 +324,7 @@ def test_the_newest_bar_is_seen() -> None:
     market = walk(3)
     other = replace(market, close=market.close.copy())
     other.close[70] = (market.high[70] + market.low[70]) / 2
-    config = EnvConfig(length=10, starts=(70,))
+    config = starting(70, 10)
     assert not np.array_equal(TradingEnv(market, config).reset()[0], TradingEnv(other, config).reset()[0])
 
 
@@ -364,7 +359,7 @@ def test_whatever_the_market_rows_are_finite_and_in_the_space(seed: int, step: f
     market = walk(seed % 30, 80, 2, step, absent)
     if step == 0.0:
         market = replace(market, volume=np.where(market.present, 5.0, np.nan))
-    many = TradingVectorEnv(market, 4, EnvConfig(length=30, max_exposure=3.0, max_leverage=3.0, drawdown_penalty=1.0))
+    many = TradingVectorEnv(market, 4, EnvConfig(length=30, max_exposure=3.0, max_leverage=3.0))
     rng = np.random.default_rng(seed)
     rows, _ = many.reset(seed=seed)
     for _ in range(65):
@@ -375,7 +370,7 @@ def test_whatever_the_market_rows_are_finite_and_in_the_space(seed: int, step: f
 
 
 def test_observations_of_the_account_agree_with_the_exchange() -> None:
-    market, config = walk(6), EnvConfig(length=8, starts=(80,), levels=(-1.0, 0.0, 0.5, 1.0))
+    market, config = walk(6), starting(80, 8, levels=(-1.0, 0.0, 0.5, 1.0))
     env = TradingEnv(market, config)
     row, _ = env.reset()
     exchange = Exchange(market, 80)
@@ -402,17 +397,13 @@ def test_observations_of_the_account_agree_with_the_exchange() -> None:
 
 
 @tried(40)
-@given(seed=SEEDS, count=st.integers(1, 2), penalty=st.sampled_from([0.0, 2.0]))
-def test_rewards_sum_to_the_log_of_the_equity_ratio_less_the_worst_drawdown(
-    seed: int, count: int, penalty: float
-) -> None:
-    env = TradingEnv(walk(seed % 40, count=count), EnvConfig(length=40, drawdown_penalty=penalty))
+@given(seed=SEEDS, count=st.integers(1, 2))
+def test_rewards_sum_to_the_log_of_the_equity_ratio(seed: int, count: int) -> None:
+    env = TradingEnv(walk(seed % 40, count=count), EnvConfig(length=40))
     actions = np.random.default_rng(seed).integers(0, 3, (40, count))
     seen = play(env, actions if count > 1 else actions[:, 0], seed)
     equity = np.array([one[-1]["equity"] for one in seen])
-    worst = np.max(1.0 - equity / np.maximum.accumulate(equity))
-    total = sum(one[1] for one in seen[1:])
-    assert total == pytest.approx(np.log(equity[-1] / equity[0]) - penalty * worst, abs=1e-9)
+    assert sum(one[1] for one in seen[1:]) == pytest.approx(np.log(equity[-1] / equity[0]), abs=1e-9)
 
 
 def test_an_action_that_repeats_trades_only_if_it_is_continuous() -> None:

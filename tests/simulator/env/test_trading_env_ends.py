@@ -16,14 +16,14 @@ from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS
-from tests.env_scenes import crash, field, play, walk
+from tests.env_scenes import crash, field, play, starting, walk
 
 
 def test_levels_without_a_price_are_masked_and_do_nothing() -> None:
     market = crash()
     for name in BAR_COLUMNS:
         getattr(market, name)[:15] = np.nan
-    env = TradingEnv(market, EnvConfig(length=8, starts=(10,)))
+    env = TradingEnv(market, starting(10, 8))
     _, info = env.reset()
     for number in range(8):
         assert info["action_mask"].tolist() == ([0, 1, 0] if number < 5 else [1, 1, 1])
@@ -39,7 +39,7 @@ def test_levels_beyond_the_margin_tier_are_masked() -> None:
     tiers = (MarginTier(0.0, 0.01, 10.0), MarginTier(15_000.0, 0.05, 2.0))
     venue = Venue({"A": SymbolRules(tiers=tiers)})
     levels = (-1.0, -0.25, 0.0, 0.25, 0.5, 1.0)
-    config = EnvConfig(length=8, starts=(2,), venue=venue, max_leverage=5.0, max_exposure=5.0, levels=levels)
+    config = starting(2, 8, venue=venue, max_leverage=5.0, max_exposure=5.0, levels=levels)
     env = TradingEnv(crash(), config)
     assert env.reset()[1]["action_mask"].tolist() == [0, 1, 1, 1, 0, 0]  # 2.5 x 10,000 lies in the tier of leverage 2
     apart = TradingEnv(crash(), replace(config, venue=Venue(isolated={"A": 2.0})))
@@ -55,7 +55,7 @@ def test_masks_of_several_symbols_fit_their_space() -> None:
 
 
 def test_a_liquidated_account_is_terminated() -> None:
-    config = EnvConfig(length=30, starts=(5,), max_leverage=3.0, max_exposure=3.0)
+    config = starting(5, 30, max_leverage=3.0, max_exposure=3.0)
     seen = play(TradingEnv(crash(), config), np.full(30, 2))
     _, reward, terminated, truncated, info = seen[-1]
     assert (terminated, truncated, info["bar"]) == (True, False, 20)
@@ -66,7 +66,7 @@ def test_a_liquidated_account_is_terminated() -> None:
 def test_a_terminated_account_begins_anew_beside_the_others() -> None:
     market = crash()
     costs = Costs(borrow_rate=0.0)
-    config = EnvConfig(length=20, starts=(5,), max_leverage=3.0, max_exposure=3.0, costs=costs)
+    config = starting(5, 20, max_leverage=3.0, max_exposure=3.0, costs=costs)
     env = TradingVectorEnv(market, 3, config)
     env.reset()
     for bar in range(6, 26):
@@ -89,13 +89,13 @@ def test_a_terminated_account_begins_anew_beside_the_others() -> None:
 
 def fresh_row(market: Market, config: EnvConfig, bar: int, left: float) -> NDArray[np.float32]:
     """What an account sees that is reset at `bar`, with this share of its episode left."""
-    row, _ = TradingEnv(market, replace(config, starts=(bar,), length=4)).reset()
+    row, _ = TradingEnv(market, replace(config, first=bar, stop=bar + 5, length=4)).reset()
     row[-2] = left
     return row
 
 
 def test_an_account_that_ends_in_the_last_bar_is_terminated_not_truncated() -> None:
-    config = EnvConfig(length=15, starts=(5,), max_leverage=3.0, max_exposure=3.0)
+    config = starting(5, 15, max_leverage=3.0, max_exposure=3.0)
     env = TradingVectorEnv(crash(), 2, config)
     env.reset()
     for _ in range(15):

@@ -18,13 +18,12 @@ from simulator.backtest.from_signals import run_signals
 from simulator.backtest.scenarios import recorded_path, simulate_scenarios
 from simulator.env.trading_env import EnvConfig, TradingVectorEnv
 from simulator.errors import DataError
-from simulator.exchange.carry import carry_of, delisted_bars, kind_of, missing_settlements
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import BorrowPayment, Fill, FundingPayment
 from simulator.exchange.orders import Order, Target
 from simulator.exchange.rules import MarginTier, SymbolRules
-from simulator.exchange.venue import Venue
+from simulator.exchange.venue import Venue, carry_of, delisted_bars, kind_of, missing_settlements
 from simulator.market.events import FundingEvent
 from simulator.market.instruments import MarketKind
 from simulator.market.market import Market
@@ -251,7 +250,7 @@ def test_all_ways_to_trade_pay_the_same(kind: MarketKind | None, exposure: float
 
     levels = (-0.4, 0.0, 1.0)
     env = TradingVectorEnv(market, 2, EnvConfig(length=49, levels=levels, max_exposure=2.0, max_leverage=2.0,
-                                               costs=costs, starts=(0,)))  # fmt: skip
+                                               costs=costs))  # fmt: skip
     env.reset(seed=0)
     for _ in range(49):
         _, _, _, _, infos = env.step(np.array([1, levels.index(exposure / 2.0)]))

@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
-from simulator.exchange.exchange_records import Rejection
+from simulator.exchange.exchange_records import (
+    Rejection,
+    array_from_json,
+    array_to_json,
+    record_from_json,
+    record_to_json,
+)
 from simulator.exchange.orders import PRICES, Cancel, Order, Target
-from simulator.exchange.record_json import array_from_json, array_to_json, record_from_json, record_to_json
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.market.market import Market

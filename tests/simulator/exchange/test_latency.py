@@ -130,7 +130,7 @@ def test_signals_and_environments_are_late_too() -> None:
         run_signals(hours(), np.zeros(4), 1_000.0, costs(latency_ms=3_600_000))
     with pytest.raises(DataError, match="reaches the next decision"):
         TradingEnv(hours(), EnvConfig(length=2, costs=costs(latency_ms=3_600_000)))
-    env = TradingEnv(hours(), EnvConfig(window=1, length=3, costs=costs(latency_ms=900_000), starts=(0,), cash=1_000.0))
+    env = TradingEnv(hours(), EnvConfig(window=1, length=3, costs=costs(latency_ms=900_000), cash=1_000.0))
     env.reset(seed=0)
     _, _, _, _, info = env.step(2)
     assert info["equity"] == pytest.approx(1_000.0 * 103.0 / 103.0)

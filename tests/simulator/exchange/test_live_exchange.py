@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange, LiveExchange
 from simulator.exchange.orders import Cancel, Order, OrderRequest, Target
-from simulator.market.growing import GrowingMarket
+from simulator.market.growing import with_bar
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
@@ -61,8 +61,8 @@ def test_the_same_requests_give_the_same_books(
         for one in arrays.values():
             one[bar, column] = np.nan
     market = replace(MARKET, **arrays)
-    growing = GrowingMarket(beginning(market, START + 1))
-    live = LiveExchange(growing.market, costs=COSTS, max_leverage=2.0)
+    growing = beginning(market, START + 1)
+    live = LiveExchange(growing, costs=COSTS, max_leverage=2.0)
     usual = Exchange(market, START, costs=COSTS, max_leverage=2.0)
     for bar in range(START + 1, len(market)):
         for request, late in script[bar - START - 1]:
@@ -73,7 +73,8 @@ def test_the_same_requests_give_the_same_books(
             key: [one for one in events if open_time < one.time <= open_time + market.interval]
             for key, events in market.funding.items()
         }
-        live.extend(growing.append(open_time, {name: getattr(market, name)[bar] for name in BAR_COLUMNS}, inside))
+        growing = with_bar(growing, open_time, {name: getattr(market, name)[bar] for name in BAR_COLUMNS}, inside)
+        live.extend(growing)
         usual.step()
     live.finish()
     assert [type(one) for one in live.ledger] == [type(one) for one in usual.ledger]

@@ -122,7 +122,7 @@ def random_targets(rng: np.random.Generator, accounts: int, bars: int, symbols: 
 def test_an_account_alone_equals_itself_in_a_batch(
     seed: int, accounts: int, symbols: int, shared: bool, orders: int
 ) -> None:
-    """Alone it also drifts through quiet bars by another way, see `simulator.kernel.idle_bars`."""
+    """Alone it also drifts through quiet bars by another way, see `simulator.kernel.kernel`."""
     rng = np.random.default_rng(seed)
     tape = random_tape(rng, 1 if shared else accounts, 25, symbols)
     start, targets = random_state(rng, accounts, symbols, orders, 12), random_targets(rng, accounts, 25, symbols)

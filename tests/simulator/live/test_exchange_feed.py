@@ -181,8 +181,8 @@ def test_a_host_that_does_not_answer_is_named_as_such() -> None:
 @pytest.mark.parametrize(
     ("changed", "symbol", "message"),
     [
-        ({"timeframes": {"5m": "5m", "1h": "1h"}}, "BTC/USDT", "no candles of 1m; it has 5m, 1h"),
-        ({"has": {"fetchOHLCV": None}}, "BTC/USDT", "no candles of 1m"),
+        ({"timeframes": {"5m": "5m", "1h": "1h"}}, "BTC/USDT", "no bars of 1m; it has 5m, 1h"),
+        ({"has": {"fetchOHLCV": None}}, "BTC/USDT", "no bars of 1m"),
         ({"has": {"fetchFundingRateHistory": None}}, "BTC/USDT:USDT", "no funding rates through ccxt; choose"),
     ],
 )
@@ -200,7 +200,7 @@ def test_an_exchange_without_the_data_is_refused(
         listen(minutes(20), symbols=(symbol,), until=1)
 
 
-def test_without_a_stream_rest_brings_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_stream_rest_brings_every_candle(monkeypatch: pytest.MonkeyPatch) -> None:
     describe = ccxt.pro.binance.describe
     none = dict.fromkeys(
         ("watchOHLCV", "watchOHLCVForSymbols", "watchTrades", "watchTradesForSymbols", "watchBidsAsks",
@@ -212,7 +212,7 @@ def test_without_a_stream_rest_brings_everything(monkeypatch: pytest.MonkeyPatch
     market = minutes(30)
     heard = listen(market)
     assert heard.candles("BTC/USDT") == history(market, "BTC/USDT")
-    assert sum(isinstance(event, BookTop) for event in heard.events) > 50 and heard.counted["disconnects"] == 0
+    assert not any(isinstance(event, BookTop) for event in heard.events) and heard.counted["disconnects"] == 0
 
 
 def test_no_key_is_sent_and_what_an_address_holds_is_not_said(

@@ -10,7 +10,7 @@ from typing import Any
 import ccxt.pro
 import pytest
 
-from simulator.data.download_client import aim, server_of
+from simulator.data.download import aim, server_of
 from simulator.live.events import Candle, FeedHeartbeat, Notice
 from simulator.live.exchange_feed import ExchangeFeed
 from simulator.live.feed import SimulatedClock

@@ -91,7 +91,6 @@ class Walks:
             view.funding("AAAUSDT", 9),
             view.news("AAAUSDT", 9),
             view.series("onchain/fees", 9),
-            view.book("AAAUSDT"),
         ]
         no_later(reachable(given), view)
         return [Order("AAAUSDT", 0.1)]

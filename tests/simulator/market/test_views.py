@@ -17,7 +17,7 @@ from simulator.data.catalog import Catalog
 from simulator.errors import DataError
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Bars, Market, MarketView
-from simulator.market.series import BOOK_COLUMNS, DataSeries, OrderBooks
+from simulator.market.series import DataSeries
 from simulator.market.timeframes import BAR_COLUMNS, WEEK_MS, parse_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -29,7 +29,7 @@ COARSE = ("2h", "4h", "8h", "12h", "1d")
 
 @cache
 def market() -> Market:
-    """Hourly bars with holes from 03:00 on, so that the first coarse bars are partial, and series and books beside."""
+    """Hourly bars with holes from 03:00 on, so that the first coarse bars are partial, and series beside."""
     full = generate(
         SyntheticConfig(bars=BARS + 3, seed=5, symbols=("AAAUSDT", "BBBUSDT"), timeframe="1h", news_days=0.5)
     )
@@ -46,15 +46,7 @@ def market() -> Market:
         "sentiment/late": DataSeries(np.array([stop - 1]), {"value": np.array([1.0])}),
         "sentiment/early": DataSeries(np.array([start - 5, start + 7]), {"value": np.array([1.0, 2.0])}),
     }
-    return replace(
-        full, open_time=open_time, **arrays, series=series, books={"AAAUSDT": books_after(start, rng)}, truth=None
-    )
-
-
-def books_after(start: int, rng: np.random.Generator) -> OrderBooks:
-    time = start + np.cumsum(rng.integers(1, 2 * 3_600_000, 60))
-    bid = 100 + rng.uniform(0, 1, (60, 1)) - np.array([[0.1, 0.2]])
-    return OrderBooks(time, bid, rng.uniform(0, 9, (60, 2)), bid + np.array([[0.2, 0.4]]), rng.uniform(0, 9, (60, 2)))
+    return replace(full, open_time=open_time, **arrays, series=series, truth=None)
 
 
 def in_bytes(bars: Bars) -> list[bytes]:
@@ -73,8 +65,6 @@ def shown_by(view: MarketView) -> list[object]:
             heard += [view.funding(symbol, count), view.news(symbol, count), view.news(symbol, count, 86_400_000)]
             heard.append(in_bytes(view.bars(symbol, count)))
         heard += [in_bytes(view.bar(symbol, index)) for index in range(view.index + 1)]
-        book = view.book(symbol)
-        heard.append(book and (book.time, *(getattr(book, name).tolist() for name in BOOK_COLUMNS)))
         heard += [in_bytes(view.bars(symbol, count, frame)) for frame in COARSE for count in (0, 1, 3, 1000)]
     return heard
 
@@ -93,8 +83,6 @@ def perturbed_market(index: int, seed: int) -> Market:
         extra = now + 1 + np.arange(rng.integers(0, 3))
         columns = {key: np.concatenate([values, rng.normal(0, 1, len(extra))]) for key, values in known.columns.items()}
         series[name] = DataSeries(np.concatenate([known.known_at, extra]), columns)
-    before, later = market().books["AAAUSDT"].until(now), books_after(now, rng)
-    joined = [np.concatenate([getattr(before, name), getattr(later, name)]) for name in ("time", *BOOK_COLUMNS)]
     funding = {
         symbol: (*(event for event in events if event.time <= now), FundingEvent(now + 1, float(rng.normal())))
         for symbol, events in market().funding.items()
@@ -105,8 +93,7 @@ def perturbed_market(index: int, seed: int) -> Market:
     # Happened long before, but not known yet: it must not be seen either.
     news.append(NewsItem(int(market().open_time[0]), now + 1, None, "leaked"))
     news.sort(key=lambda item: item.known_at)
-    books = {"AAAUSDT": OrderBooks(*joined)}
-    return replace(market(), **arrays, series=series, books=books, funding=funding, news=tuple(news))
+    return replace(market(), **arrays, series=series, funding=funding, news=tuple(news))
 
 
 def cut_off(index: int) -> Market:
@@ -121,7 +108,6 @@ def cut_off(index: int) -> Market:
         },
         news=tuple(item for item in market().news if item.known_at <= now),
         series={name: one.until(now) for name, one in market().series.items()},
-        books={symbol: books.until(now) for symbol, books in market().books.items()},
     )
 
 
@@ -168,25 +154,17 @@ def test_own_timeframe_is_the_plain_bars_and_others_must_divide() -> None:
 def test_known_at_the_clock_is_seen_and_a_millisecond_later_is_not() -> None:
     now = market().view(10).now
     times, values = np.array([now - 1, now, now + 1]), np.array([1.0, 2.0, 3.0])
-    side = values[:, None]
     other = replace(
         market(),
         series={"a/b": DataSeries(times, {"x": values}), "a/c": DataSeries(times[2:], {"x": values[2:]})},
-        books={"BBBUSDT": OrderBooks(times, side, side, side + 1, side)},
     )
     view = other.view(10)
     assert view.series_names == ("a/b",)
     assert view.series("a/b", 9).columns["x"].tolist() == [1.0, 2.0]
     assert view.series("a/b", 1).columns["x"].tolist() == [2.0]
     assert len(view.series("a/b", 0)) == len(view.series("a/c", 9)) == 0
-    book = view.book("BBBUSDT")
-    assert book is not None and book.time == now and book.bid_price.tolist() == [2.0]
-    assert view.book("AAAUSDT") is None, "it has no books"
-    assert market().view(0).book("BBBUSDT") is None
     with pytest.raises(DataError, match="no series 'a/d'; there are a/b, a/c"):
         view.series("a/d", 1)
-    with pytest.raises(DataError, match="no symbol 'X'"):
-        view.book("X")
 
 
 def test_writing_into_what_a_view_shows_does_not_change_history() -> None:
@@ -194,32 +172,20 @@ def test_writing_into_what_a_view_shows_does_not_change_history() -> None:
     for frame in ("1h", "4h"):
         view.bars("AAAUSDT", 3, frame).close[:] = -1.0
     view.series("onchain/AAA", 3).columns["flow"][:] = -1.0
-    book = view.book("AAAUSDT")
-    assert book is not None
-    book.bid_price[:] = -1.0
     assert shown_by(market().view(60)) == seen
 
 
-def test_series_and_books_are_part_of_the_hash_and_of_selecting_and_resampling() -> None:
-    bare = replace(market(), series={}, books={})
+def test_series_are_part_of_the_hash_and_of_selecting_and_resampling() -> None:
+    bare = replace(market(), series={})
     one = replace(bare, series={"onchain/AAA": market().series["onchain/AAA"]})
     renamed = replace(bare, series={"onchain/BBB": market().series["onchain/AAA"]})
-    booked = replace(bare, books={"AAAUSDT": market().books["AAAUSDT"]})
-    moved = replace(bare, books={"BBBUSDT": market().books["AAAUSDT"]})
-    assert len({each.content_hash for each in (bare, one, renamed, booked, moved, market())}) == 6
-    narrow, coarse = market().select(["BBBUSDT"]), market().resample("4h")
-    assert narrow.books == {} and set(market().select(["AAAUSDT"]).books) == {"AAAUSDT"}
-    assert narrow.series == coarse.series == market().series and coarse.books == market().books
-
-
-def test_markets_with_misnamed_series_or_foreign_books_are_refused() -> None:
+    assert len({each.content_hash for each in (bare, one, renamed, market())}) == 4
+    assert market().select(["BBBUSDT"]).series == market().resample("4h").series == market().series
     with pytest.raises(DataError, match="'onchain' is not a name of a series"):
         replace(market(), series={"onchain": market().series["onchain/AAA"]})
-    with pytest.raises(DataError, match="order books of 'ZZZ'"):
-        replace(market(), books={"ZZZ": market().books["AAAUSDT"]})
 
 
-def test_a_written_market_comes_back_with_its_series_and_books(tmp_path: Path) -> None:
+def test_a_written_market_comes_back_with_its_series(tmp_path: Path) -> None:
     write_market(market(), tmp_path)
     catalog = Catalog(tmp_path)
     back = catalog.load(timeframe="1h")
@@ -227,13 +193,9 @@ def test_a_written_market_comes_back_with_its_series_and_books(tmp_path: Path) -
     assert back.content_hash == cut_off(BARS - 1).content_hash
     assert shown_by(back.view(BARS - 1)) == shown_by(market().view(BARS - 1))
     assert not [issue for issue in catalog.check() if issue.fatal]
-    assert catalog.load(["BBBUSDT"], "1h").books == {}
     early = catalog.load(timeframe="1h", end=int(market().open_time[20]))
     assert shown_by(early.view(19)) == shown_by(market().view(19))
-    (tmp_path / "AAAUSDT-book.parquet").write_bytes(b"x")
     (tmp_path / "series-onchain-AAA.parquet").write_bytes(b"x")
-    assert [Path(issue.file).name for issue in catalog.check() if issue.fatal] == [
-        "AAAUSDT-book.parquet", "series-onchain-AAA.parquet",
-    ]  # fmt: skip
+    assert [Path(issue.file).name for issue in catalog.check() if issue.fatal] == ["series-onchain-AAA.parquet"]
     with pytest.raises(DataError, match="not a readable Parquet file"):
         catalog.load(timeframe="1h")

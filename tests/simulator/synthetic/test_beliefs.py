@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from simulator.errors import DataError
 from simulator.market.market import Market
-from simulator.synthetic.beliefs import REGIMES, regime_beliefs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from simulator.synthetic.oracle import REGIMES, regime_beliefs
 from simulator.synthetic.truth import Truth, _spread, truth_of
 
 CONFIG = SyntheticConfig(bars=40_000, seed=4, symbols=("AAAUSDT", "BBBUSDT"), drift_ratio=0.45, news_accuracy=0.85)

@@ -13,8 +13,7 @@ from simulator.errors import DataError
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
-from simulator.synthetic.generator import generate
-from simulator.synthetic.headlines import NEGATIVE, NEUTRAL, POSITIVE
+from simulator.synthetic.generator import NEGATIVE, NEUTRAL, POSITIVE, generate
 from simulator.synthetic.truth import STATE_COLUMNS, truth_of
 
 DAY = 6  # bars

@@ -16,11 +16,10 @@ from simulator.data.archive import write_market
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.market.market import Market
-from simulator.synthetic.beliefs import regime_beliefs
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.information import SOURCES, DecisionValues, decision_values
-from simulator.synthetic.oracle import solve
+from simulator.synthetic.oracle import regime_beliefs, solve
 from simulator.synthetic.private import (
     CROWD_BARS,
     CROWD_SHARE,

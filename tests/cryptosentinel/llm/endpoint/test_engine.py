@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -26,7 +25,6 @@ from tests.endpoint_scenes import (
     VARIABLE,
     Make,
     ask,
-    engines,
     numbered,
     request,
     text_of,
@@ -34,12 +32,6 @@ from tests.endpoint_scenes import (
 from tests.malformed_answers import ACCENTS, MALFORMED_TOOL_CALLS
 from tests.mock_endpoint import MODEL, Answering, Reply, call, chat, refusal, reply, serve
 from tests.team_scenes import codec, decide
-
-
-@pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    with engines(monkeypatch) as build:
-        yield build
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -134,53 +126,6 @@ def test_malformed_tool_calls_come_out_as_what_they_are(make: Make) -> None:
         said = found.code if isinstance(found, MalformedCall) else None
         assert (said, completion.failure) == (code, None), str(calls)[:200]
         assert completion.finished and len(completion.ids) < 5 * MAX_ANSWER_CHARS
-
-
-def only(*parameters: str, message: str = "Unsupported parameter: '{}' is not supported with this model.") -> Answering:
-    """An endpoint that refuses parameters, one at a time."""
-
-    def answer(body: dict[str, Any]) -> Reply:
-        for name in parameters:
-            if name in body:
-                return refusal(400, message.format(name))
-        return RISK
-
-    return answer
-
-
-def test_a_newer_limit_is_found_once(make: Make) -> None:
-    message = "Unsupported parameter: '{}' is not supported with this model. Use 'max_completion_tokens' instead."
-    with serve(only("max_tokens", message=message)) as endpoint:
-        engine = make(endpoint)
-        for _ in range(3):
-            assert ask(engine, request(max_tokens=55)).failure is None
-        assert ["max_tokens" in heard.body for heard in endpoint.chats] == [True, False, False, False]
-        assert all(heard.body["max_completion_tokens"] == 55 for heard in endpoint.chats[1:])
-
-
-def test_parameters_that_may_be_left_out_are(make: Make) -> None:
-    with serve(only("parallel_tool_calls", "seed", "temperature")) as endpoint:
-        engine = make(endpoint)
-        assert all(answer.failure is None for answer in engine.generate([request(str(number)) for number in range(9)]))
-        before = len(endpoint.chats)
-        assert ask(engine).failure is None and len(endpoint.chats) == before + 1
-    assert [note.partition("takes no ")[2].partition(":")[0] for note in engine.notes] == [
-        "parallel_tool_calls", "seed", "temperature",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("parameter", ["model", "messages", "max_tokens"])
-def test_parameters_that_mean_something_are_not_left_out(make: Make, parameter: str) -> None:
-    with serve(only(parameter)) as endpoint:
-        failure = ask(make(endpoint)).failure
-        assert failure is not None and parameter in failure and len(endpoint.chats) == 1
-
-
-def test_a_refusal_of_everything_ends(make: Make) -> None:
-    text = "max_tokens max_completion_tokens parallel_tool_calls seed"
-    with serve(lambda body: refusal(400, text)) as endpoint:
-        assert ask(make(endpoint)).failure == f"refused with status 400: {text}"
-        assert len(endpoint.chats) == 4
 
 
 def everywhere(status: int) -> Answering:

@@ -1,23 +1,19 @@
-"""Room for whole answers: what is cut off is asked again, and thoughts get room of their own."""
+"""Room for whole answers, thoughts with room of their own, and the limit on what all of them cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from cryptosentinel.conversation.budget import Price
+from cryptosentinel.llm.endpoint.http import CostLimit, RequestCosts
 from cryptosentinel.protocol.tool_calls import render_call
-from tests.endpoint_scenes import RISK, Make, ask, engines, request, text_of
+from simulator.errors import UserError
+from tests.endpoint_scenes import RISK, Make, ask, request, text_of
 from tests.mock_endpoint import Reply, call, chat, refusal, serve
 
 GET = render_call("get_risk", {})
-
-
-@pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    with engines(monkeypatch) as build:
-        yield build
 
 
 def needing(answer: int, thoughts: int = 0, most: int = 10**6) -> Any:
@@ -49,10 +45,7 @@ def test_an_answer_that_was_cut_off_gets_more_room_and_what_it_took_is_counted(m
     assert (first.usage.prompt, first.usage.sampled, first.usage.retried) == (300, 64 + 128 + 150, 2)
     assert (second.usage.prompt, second.usage.sampled, second.usage.retried) == (100, 150, 0)
     assert any("cut off at 64 tokens" in note for note in engine.notes)
-
-
-def test_the_further_tries_are_bounded(make: Make) -> None:
-    with serve(needing(10**5)) as endpoint:
+    with serve(needing(10**5)) as endpoint:  # the further tries are bounded
         answer = ask(make(endpoint), request(max_tokens=64))
         assert [one.body["max_tokens"] for one in endpoint.chats] == [64, 128, 256]
     assert not answer.finished and answer.failure is None and answer.usage.retried == 2
@@ -109,3 +102,31 @@ def test_a_prompt_that_fills_the_context_fails_with_the_reason(make: Make) -> No
     with serve(lambda body: refusal(400, text)) as endpoint:
         failure = ask(make(endpoint)).failure
         assert failure is not None and "maximum context length is 4096" in failure and len(endpoint.chats) == 1
+
+
+PRICE = Price(2.0, 0.5, 8.0)
+STATED = {"prompt_tokens": 400, "completion_tokens": 30, "total_tokens": 430}
+ANSWER = chat(call("get_risk", {}), "tool_calls", STATED)
+PAID = (400 * 2.0 + 30 * 8.0) / 1e6
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_nothing_is_sent_once_the_limit_on_costs_is_reached(make: Make, concurrency: int) -> None:
+    costs = RequestCosts()
+    with serve(lambda body: ANSWER) as endpoint:
+        engine = make(endpoint, cost_limit=CostLimit(0.02, PRICE.of, costs), concurrency=concurrency)
+        with pytest.raises(UserError, match=r"have cost .* of at most 0\.02.*max_cost"):
+            engine.generate([request(seed=seed) for seed in range(100)])
+        asked = len(endpoint.chats)
+        with pytest.raises(UserError, match="max_cost"):
+            engine.generate([request(seed=200)])
+        assert len(endpoint.chats) == asked
+    assert 0.02 <= costs.spent <= 0.02 + concurrency * PAID and costs.spent <= asked * PAID + 1e-9
+
+
+def test_refusals_cost_nothing_and_answers_that_were_cut_off_are_paid(make: Make) -> None:
+    costs = RequestCosts()
+    short = chat({"content": ""}, "length", STATED)
+    with serve(lambda body: ANSWER if body["max_tokens"] > 100 else short, refusal(429, "slow down")) as endpoint:
+        make(endpoint, cost_limit=CostLimit(1.0, PRICE.of, costs)).generate([request(max_tokens=64)])
+    assert costs.spent == pytest.approx(2 * PAID)

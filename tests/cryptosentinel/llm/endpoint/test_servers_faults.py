@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from cryptosentinel.llm.endpoint.messages import read_answer, to_messages
 from cryptosentinel.llm.engine import Request, Sampling
 from cryptosentinel.protocol.tool_calls import render_call
 from simulator.errors import UserError
-from tests.endpoint_scenes import RISK, Make, ask, engines, request, text_of
+from tests.endpoint_scenes import RISK, Make, ask, request, text_of
 from tests.mock_endpoint import Reply, call, chat, refusal, reply, serve
 from tests.team_scenes import codec
 
@@ -40,12 +39,6 @@ TAGGED = (
     "</function>\n</tool_call>"
 )
 JSON = json.dumps({"name": "look", "arguments": ARGUMENTS})
-
-
-@pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    with engines(monkeypatch) as build:
-        yield build
 
 
 def looking(text: str = "Begin.") -> Request:

@@ -6,7 +6,6 @@ import contextlib
 import re
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -21,18 +20,11 @@ from tests.endpoint_scenes import (
     VARIABLE,
     Make,
     ask,
-    engines,
     numbered,
     request,
     text_of,
 )
 from tests.mock_endpoint import Reply, chat, refusal, reply, serve
-
-
-@pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    with engines(monkeypatch) as build:
-        yield build
 
 
 def free_port() -> int:
@@ -157,8 +149,6 @@ def test_nobody_there(make: Make) -> None:
     ("models", "said", "words"),
     [
         (refusal(401, "bad key"), RISK, "refuses the key"),
-        (Reply(b"", 301, {"Location": "https://elsewhere.invalid"}), RISK, "redirects to https://elsewhere.invalid"),
-        (refusal(403, "no"), refusal(403, "no"), "refuses the key"),
         (reply({"data": [{"id": "a"}, {"id": "b"}]}), refusal(404, "no model"), "no model.*it lists a, b"),
         (PAGE, PAGE, "gives no answer: .*a web page; check the URL"),
         (PAGE, refusal(400, "tools?"), "gives no answer: refused with status 400: tools"),
@@ -175,9 +165,7 @@ def test_the_check_finds_what_is_wrong(make: Make, models: Reply, said: Reply, w
     ("models", "asked"),
     [
         (None, 0),
-        (refusal(404, "no list"), 1),
         (refusal(403, "not with this key"), 1),
-        (refusal(500, "oops"), 1),
         (PAGE, 1),
         (Reply(b"{}", cut=True), 1),
         (reply({"data": [{"id": "other"}]}), 1),  # the name may be an alias
@@ -196,8 +184,6 @@ def test_the_check_is_cheap_and_needs_no_list(make: Make, models: Reply | None, 
     ("url", "words"),
     [
         ("localhost:11434", "must name scheme and host"),
-        ("ftp://localhost/v1", "must name scheme and host"),
-        ("http:///v1", "must name scheme and host"),
         ("", "must name scheme and host"),
         ("http://[::1", "must name scheme and host"),
         ("http://localhost:99999/v1", "must name scheme and host"),
@@ -212,19 +198,20 @@ def test_urls_that_cannot_be_used(make: Make, url: str, words: str) -> None:
     assert KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [None, "", "  "])
-def test_a_key_that_is_not_there(make: Make, monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "is not set"),
+        ("  ", "is not set"),
+        ("sk\n-test", "characters that no key"),
+        ("sk-tést", "characters that"),
+    ],
+)
+def test_a_key_that_cannot_be_sent(make: Make, monkeypatch: pytest.MonkeyPatch, value: str | None, words: str) -> None:
     monkeypatch.delenv(VARIABLE) if value is None else monkeypatch.setenv(VARIABLE, value)
-    with pytest.raises(UserError, match=f"{VARIABLE}, which should hold the endpoint's key, is not set"):
+    with pytest.raises(UserError, match=f"{VARIABLE}.* {words}") as caught:
         make("http://localhost/v1")
-
-
-@pytest.mark.parametrize("value", ["sk\n-test", "sk-tést", "sk\x7f"])
-def test_a_key_that_cannot_be_sent(make: Make, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv(VARIABLE, value)
-    with pytest.raises(UserError, match=f"{VARIABLE} contains characters that no key has") as caught:
-        make("http://localhost/v1")
-    assert value not in str(caught.value)
+    assert not (value or "").strip() or str(value) not in str(caught.value)
 
 
 def test_a_model_needs_a_name(make: Make) -> None:

@@ -13,7 +13,7 @@ from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.local import decoding
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.llm.templates.choose import chat_format
+from cryptosentinel.llm.templates import chat_format
 from cryptosentinel.protocol.tool_calls import NoArguments, ToolCall, tool_schema
 from scripts.template_table import tokenizer_for
 

@@ -12,16 +12,8 @@ from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Request, Sampling
 from cryptosentinel.llm.local import engine as engines
 from cryptosentinel.llm.local.engine import LocalEngine
-from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, ToolCall, parse, tool_schema
-
-
-class Size(Arguments):
-    side: str
-    exposure: float
-
-
-TYPES: dict[str, type[Arguments]] = {"look": NoArguments, "submit_size": Size}
-TOOLS = tuple(tool_schema(name, "", arguments) for name, arguments in TYPES.items())
+from cryptosentinel.protocol.tool_calls import ToolCall, parse
+from tests.cryptosentinel.llm.local.test_engine import TOOLS, TYPES
 
 
 def test_a_model_that_the_library_decodes_is_named_and_held_to_its_tools(

@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from cryptosentinel.llm.local.sampling import sample, uniforms
 
@@ -31,24 +30,6 @@ def test_numbers_are_uniform_and_uncorrelated() -> None:
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.016
 
 
-@given(
-    logits=hnp.arrays(np.float32, (3, 7), elements=st.floats(-8, 8, width=32)),
-    temperature=st.floats(0.25, 4.0),
-    uniform=st.lists(st.floats(0, 1, exclude_max=True), min_size=3, max_size=3),
-)
-def test_inverse_cdf(logits: np.ndarray, temperature: float, uniform: list[float]) -> None:
-    ids, logps = sample(
-        torch.from_numpy(logits), torch.full((3,), temperature), torch.tensor(uniform, dtype=torch.float64)
-    )
-    scaled = np.exp(logits.astype(np.float64) / temperature)
-    probabilities = scaled / scaled.sum(axis=1, keepdims=True)
-    cdf = probabilities.cumsum(axis=1)
-    for row, token in enumerate(ids.tolist()):
-        assert cdf[row, token] > uniform[row] - 1e-6
-        assert cdf[row, token] - probabilities[row, token] <= uniform[row] + 1e-6
-        assert abs(logps[row].item() - np.log(probabilities[row, token])) < 1e-5
-
-
 def test_impossible_tokens_are_never_drawn() -> None:
     logits = torch.tensor([[float("-inf"), 0.0, float("-inf"), 0.0, float("-inf")]]).repeat(3, 1)
     almost_one = 1 - 2.0**-40
@@ -72,15 +53,16 @@ def test_temperature_zero_is_greedy_with_unscaled_log_probs_beside_sampled_rows(
 
 @given(
     seed=st.integers(0, 1000),
-    words=st.sampled_from([8192, 9001]),
+    words=st.sampled_from([7, 8192, 9001]),
     uniform=st.lists(st.floats(0, 1 - 2.0**-40), min_size=3, max_size=3),
 )
-@settings(max_examples=20, deadline=None)
-def test_a_large_vocabulary_is_sampled_by_the_same_cdf(seed: int, words: int, uniform: list[float]) -> None:
+@settings(max_examples=40, deadline=None)
+def test_a_vocabulary_of_any_size_is_sampled_by_the_inverse_cdf(seed: int, words: int, uniform: list[float]) -> None:
     rng = np.random.default_rng(seed)
     logits = rng.normal(0.0, 4.0, (3, words)).astype(np.float32)
     logits[:, rng.random(words) < 0.5] = -np.inf
     logits[1, 700:] = -np.inf  # whole blocks without a possible word
+    logits[:, 0] = 0.0
     ids, logps = sample(
         torch.from_numpy(logits), torch.tensor([0.7, 1.0, 0.0]), torch.tensor(uniform, dtype=torch.float64)
     )

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from cryptosentinel.llm.chat_codec import CHAT_TEMPLATE, ChatCodec
-from cryptosentinel.llm.templates.choose import described_format
-from cryptosentinel.llm.templates.codec import TemplateCodec
+from cryptosentinel.llm.templates import TemplateCodec, described_format
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.protocol.untrusted import clean
 from scripts.template_table import tokenizer_for

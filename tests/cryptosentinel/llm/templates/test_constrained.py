@@ -9,7 +9,7 @@ from pydantic import Field
 
 from cryptosentinel.llm.chat_format import ChatFormat
 from cryptosentinel.llm.grammar import Grammars, restrict
-from cryptosentinel.llm.templates.choose import described_format
+from cryptosentinel.llm.templates import described_format
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, ToolCall, render_call, tool_schema
 from scripts.template_table import PAGE, shipped_templates, tokenizer_for
 

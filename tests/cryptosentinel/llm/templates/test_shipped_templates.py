@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cryptosentinel.llm.chat_format import ChatFormat
-from cryptosentinel.llm.templates.choose import FormatReport, described_format
+from cryptosentinel.llm.templates import FormatReport, described_format
 from cryptosentinel.protocol.tool_calls import Arguments, ToolCall, render_call, tool_schema
 from scripts.template_table import BEGIN, END, PAGE, judged, shipped_templates, table, tokenizer_for
 from tests.test_architecture import ROOT

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 from cryptosentinel.llm.engine import Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import load_model, save_model
-from cryptosentinel.llm.templates.choose import described_format
+from cryptosentinel.llm.templates import described_format
 from cryptosentinel.protocol.tool_calls import Arguments, NoArguments, ToolCall, render_call, tool_schema
 from tests.random_models import random_model
 

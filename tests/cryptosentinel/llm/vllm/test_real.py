@@ -5,7 +5,6 @@ One server serves the whole file; the last test kills it.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
@@ -26,15 +25,14 @@ from cryptosentinel.agents.registry import ROLES
 from cryptosentinel.episode import play
 from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Completion, Request, Sampling, StreamingEngine
-from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import load_model
 from cryptosentinel.llm.vllm.engine import VllmEngine
-from cryptosentinel.llm.vllm.server import MODEL, ServerSettings, VllmServer
+from cryptosentinel.llm.vllm.server import MODEL, VllmServer
 from cryptosentinel.protocol.tool_calls import MalformedCall, parse
 from cryptosentinel.scheduler import Throughput, run_all
 from cryptosentinel.team import AgentTask, Team
 from simulator.backtest.run import BacktestRun, Window
-from simulator.errors import RunFailed, UserError
+from simulator.errors import RunFailed
 from tests.small_world import small_nano
 from tests.standard_limits import guard_limits
 from tests.team_scenes import standard_team, synthetic
@@ -100,10 +98,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     weights = {"base": model.state_dict()}
     weights |= {version: write_adapter(base, folder / version, *how) for version, how in VERSIONS.items()}
     codec = ChatCodec(tokenizer)
-    settings = ServerSettings(dtype="float32", rank=8, eager=True)
-    server = VllmServer(base, folder / "vllm.log", python=str(PYTHON), settings=settings)
-    options: dict[str, Any] = {"pause_s": 0.2, "trouble": server.trouble}
-    plain, engine = (VllmEngine(codec, server.url, MODEL, model.config.vocab_size, **options) for _ in range(2))
+    plainly = ("--dtype", "float32", "--enforce-eager")
+    server = VllmServer(base, folder / "vllm.log", python=str(PYTHON), rank=8, arguments=plainly)
+    size = model.config.vocab_size
+    plain, engine = (VllmEngine(codec, server.url, MODEL, size, trouble=server.trouble) for _ in range(2))
     for role, version in ADAPTED.items():
         engine.publish(role, version, folder / version)
     yield World(folder, model, codec, server, engine, plain, weights)
@@ -129,51 +127,14 @@ def answered(world: World, version: str, wanted: list[Request]) -> list[Completi
 
 
 @pytest.mark.parametrize(("role", "version"), ROLE_VERSIONS)
-def test_greedy_equals_our_own_engine(world: World, role: str, version: str) -> None:
-    ours = LocalEngine(world.codec, world.model.config, {role: world.weights[version]})
-    wanted = requests(world, 12, 0.0, role=role)
-    for mine, theirs in zip(answered(world, version, wanted), ours.generate(wanted), strict=True):
-        assert (mine.ids, mine.finished) == (theirs.ids, theirs.finished)
-        np.testing.assert_allclose(mine.logps, theirs.logps, atol=CLOSE)
-
-
-@pytest.mark.parametrize(("role", "version"), ROLE_VERSIONS)
 def test_log_probs_are_those_of_the_merged_weights(world: World, role: str, version: str) -> None:
-    wanted = requests(world, 8, 0.5, 1.0, 1.7, role=role)
+    wanted = requests(world, 8, 0.0, 0.5, 1.0, 1.7, role=role)
     others = {"manager-1", "manager-2", "market_analyst-1"} - {version}
     for request, answer in zip(wanted, answered(world, version, wanted), strict=True):
         assert answer.failure is None and len(answer.ids) == len(answer.logps)
         np.testing.assert_allclose(answer.logps, world.fresh_logps(version, request, answer), atol=CLOSE)
         for other in others:
             assert np.abs(world.fresh_logps(other, request, answer) - answer.logps).max() > 0.05
-
-
-def test_a_seed_decides_whatever_else_is_asked(world: World) -> None:
-    wanted = requests(world, 16, 1.0)
-    together = world.engine.generate(wanted)
-    alone = [world.engine.submit(request).result() for request in wanted]
-    assert [answer.ids for answer in together] == [answer.ids for answer in alone]
-    others = world.engine.generate([replace(request, seed=request.seed + 1) for request in wanted])
-    assert sum(answer.ids == other.ids for answer, other in zip(together, others, strict=True)) < 2
-
-
-def test_samples_follow_their_log_probs(world: World) -> None:
-    """Pearson's test of the first tokens of many seeds, tokens with fewer than five expected taken together."""
-    (request,) = requests(world, 1, 1.3, tokens=1)
-    count = 800
-    answers = world.engine.generate([replace(request, seed=seed) for seed in range(count)])
-    model: Any = Qwen3ForCausalLM(world.model.config).eval()
-    model.load_state_dict(world.weights["manager-1"])
-    with torch.no_grad():
-        chances = torch.softmax(model(torch.tensor([request.ids])).logits[0, -1] / 1.3, dim=-1).double().numpy()
-    seen = np.bincount([answer.ids[0] for answer in answers], minlength=len(chances))
-    common = chances * count >= 5.0
-    hoped = np.append(chances[common], chances[~common].sum()) * count
-    found = np.append(seen[common], seen[~common].sum())
-    statistic = float(((found - hoped) ** 2 / hoped).sum())
-    degrees = len(hoped) - 1
-    assert degrees > 5
-    assert abs(statistic - degrees) < 4.0 * math.sqrt(2.0 * degrees)
 
 
 @pytest.mark.parametrize("role", sorted(ROLES))
@@ -212,18 +173,6 @@ def test_adapters_are_swapped_under_running_requests(world: World) -> None:
     again = world.engine.generate(wanted[:4])
     for request, answer in zip(wanted, again, strict=False):
         np.testing.assert_allclose(answer.logps, world.fresh_logps("manager-1", request, answer), atol=CLOSE)
-
-
-def test_an_adapter_that_is_too_large_is_refused(world: World) -> None:
-    write_adapter(world.folder / "base", world.folder / "large", 9, 0.2, rank=16)
-    with pytest.raises(UserError, match="--max-lora-rank"):
-        world.engine.publish("manager", "large", world.folder / "large")
-    assert world.engine.policy_version("manager") == "manager-1"
-
-
-def test_another_vocabulary_is_refused(world: World) -> None:
-    with pytest.raises(UserError, match="is not the one expected"):
-        VllmEngine(world.codec, world.server.url, MODEL, world.model.config.vocab_size + 8)
 
 
 def test_a_whole_backtest(world: World) -> None:

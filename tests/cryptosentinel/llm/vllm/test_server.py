@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cryptosentinel.llm.vllm.server import MODEL, ServerSettings, VllmServer
+from cryptosentinel.llm.vllm.server import MODEL, VllmServer
 from simulator.errors import RunFailed, UserError
 
 SECRET = "sk-very-secret"
@@ -91,26 +91,21 @@ def test_it_serves_the_folder_as_the_engine_needs_it(
     out: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_API_KEY", SECRET)
-    heard: list[tuple[str, int, int]] = []
-    settings = ServerSettings("float32", 5, 2048, 3, 8, True, 2, ("--tensor-parallel-size", "2"))
-    server = VllmServer(
-        folder, tmp_path / "logs" / "vllm.log", settings=settings, report=lambda *output: heard.append(output)
-    )
+    more = ("--tensor-parallel-size", "2")
+    server = VllmServer(folder, tmp_path / "logs" / "vllm.log", context=2048, adapters=3, rank=8, arguments=more)
     assert server.trouble() is None and server.url.startswith("http://127.0.0.1:")
     said = json.loads(out.read_text())
     port = server.url.rpartition(":")[2]
     assert said["argv"] == [
         "--model", str(folder), "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", port,
-        "--dtype", "float32", "--seed", "5", "--max-model-len", "2048", "--enforce-eager", "--enable-lora",
-        "--max-loras", "3", "--max-cpu-loras", "9", "--max-lora-rank", "8",
+        "--enable-lora", "--max-loras", "3", "--max-cpu-loras", "9", "--max-lora-rank", "8",
         "--logprobs-mode", "processed_logprobs", "--structured-outputs-config", '{"backend": "guidance"}',
         "--generation-config", "vllm", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log",
-        "--tensor-parallel-size", "2",
+        "--max-model-len", "2048", "--tensor-parallel-size", "2",
     ]  # fmt: skip
     env = said["env"]
     assert env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == env["VLLM_NO_USAGE_STATS"] == env["HF_HUB_OFFLINE"] == "1"
-    assert env["VLLM_CPU_KVCACHE_SPACE"] == "2" and env["VLLM_API_KEY"] == SECRET
-    assert heard[0] == ("starting the vLLM server", 0, 900)
+    assert env["VLLM_CPU_KVCACHE_SPACE"] == "1" and env["VLLM_API_KEY"] == SECRET
     group = server.process_group
     assert alive(group)
     server.close()
@@ -145,18 +140,16 @@ def test_the_end_of_the_server_is_reported_in_its_own_words(
     log = tmp_path / "vllm.log"
     with pytest.raises(RunFailed) as caught:
         VllmServer(folder, log)
+    monkeypatch.setenv("STAND_IN", "hangs")
+    monkeypatch.setattr("cryptosentinel.llm.vllm.server._LIMIT_S", 1)
+    with pytest.raises(RunFailed, match="was not ready after 1 s: Starting"):
+        VllmServer(folder, tmp_path / "another.log")
+    pid = json.loads(out.read_text())["pid"]
+    until(lambda: not Path(f"/proc/{pid}").exists())
     assert str(caught.value) == (
         "the vLLM server ended with code 3: ValueError: no such dtype *** | "
         f"RuntimeError: Engine core initialization failed. (its log is {log})"
     )
-
-
-def test_waiting_has_a_limit(out: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STAND_IN", "hangs")
-    with pytest.raises(RunFailed, match="was not ready after 1 s: Starting"):
-        VllmServer(folder, tmp_path / "vllm.log", limit_s=1)
-    pid = json.loads(out.read_text())["pid"]
-    until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 @pytest.mark.parametrize("how", ["sound", "stubborn"])
@@ -214,8 +207,5 @@ def test_it_does_not_outlive_us(out: Path, folder: Path, tmp_path: Path, how: st
 def test_a_python_that_cannot_serve_is_refused(folder: Path, tmp_path: Path, python: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         VllmServer(folder, tmp_path / "vllm.log", python=python)
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no model folder"):
         VllmServer(tmp_path, tmp_path / "vllm.log")

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,22 +10,8 @@ from cryptosentinel.llm.vllm.engine import VllmEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import AgentTask
 from simulator.errors import RunFailed, UserError
-from tests.mock_vllm import MODEL, MockVllm, serving
-from tests.vllm_scenes import CODEC, adapter_in, engine_for, expected, request, until
-
-
-@pytest.fixture
-def mock() -> Iterator[MockVllm]:
-    with serving(CODEC) as server:
-        yield server
-
-
-@pytest.fixture
-def engine(mock: MockVllm) -> Iterator[VllmEngine]:
-    engine = engine_for(mock)
-    mock.bodies.clear()
-    yield engine
-    engine.close()
+from tests.mock_vllm import MODEL, MockVllm
+from tests.vllm_scenes import adapter_in, engine_for, expected, request, until
 
 
 def test_an_adapter_that_someone_unloaded_is_loaded_again(mock: MockVllm, engine: VllmEngine, tmp_path: Path) -> None:

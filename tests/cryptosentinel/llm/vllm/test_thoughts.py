@@ -42,7 +42,7 @@ def asked(seed: int, **more: object) -> Request:
 
 
 def engine_at(mock: MockVllm) -> VllmEngine:
-    return VllmEngine(CODEC, mock.url, MODEL, CODEC.vocab_size, timeout_s=5.0, retries=1, pause_s=0.01)
+    return VllmEngine(CODEC, mock.url, MODEL, CODEC.vocab_size, timeout_s=5.0, retries=1)
 
 
 def logps_of(mock: Thinker, request: Request, answer: Completion) -> list[float]:

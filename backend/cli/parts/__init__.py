@@ -1,1 +1,0 @@
-"""What the commands share beside options and the console: the list of commands, progress, signals."""

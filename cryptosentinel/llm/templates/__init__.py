@@ -1,1 +1,0 @@
-"""The chat format of any model, by the Jinja template of its tokenizer."""
