@@ -33,13 +33,13 @@ from cryptosentinel.team import AgentTask, TeamDecision, derive_seed
 from simulator.errors import UserError
 from simulator.market.market import Market
 
-Split = Literal["train", "validation", "held_out"]
-SPLITS: tuple[Split, ...] = ("train", "validation", "held_out")
-Message = Mapping[str, Any]
+StatesOf = Literal["train", "validation", "held_out"]
+SPLITS: tuple[StatesOf, ...] = ("train", "validation", "held_out")
+ChatMessage = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Turn:
+class DecisionTurn:
     """What a seat is asked, or the end of an episode.
 
     Attributes:
@@ -53,7 +53,7 @@ class Turn:
     """
 
     seat: str = ""
-    messages: tuple[Message, ...] = ()
+    messages: tuple[ChatMessage, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     rewards: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     parts: Mapping[str, Any] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class DecisionEnv:
         config: Config | str = "demo",
         *,
         overrides: Sequence[str] = (),
-        split: Split = "train",
+        split: StatesOf = "train",
         seats: Collection[str] = (MANAGER.key,),
     ) -> None:
         self.config = load_config(config, overrides)
@@ -108,13 +108,13 @@ class DecisionEnv:
         vars(other).update({**vars(self), "_episode": None})
         return other
 
-    def reset(self, seed: int) -> Turn:
+    def reset(self, seed: int) -> DecisionTurn:
         """Begin the decision on the state that `seed` draws. The same seed gives the same state, scenarios and answers
         of the scripted seats."""
         self._episode = _Episode(self._world, self.seats, seed)
         return self._episode.turn
 
-    def step(self, answer: str | Message) -> Turn:
+    def step(self, answer: str | ChatMessage) -> DecisionTurn:
         """Answer the seat that was asked: the text of an assistant's turn, a message in the form of OpenAI's chat
         completions with `tool_calls`, or a call `{"name": ..., "arguments": {...}}`.
 
@@ -140,7 +140,7 @@ class _World:
         self.settings = rollout_settings(self.config, 1)
 
 
-def _pool(config: Config, market: Market, part: Split) -> QueryPool:
+def _pool(config: Config, market: Market, part: StatesOf) -> QueryPool:
     parts = split(market, config.market, config.team.horizon_bars)
     chosen = {"train": parts.train, "validation": parts.validation, "held_out": parts.held_out}[part]
     [pool] = pools_of(config.training, market, [chosen], config.team.horizon_bars, gross_limit(config))
@@ -162,7 +162,7 @@ class _Episode:
         self._given: list[Completion | None] = []
         self.turn = self._advance(None)
 
-    def answer(self, text: str) -> Turn:
+    def answer(self, text: str) -> DecisionTurn:
         """Give the seat that is waited for its answer."""
         if self.turn.done:
             raise UserError("the decision is made: call reset(seed) for the next one")
@@ -171,15 +171,15 @@ class _Episode:
         self.turn = self._next()
         return self.turn
 
-    def _next(self) -> Turn:
+    def _next(self) -> DecisionTurn:
         """The next open request of those that wait, or what follows when all are answered."""
         if None in self._given:
             request = self._wanted[self._given.index(None)]
             messages = self._world.loaded.team.codec.messages(request.ids)
-            return Turn(request.role, tuple(_in_openai_form(messages)), tuple(request.tools))
+            return DecisionTurn(request.role, tuple(_in_openai_form(messages)), tuple(request.tools))
         return self._advance([one for one in self._given if one is not None])
 
-    def _advance(self, completions: list[Completion] | None) -> Turn:
+    def _advance(self, completions: list[Completion] | None) -> DecisionTurn:
         """Go on with the decision until a seat is asked, or to its end."""
         while True:
             try:
@@ -194,7 +194,7 @@ class _Episode:
                 return self._next()
             completions = [one for one in self._given if one is not None]
 
-    def _end(self, decision: TeamDecision) -> Turn:
+    def _end(self, decision: TeamDecision) -> DecisionTurn:
         settings, training = self._world.settings, self._world.config.training
         rollout = scored(settings.scorer(self.query), 0, self._seed, decision, self._guard, settings)
         rewards: dict[str, list[float | None]] = {
@@ -204,7 +204,7 @@ class _Episode:
             rewards.setdefault(call.role, []).append(
                 sub_reward(call.valid, call.format_score, rollout.shared_outcome, call.expert, training.beta)
             )
-        return Turn(rewards=rewards, parts=_parts(rollout))
+        return DecisionTurn(rewards=rewards, parts=_parts(rollout))
 
 
 def _parts(rollout: Rollout) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def _parts(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def _text_of(answer: str | Message) -> str:
+def _text_of(answer: str | ChatMessage) -> str:
     """An answer as the text of an assistant's turn. Raises `UserError` for what is none."""
     if isinstance(answer, str):
         return answer
@@ -271,7 +271,7 @@ class TrlDecisionEnv:
         if TrlDecisionEnv.world is None:
             TrlDecisionEnv.world = DecisionEnv()
         self._env = TrlDecisionEnv.world.another()
-        self._turn = Turn()
+        self._turn = DecisionTurn()
 
     def reset(self, seed: int, **row: Any) -> str:
         """Begin the decision of a row; what the manager is told of it."""

@@ -13,7 +13,7 @@ from typing import Any
 # Where each public name is. Strings, because most of these layers lie above this one.
 _PLACES = {
     "backend.api": ("backtest", "compare", "demo", "evaluate", "optimize", "sft", "train"),
-    "backend.decision_env": ("DecisionEnv", "TrlDecisionEnv", "Turn"),
+    "backend.decision_env": ("DecisionEnv", "TrlDecisionEnv", "DecisionTurn"),
     "backend.reporting.comparison": ("ComparisonOutcome",),
     "backend.config.load": ("load_config",),
     "backend.config.schema": ("Config",),

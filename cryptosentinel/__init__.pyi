@@ -3,7 +3,7 @@
 from backend.api import backtest, compare, demo, evaluate, optimize, sft, train
 from backend.config.load import load_config
 from backend.config.schema import Config
-from backend.decision_env import DecisionEnv, TrlDecisionEnv, Turn
+from backend.decision_env import DecisionEnv, DecisionTurn, TrlDecisionEnv
 from backend.reporting.comparison import ComparisonOutcome
 from backend.runs.optimize import OptimizeOutcome
 from backend.runs.outcomes import BacktestOutcome, EvaluationOutcome, SftOutcome, TrainOutcome
@@ -39,6 +39,7 @@ __all__ = [
     "Completion",
     "Config",
     "DecisionEnv",
+    "DecisionTurn",
     "Engine",
     "EnvConfig",
     "EvaluationOutcome",
@@ -62,7 +63,6 @@ __all__ = [
     "TradingVectorEnv",
     "TrainOutcome",
     "TrlDecisionEnv",
-    "Turn",
     "UserError",
     "Window",
     "backtest",

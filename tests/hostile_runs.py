@@ -60,7 +60,7 @@ def hostile_store(where: Path, kind: str = HOSTILE) -> None:
         store.put(EvaluationRecord(RUN, HOSTILE, 0, result))
         store.put(EvaluationRecord(RUN, "summary", 0, {"verdict": HOSTILE}))
         for step in range(3):
-            store.put([MetricRecord(RUN, step, {f"{HOSTILE}/reward/mean": 0.5, "team/outcome": 0.5, HOSTILE: 1.0})])
+            store.put(MetricRecord(RUN, step, {f"{HOSTILE}/reward/mean": 0.5, "team/outcome": 0.5, HOSTILE: 1.0}))
         trajectory = TrajectoryRecord(RUN, 0, 0, 0, "manager", 0, HOSTILE, (1,), (True,), (0.0,), False, reason=HOSTILE)
-        store.put([trajectory])
+        store.put(trajectory)
         store.finish_run(RUN, "failed", HOSTILE)

@@ -27,7 +27,7 @@ def model_named(team: str) -> str:
 # What teams can be measured against: the strategies of `simulator.strategies`, by name, and two that are made for the
 # occasion. They are listed so that reading a configuration loads no simulator; a test compares the lists.
 BASELINES = (
-    "always_short", "buy_the_dip", "donchian_breakout", "ema_cross", "equal_weight", "flat", "hold", "rsi_reversion",
+    "always_short", "donchian_breakout", "ema_cross", "equal_weight", "flat", "hold", "rsi_reversion",
     "sma_cross", "volatility_target", "matched_random", "oracle",
 )  # fmt: skip
 

@@ -19,7 +19,8 @@ from backend.config.base import suggestion
 from backend.config.load import load_config
 from backend.config.schema import RECORDED_FEED, Config
 from backend.decisions.backtest_document import write_backtest
-from backend.models.manifest import MANIFEST, team_digest, team_folder
+from backend.models.digest import team_digest
+from backend.models.manifest import MANIFEST, team_folder
 from backend.paper.feeds import GRACE_SECONDS, FeedBars, MakeFeed, account_again, new_start, rules_to_json, start_again
 from backend.paper.journal import (
     Journal,

@@ -111,7 +111,7 @@ class CallSyntax(ABC):
             return said
         arguments = said.arguments
         if isinstance(arguments, dict) and said.name in tools:
-            arguments = typed(arguments, tools[said.name].model_json_schema())
+            arguments = typed_arguments(arguments, tools[said.name].model_json_schema())
         return check_call(said.name, arguments, dict(tools))
 
     def _found(self, heads: Sequence[re.Match[str]]) -> MalformedCall | None:
@@ -241,7 +241,7 @@ class TaggedCalls(CallSyntax):
         return tuple(parts)
 
 
-def typed(arguments: Mapping[str, object], schema: Mapping[str, Any]) -> dict[str, object]:
+def typed_arguments(arguments: Mapping[str, object], schema: Mapping[str, Any]) -> dict[str, object]:
     """The arguments of a call as the tool's `schema` means them where they are `Untyped`: text stays text where text is
     allowed and JSON is not."""
     properties = schema.get("properties", {})

@@ -53,7 +53,7 @@ def faults_of(
 
 def value_faults(columns: Mapping[str, FloatArray]) -> Iterator[tuple[str, BoolArray, str]]:
     """Those of them that the values of a bar alone show."""
-    unknown = ~np.isfinite(np.stack([*columns.values()])).all(axis=0)
+    unknown = np.asarray(~np.isfinite(np.stack([*columns.values()])).all(axis=0))
     yield "not_a_number", unknown, "have a value that is missing or not finite"
     low, high = columns["low"], columns["high"]
     bad = (low <= 0) | (low > np.minimum(columns["open"], columns["close"])) | (columns["volume"] < 0)

@@ -7,17 +7,16 @@ so that together they hold at most `exposure`. A symbol without a price is left 
 | --- | --- |
 | `holding` | `Flat`, `Hold`, `AlwaysShort`, `EqualWeight`, `VolatilityTarget` |
 | `signals` | trend: `SmaCross`, `EmaCross`, `DonchianBreakout` |
-| | reversion: `RsiReversion`, `BuyTheDip` |
+| | reversion: `RsiReversion` |
 | `reference` | `MatchedRandom`, `Oracle`: what luck and what full knowledge would have earned |
 """
 
 from simulator.strategies.holding import AlwaysShort, EqualWeight, Flat, Hold, VolatilityTarget
 from simulator.strategies.reference import MatchedRandom, Oracle
-from simulator.strategies.signals import BuyTheDip, DonchianBreakout, EmaCross, RsiReversion, SmaCross
+from simulator.strategies.signals import DonchianBreakout, EmaCross, RsiReversion, SmaCross
 
 __all__ = [
     "AlwaysShort",
-    "BuyTheDip",
     "DonchianBreakout",
     "EmaCross",
     "EqualWeight",

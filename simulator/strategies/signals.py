@@ -169,42 +169,5 @@ class RsiReversion(LongFlat):
         return int(value < self.oversold) - int(value > self.overbought)
 
 
-class BuyTheDip:
-    """Buys what has fallen by `dip` from the highest close of the last `lookback` bars; sells at `gain` above entry.
-
-    There is no stop: a dip that never ends is held to the end.
-    """
-
-    name = "buy_the_dip"
-
-    def __init__(self, dip: float = 0.05, gain: float = 0.05, lookback: int = 72, exposure: float = 1.0) -> None:
-        if not 0.0 < dip < 1.0:
-            raise UserError(f"BuyTheDip(dip={dip}): give a fraction between 0 and 1, as 0.05 for 5 %.")
-        if not (math.isfinite(gain) and gain > 0.0):
-            raise UserError(f"BuyTheDip(gain={gain}): give a positive fraction, as 0.05 for 5 %.")
-        if lookback < 2:
-            raise UserError(f"BuyTheDip(lookback={lookback}): give at least 2 bars.")
-        self.dip = dip
-        self.gain = gain
-        self.lookback = lookback
-        self.warmup = lookback
-        self.exposure = checked_exposure("BuyTheDip", exposure)
-
-    def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
-        orders: list[Order] = []
-        for symbol in view.symbols:
-            bars = recent(view, symbol, self.lookback)
-            if bars is None:
-                continue
-            close, entry = float(bars.close[-1]), account.entry_price[symbol]
-            if entry is None:
-                highest = float(bars.close[bars.present][-self.lookback :].max())
-                if close <= (1.0 - self.dip) * highest:
-                    orders += orders_for_target(view, account, symbol, self.exposure / len(view.symbols))
-            elif close >= (1.0 + self.gain) * entry:
-                orders += orders_for_target(view, account, symbol, 0.0)
-        return orders
-
-
 def _sign(value: float) -> int:
     return int(value > 0.0) - int(value < 0.0)

@@ -41,7 +41,7 @@ def own_form(messages: Any) -> list[dict[str, str]]:
     return turns
 
 
-def rules(turn: cs.Turn) -> str:
+def rules(turn: cs.DecisionTurn) -> str:
     """What the scripted team would answer."""
     return POLICIES[turn.seat](own_form(turn.messages), 0)
 
@@ -52,7 +52,7 @@ def call_of(text: str) -> tuple[str, Any]:
     return read
 
 
-def played(env: cs.DecisionEnv, seed: int, form: str) -> cs.Turn:
+def played(env: cs.DecisionEnv, seed: int, form: str) -> cs.DecisionTurn:
     turn = env.reset(seed)
     while not turn.done:
         name, arguments = call_of(rules(turn))
@@ -189,7 +189,7 @@ def test_what_there_is_not_is_refused() -> None:
     with pytest.raises(cs.UserError, match=r"no seat 'tradr'.*trader"):
         cs.DecisionEnv(CONFIG, seats=("tradr",))
     with pytest.raises(cs.UserError, match="no split 'test': choose of train, validation, held_out"):
-        cs.DecisionEnv(CONFIG, split="test")  # type: ignore[arg-type]
+        cs.DecisionEnv(CONFIG, split="test")  # type: ignore[arg-type]  # as a user would
 
 
 def test_it_needs_no_torch() -> None:

@@ -16,7 +16,6 @@ from simulator.exchange.costs import Costs
 from simulator.market.market import Market
 from simulator.strategies import (
     AlwaysShort,
-    BuyTheDip,
     DonchianBreakout,
     EmaCross,
     EqualWeight,
@@ -173,7 +172,6 @@ MAKERS: dict[str, tuple[Callable[[], Strategy], int]] = {
     "ema_cross": (lambda: EmaCross(3, 8), 32),
     "donchian_breakout": (lambda: DonchianBreakout(12, 6), 13),
     "rsi_reversion": (lambda: RsiReversion(4), 33),
-    "buy_the_dip": (lambda: BuyTheDip(0.03, 0.03, 15), 15),
 }
 SIGNALS = [name for name in MAKERS if name not in ("hold", "always_short", "volatility_target", "sma_cross")]
 PROPERTY = settings(max_examples=6, deadline=None)
@@ -200,7 +198,7 @@ def test_the_unit_of_the_price_does_not_matter(name: str, seed: int, factor: flo
     market = walk(seed, 200)
     scaled = market_of(market.close * factor, 2e-4)
     plain = fills_of(market, name, 50, 199)
-    assert plain or name == "buy_the_dip"
+    assert plain
     assert same(plain, fills_of(scaled, name, 50, 199))
 
 
@@ -264,10 +262,6 @@ def test_no_order_at_an_absent_bar(name: str) -> None:
         (DonchianBreakout(3, 2), [10, 11, 12, 11, 13, 14, 12, 13, 9, 9, 9], [(5, True), (9, False)]),
         # 14.5 is below the lows of the two bars before it (15), not below those of four (12).
         (DonchianBreakout(4, 2), [10, 11, 12, 13, 15, 16, 17, 14.5, 14.5, 14.5], [(5, True), (8, False)]),
-        # 10 % below the high of 100 is 90; entry at the open after it, 90; 5 % above that is 94.5.
-        (BuyTheDip(0.1, 0.05, 5), [100, 99, 98, 95, 90, 90, 93, 95, 95, 95], [(5, True), (8, False)]),
-        # With an absent bar, more bars are read than may count: 104 is 10 % below 120, not below the last three (115).
-        (BuyTheDip(0.1, 0.05, 3), [120, 115, 109, float("nan"), 104, 104, 104], []),
         # After a long fall the averages of gain and loss are (0, 1); then (0, 1/2), (1/2, 1/4) and (3/4, 1/8): 86.
         (RsiReversion(2), [*range(40, 20, -1), *range(21, 40)], [(17, True), (23, False)]),
         (EmaCross(1, 2), [10, 9, 8, 7, 6, 5, 4, 6, 8, 9, 5, 4, 3, 3], [(8, True), (11, False)]),
@@ -320,10 +314,6 @@ def test_equal_weight_stays_within_its_band(seed: int, symbols: int, exposure: f
         lambda: RsiReversion(1),
         lambda: RsiReversion(5, 70.0, 30.0),
         lambda: RsiReversion(5, 30.0, 100.0),
-        lambda: BuyTheDip(dip=1.0),
-        lambda: BuyTheDip(gain=0.0),
-        lambda: BuyTheDip(lookback=1),
-        lambda: BuyTheDip(exposure=-1.0),
         lambda: EqualWeight(exposure=float("inf")),
         lambda: EqualWeight(band=-0.1),
         lambda: EqualWeight(band=1.0),

@@ -69,7 +69,7 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class RoleBatch:
     """The B calls of one role, padded on the right to T tokens.
 
     Attributes:
@@ -102,7 +102,7 @@ def batches(
     recipe: Recipe | None = None,
     target: int | None = None,
     seed: int = 0,
-) -> dict[str, Batch]:
+) -> dict[str, RoleBatch]:
     """A batch for each role, in the order in which the roles first appear.
 
     Args:
@@ -136,7 +136,7 @@ def _batch(
     recipe: Recipe,
     target: int | None,
     rng: np.random.Generator,
-) -> Batch:
+) -> RoleBatch:
     """The batch of one role: its calls by query and rollout, each group aligned and compared."""
     import torch
 
@@ -160,7 +160,7 @@ def _batch(
         length = len(call.ids)
         ids[row, :length], mask[row, :length] = call.ids, call.mask
         logps[row, :length] = np.where(call.mask, call.logps, 0.0)
-    return Batch(
+    return RoleBatch(
         tuple(ordered), torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(logps),
         torch.from_numpy(np.concatenate(advantages).astype(np.float32)),
         torch.from_numpy(np.concatenate(weights).astype(np.float32)),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cryptosentinel.llm.engine import Usage
-from cryptosentinel.protocol.syntaxes import QWEN_XML, Said, typed
+from cryptosentinel.protocol.syntaxes import QWEN_XML, Said, typed_arguments
 from cryptosentinel.protocol.tool_calls import (
     MAX_ANSWER_CHARS,
     MAX_DEPTH,
@@ -267,7 +267,7 @@ def _call_in_text(text: str, tools: Tools) -> str | None:
     schema: Mapping[str, Any] = next(
         (one["function"]["parameters"] for one in tools if one["function"]["name"] == said.name), {}
     )
-    return render_call(said.name, typed(said.arguments, schema))
+    return render_call(said.name, typed_arguments(said.arguments, schema))
 
 
 def _kept(message: Mapping[str, Any], made: Sequence[Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from cryptosentinel.protocol.tool_calls import render_call
 from simulator.errors import RunFailed, UserError
 
 KEY_VARIABLE = "VLLM_API_KEY"  # vLLM's own name for the key that a server asks for
-RETRIES = 5
+SERVER_RETRIES = 5
 _HEALTH_S = 10.0
 _CONNECTIONS = 1024  # the server queues what it cannot compute at once
 _LONGEST_REASON = 500  # characters of a server's words that go into a message
@@ -92,7 +92,7 @@ class VllmClient(LoopThread):
 
     async def healthy(self) -> bool:
         """Whether the server reports that its engine is in health."""
-        options = {"timeout": _HEALTH_S, "max_retries": 0}
+        options: Any = {"timeout": _HEALTH_S, "max_retries": 0}
         try:
             await self._sdk.get("/health", cast_to=httpx2.Response, options=options)
         except (openai.APIConnectionError, openai.APIStatusError):

@@ -30,7 +30,7 @@ from cryptosentinel.llm.turn import TurnState, turn_of
 from cryptosentinel.llm.vllm.client import (
     KEY_VARIABLE,
     PLAIN_SAMPLING,
-    RETRIES,
+    SERVER_RETRIES,
     Refused,
     Unanswered,
     VllmClient,
@@ -71,7 +71,7 @@ class VllmEngine:
         *,
         version: str = "base",
         timeout_s: float = 600.0,
-        retries: int = RETRIES,
+        retries: int = SERVER_RETRIES,
         trouble: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._codec = codec

@@ -33,7 +33,7 @@ def add_training(store: Store, run: str, steps: int = 3, status: RunStatus = "fi
         BacktestRecord(run, "team", {"equity": [1.0]}),
     ]
     for record in others:
-        store.put([record])
+        store.put(record)
     store.put(*[DecisionRecord(run, "team", number, 1, {"text": "x" * 50}) for number in range(4)])
     if status != "running":
         store.finish_run(run, status)
@@ -51,5 +51,5 @@ def add_step(store: Store, run: str, step: int, rollouts: int = 3) -> None:
         *[TrajectoryRecord(*key, "v1", *tokens, caller=None if key[4] == "manager" else ("manager", 0)) for key in keys]
     )
     store.put(*[RewardRecord(*key, 0.5, {"format": 1.0}) for key in keys])
-    store.put([ShardRecord(run, step, 0, 1, rollouts, len(keys))])
-    store.put([MetricRecord(run, step, {"team/outcome": 0.5})])
+    store.put(ShardRecord(run, step, 0, 1, rollouts, len(keys)))
+    store.put(MetricRecord(run, step, {"team/outcome": 0.5}))

@@ -48,7 +48,7 @@ def fill(store: Store, run: str = "r", steps: int = 3) -> int:
         ]
         store.put(*talks)
         store.put(RewardRecord(run, step, 0, 0, "trader", 0, 0.3, {"expert": 0.1}, None))
-        store.put([ShardRecord(run, step, 0, 1, 1, 3)])
+        store.put(ShardRecord(run, step, 0, 1, 1, 3))
         store.add_published(PublishedRecord(run, "trader", step, "v", "p", "c", {"loss": 0.1}))
         store.add_metrics(run, step, {"loss": float("nan"), "grad": float("inf"), "x": 0.1})
         count += 1 + 1 + 3 + 1 + 1 + 1 + 1
