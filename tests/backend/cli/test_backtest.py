@@ -133,21 +133,6 @@ def test_strategies_are_tested_in_a_teams_place_under_the_costs_of_the_data(comm
     assert Path("runs", run.run, "report.html").is_file()
 
 
-<<<<<<< HEAD
-=======
-@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded bars are not here: ../shared/market-data/binance")
-def test_recorded_minutes_decide_inside_recorded_hours(command: Run) -> None:
-    result = command(
-        "backtest", "--data", RECORDED, "--symbols", "BTCUSDT,SOLUSDT", "--timeframe", "1h", "--finer", "1m",
-        "--set", "market.start=2024-07-20", "--set", "market.end=2024-08-10", "--start", "2024-08-01",
-        "--team", "rsi_reversion", "--baselines", "hold",
-    )  # fmt: skip
-    assert result.code == 0, result.err
-    assert "venue: 1m bars inside those of BTCUSDT" in result.out, "there are no minutes of SOLUSDT"
-    assert "square-root impact x 1" in result.out
-
-
->>>>>>> main
 def test_a_baseline_that_is_tested_is_not_run_again_and_there_may_be_none(command: Run) -> None:
     for options, names in (
         (("--team", "hold"), {"hold", "flat", "equal_weight", "always_short", "sma_cross", "volatility_target",
