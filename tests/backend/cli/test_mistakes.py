@@ -64,6 +64,8 @@ def bars(count: int = 400) -> pd.DataFrame:
 TABLES = {
     "fine": bars(),
     "short": bars(100),
+    "shortish": bars(150),
+    "shorter": bars(300),
     "backwards": bars().iloc[::-1],
     "impossible": bars().assign(high=lambda table: table["high"].where(table.index != 7, table["low"] * 0.9)),
 }
@@ -137,12 +139,12 @@ MISTAKES = {
     "check lookahead --data fine": "nothing to check is named: give --team",
     "check lookahead --data fine --team hold --out absent/x.json": "give the path of a file in a folder that exists",
     "check lookahead --data fine --team hold -s venue.finer=5m": "no 5m bars | data list",
-    "train --data short": "too short to train on | use more bars",
+    "train --data shortish": "too short to train on | use more bars",
     "train --data fine -s venue.rules=x.json": "x.json | there is no such file",
     "train -s training.base_model=x -s market.bars=400": "no model folder",
     "train --resume ../../x": "../../x | runs",
     "train --resume backtest-1": "no training run | cryptosentinel runs",
-    "evaluate scripted -c quick --data fine": "held-out part has | use fewer",
+    "evaluate scripted -c quick --data shorter": "held-out part has | use fewer",
     "config --config dema": "no preset 'dema' | did you mean 'demo'",
     "config --config bad.toml": "not valid TOML | bad.toml",
     "config --config typo.toml": "unknown key 'training.sede' | did you mean 'seed'",
