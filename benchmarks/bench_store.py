@@ -139,7 +139,7 @@ def _write_step(store: Store, run: str, step: int) -> None:
     store.put(*rollouts)
     store.put(*trajectories)
     store.put(*rewards)
-    store.put([MetricRecord(run, step, {"team/outcome": 0.5})])
+    store.put(MetricRecord(run, step, {"team/outcome": 0.5}))
 
 
 class _Timed:

@@ -208,7 +208,6 @@ NAMES = (
     "cryptosentinel backtest --team",
     "cryptosentinel doctor",
     "cryptosentinel runs compare",
-    "cryptosentinel train",
 )
 
 # Why a command is not run there.

@@ -54,6 +54,7 @@ runs_app = typer.Typer(
 def runs_command(
     context: typer.Context,
     store: StoreOption = STORE,
+    long: Annotated[bool, typer.Option("--long", help="Also status, start, seed and hash of the data.")] = False,
 ) -> None:
     """List the stored runs; `runs RUN` or `runs show RUN` shows one."""
     context.obj = store
@@ -62,7 +63,7 @@ def runs_command(
     from backend.store.store import Store
 
     with Store.open(store) as opened:
-        console.print(_results_table(opened, store))
+        console.print(_long_table(opened, store) if long else _results_table(opened, store))
 
 
 _OPTIONAL = ("window", "who")  # columns that a narrow terminal has no room for, the first to go first
@@ -96,6 +97,16 @@ def _results_table(opened: Store, title: str) -> Table:
         table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
     for cell in rows:
         table.add_row(cell[""], *(cell.get(name, "") for name in columns))
+    return table
+
+
+def _long_table(opened: Store, title: str) -> Table:
+    """What tells the runs apart: status, start, seed and hash of the data."""
+    table = narrow_table(title)
+    for heading in ("kind", "status", "started (UTC)", "seed", "data"):
+        table.add_column(heading)
+    for one in opened.runs():
+        table.add_row(one.run, one.kind, one.status, format_time(one.started_at), str(one.seed), one.data_hash[:8])
     return table
 
 

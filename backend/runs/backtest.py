@@ -132,8 +132,6 @@ def backtest_teams(
 def plan_backtest(request: BacktestRequest, own: Mapping[str, NamedStrategy] = MappingProxyType({})) -> BacktestPlan:
     """Load what a backtest needs, and check it; `own` as for `backtest_teams`. Raises `UserError`."""
     config = market_settings(request)
-    if not (request.decide_every or config.market.data) and config.team.decide_every:
-        request = replace(request, decide_every=config.team.decide_every)
     load_plugins(config)
     market = load_market(config.market, config.costs)
     teams = request.tested
@@ -142,7 +140,12 @@ def plan_backtest(request: BacktestRequest, own: Mapping[str, NamedStrategy] = M
     strategies = {name: made_ready(found[name]) for name in teams if name in found}
     warm_ups = [strategies[name][1] if name in strategies else WARM_UP_BARS for name in teams]
     own_world = not config.market.data and trained_world(teams) is not None
-    chosen_window = choose_window(market, request, max(warm_ups), DAYS_OF_TEAM if own_world else DAYS)
+    days: int | None = DAYS_OF_TEAM if own_world else DAYS
+    if all(name in strategies for name in teams):  # they are quick: all of the history, and a decision at each bar
+        request, days = replace(request, decide_every=request.decide_every or 1), None
+    elif not (request.decide_every or config.market.data):
+        request = replace(request, decide_every=config.team.decide_every or 0)
+    chosen_window = choose_window(market, request, max(warm_ups), days)
     window = chosen_window.window
     first, last = (int(market.open_time[bar]) + market.interval for bar in (window.start, window.stop))
     marked = overlaps(named, config, market, first, last, allowed=request.in_sample)

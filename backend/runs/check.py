@@ -62,6 +62,7 @@ def check_case(request: CheckRequest) -> CheckCase:
     if isinstance(subject, NamedStrategy):
         strategy, warm_up = made_ready(subject)
         name, drive = strategy.name, drive_strategies(strategy.make)
+        request = replace(request, decide_every=request.decide_every or 1)  # as in a backtest
     else:
         loaded = subject.at_temperature(0.0) if request.greedy else subject
         name, drive = loaded.name, team_drive(loaded, limits_of(config.guard), request.seed)

@@ -63,8 +63,10 @@ class BacktestChoices:
         if not spans:
             raise UserError("no symbol is chosen: choose at least one")
         begin, end = max(start for start, _ in spans), min(stop for _, stop in spans) + interval
-        known = begin + WARM_UP_BARS * interval
-        first, last = _day((known if known < end else begin) + DAY_MS - 1), _day(end + DAY_MS - 1)
+        last = _day(end + DAY_MS - 1)
+        first = _day(begin + WARM_UP_BARS * interval + DAY_MS - 1)
+        if first >= last:
+            first = _day(begin)
         if first >= last:
             raise UserError(f"{', '.join(symbols)} have no {timeframe} bars in common: choose other symbols")
         length = min(_DAYS, max(1, _MOST_BARS * interval // DAY_MS))

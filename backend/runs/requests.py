@@ -239,14 +239,18 @@ class MarketRequest(RunRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class WindowRequest(MarketRequest):
-    """A run over one window: dates in UTC, and `decide_every` in bars, 0 for once a day.
+    """A run over one window: dates in UTC, and `decide_every` in bars, 0 for the default.
 
     An empty `config` is the preset for the data. `seed` is that of sampling.
     """
 
-    start: Annotated[str, Option(DATA, "First day, UTC, as 2024-01-31. Default: 90 days before the end.")] = ""
+    start: Annotated[
+        str, Option(DATA, "First day, UTC, as 2024-01-31. Default: all bars for strategies, 90 days with a team.")
+    ] = ""
     end: Annotated[str, Option(DATA, "Last day, UTC, not included. Default: the end of the data.")] = ""
-    decide_every: Annotated[int, Option(DATA, "Bars between decisions; 0: once a day.")] = 0
+    decide_every: Annotated[
+        int, Option(DATA, "Bars between decisions. Default: 1 for strategies, once a day with a team.")
+    ] = 0
     seed: Annotated[int, Option(ADVANCED, "Seed of sampling and of random baselines.")] = 1
 
     @property

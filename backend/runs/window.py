@@ -30,10 +30,12 @@ def requested_window(market: Market, request: WindowRequest, warm_up: int = WARM
 
 
 def choose_window(
-    market: Market, request: WindowRequest, warm_up: int = WARM_UP_BARS, days: int = DAYS
+    market: Market, request: WindowRequest, warm_up: int = WARM_UP_BARS, days: int | None = DAYS
 ) -> ChosenWindow:
-    """The window of a request, by default the last `days`: its dates are UTC, the first decision comes at the first
-    close from the start on that has `warm_up` bars before it, the last close is the last one up to the end.
+    """The window of a request, by default the last `days`, or with None all of the market.
+
+    Its dates are UTC. The first decision comes at the first close from the start on that has `warm_up` bars before it;
+    the last close is the last one up to the end.
 
     Raises `UserError`, and `DataError` if it is too short.
     """
@@ -43,7 +45,7 @@ def choose_window(
     begin, interval, last_bar = int(market.open_time[0]), market.interval, len(market) - 1
     last_asked = last_bar if end is None else (end - begin) // interval - 1
     last = min(last_bar, last_asked)
-    first_asked = last - days * DAY_MS // interval
+    first_asked = last - days * DAY_MS // interval if days is not None else max(warm_up, 0)
     if start is not None:
         first_asked = -((begin - start) // interval) - 1  # the first close at or after `start`
     first = max(first_asked, warm_up, 0)
@@ -78,11 +80,13 @@ def _moved(end: str, asked: str, used: str, reason: str) -> str:
     return f"{end} {asked} was asked for and {used} UTC is used: {reason}"
 
 
-def _why(request: WindowRequest, days: int, moved: bool) -> str:
+def _why(request: WindowRequest, days: int | None, moved: bool) -> str:
     if moved:
         return "not as asked, see the notes" if request.start or request.end else f"as much of {days} days as there is"
     if request.start:
         return "as asked" if request.end else "from the start as asked to the last bar"
+    if days is None:
+        return "all of it up to the end as asked" if request.end else "all of it; choose with --start and --end"
     if request.end:
         return f"the {days} days up to the end as asked; choose another start with --start"
     return f"the last {days} days; choose with --start and --end"

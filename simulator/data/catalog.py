@@ -124,7 +124,7 @@ class Catalog:
                 if same != path:
                     detail = f"holds the same times and closes as {same.name}: one of the two is of another symbol"
                     issues.append(Issue(str(path), "same_bars", len(time), detail, fatal=False))
-        issues.extend(self._check_beside(wanted, open_times))
+        issues.extend(self._check_beside(None if symbols is None else wanted, open_times))
         recorded = recorded_hash(self.root)
         if recorded and symbols is None and timeframe is None and not any(issue.fatal for issue in issues):
             kept, frame, content_hash = recorded
@@ -134,12 +134,12 @@ class Catalog:
         return issues
 
     def _check_beside(
-        self, wanted: Sequence[str], open_times: dict[str, list[tuple[IntArray, int]]]
+        self, wanted: Sequence[str] | None, open_times: dict[str, list[tuple[IntArray, int]]]
     ) -> Iterator[Issue]:
         """Findings about what stands beside the bars: funding of the `wanted` symbols, rules, news, series."""
         rules, instruments, news = (self.root / name for name in (RULES_FILE, INSTRUMENTS_FILE, "news.parquet"))
         beside: list[tuple[Path, Callable[[Path], Any]]] = [
-            *((self.root / f"{symbol}-funding.parquet", read_funding) for symbol in wanted),
+            *((path, read_funding) for path in sorted(self.root.glob("*-funding.parquet"))),
             *((path, read_series) for path in series_in(self.root).values()),
             (rules, read_rules),
             (instruments, read_instruments),
@@ -148,10 +148,12 @@ class Catalog:
         if rules.exists() and instruments.exists():
             beside.append((self.root, lambda _: self.kinds()))
         for path, read in beside:
+            symbol = path.name.removesuffix("-funding.parquet")
+            if not path.exists() or (read is read_funding and wanted is not None and symbol not in wanted):
+                continue
             try:
-                found = read(path) if path.exists() else ()
+                found = read(path)
                 if read is read_funding:
-                    symbol = path.name.removesuffix("-funding.parquet")
                     yield from check_funding(str(path), found, open_times.get(symbol, []))
             except DataError as error:
                 yield _unreadable(path, error)

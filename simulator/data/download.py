@@ -339,8 +339,8 @@ def offered_markets(
             near = [name for name in there if name.startswith(f"{base}/")]
             near += [name for name in there if name.startswith(base[:3]) and name not in near]
             raise UserError(
-                f"{exchange.id} has no {market} market {symbol}; write it like BTC/USDT; it has"
-                f" {', '.join((near or there)[:5]) or 'none of that kind'}"
+                f"{exchange.id} has no {market} market {symbol}; it has"
+                f" {', '.join((near or there)[:5]) or 'none of that kind'}; write it like BTC/USDT"
             )
         found.append(one)
     bars = exchange.timeframes or {} if exchange.has.get("fetchOHLCV") is True else {}

@@ -206,7 +206,7 @@ def test_a_team_plays_its_own_world_unless_it_is_given_another(tmp_path: Path, m
         assert market_settings(request).market.data.endswith("data/synthetic")
 
 
-def test_a_team_in_its_own_market_plays_the_last_150_days_and_any_other_90(
+def test_a_team_in_its_own_market_plays_the_last_150_days_any_other_90_and_a_strategy_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A team needs a hundred decisions to prove anything, and makes them in less than a minute."""
@@ -220,7 +220,12 @@ def test_a_team_in_its_own_market_plays_the_last_150_days_and_any_other_90(
         return (plan.window.stop - plan.window.start) * plan.market.interval / DAY_MS, plan.why_window
 
     assert days(teams=("team",)) == (150.0, "the last 150 days; choose with --start and --end")
-    assert days(teams=("ema_cross",), config="demo", overrides=("market.bars=1200",))[0] == 90.0
+    everything = days(teams=("ema_cross",), data=ROOT / "data" / "synthetic")
+    assert everything[0] > 500.0 and everything[1] == "all of it; choose with --start and --end"
+    assert plan_backtest(BacktestRequest(teams=("ema_cross",))).window.decide_every == 1
+    assert plan_backtest(BacktestRequest(teams=("ema_cross",), decide_every=6)).window.decide_every == 6
+    both = plan_backtest(BacktestRequest(teams=("ema_cross", "team"), data=ROOT / "data" / "synthetic")).window
+    assert both.decide_every == 6 and both.stop - both.start == 540, "a team decides once a day, and so do all"
     data = ROOT / "data" / "synthetic"
     assert days(teams=("team",), data=data) == (90.0, "the last 90 days; choose with --start and --end")
 

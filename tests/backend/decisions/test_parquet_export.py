@@ -73,9 +73,9 @@ def test_the_library_of_datasets_reads_the_conversations(place: tuple[Path, str]
 def test_a_training_has_rollouts_rewards_and_metrics(tmp_path: Path) -> None:
     with Store.open("mem://") as store:
         store.add_run(RunRecord(RUN, "train", 1, "", 1_700_000_000_000, {}, "finished"))
-        store.put([RolloutRecord(RUN, 1, 0, 0, 7, True, 0.5, {"manager": 1}, {"net_return": 0.01})])
-        store.put([RewardRecord(RUN, 1, 0, 0, "manager", 0, 0.75, {"format": 1.0}, 0.5)])
-        store.put([MetricRecord(RUN, 1, {"team/outcome": 0.5}), MetricRecord(RUN, 2, {"team/other": 0.25})])
+        store.put(RolloutRecord(RUN, 1, 0, 0, 7, True, 0.5, {"manager": 1}, {"net_return": 0.01}))
+        store.put(RewardRecord(RUN, 1, 0, 0, "manager", 0, 0.75, {"format": 1.0}, 0.5))
+        store.put(MetricRecord(RUN, 1, {"team/outcome": 0.5}), MetricRecord(RUN, 2, {"team/other": 0.25}))
         assert export_parquet(store, RUN, tmp_path / "out") == {"metrics": 2, "rollouts": 1, "rewards": 1}
     metrics = pd.read_parquet(tmp_path / "out" / "metrics.parquet")
     assert metrics["team/outcome"].tolist()[0] == 0.5 and metrics["team/other"].isna().tolist() == [True, False]

@@ -115,7 +115,7 @@ def pictures(window: WindowResult) -> list[Picture]:
 
 
 def test_every_column_has_numbers(window: WindowResult) -> None:
-    for section in sections(window, {"costs": {"taker_fee": 0.0005}}, HERE):
+    for section in sections(window, HERE):
         for block in section.blocks:
             if isinstance(block, Table) and block.title != "Months":
                 empty = [one.key for one in block.columns if all(row.values.get(one.key) is None for row in block.rows)]

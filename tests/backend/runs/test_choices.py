@@ -76,7 +76,7 @@ def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="hold no bars"):
         BacktestChoices.of(tmp_path)
     write_bars(tmp_path, "AAA-1d", "2019-01-01", 200)
-    write_bars(tmp_path, "BBB-1d", "2019-07-01", 200)
+    write_bars(tmp_path, "BBB-1d", "2020-07-01", 200)
     choices = BacktestChoices.of(tmp_path)
     for symbols, words in (((), "no symbol is chosen"), (("AAA", "BBB"), "in common"), (("ZZZ",), "no bars of ZZZ")):
         with pytest.raises(UserError, match=words):

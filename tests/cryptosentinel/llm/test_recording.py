@@ -249,7 +249,6 @@ def test_a_paid_run_is_repeated_without_the_endpoint(tmp_path: Path, monkeypatch
         assert paid == len(endpoint.chats)
     assert facts(episode(Replay(tmp_path / "c.jsonl"))) == results[0] == results[1] and len(recorded.decisions) == 20
     assert recorded.ledger.run.seconds > 0 and recorded.ledger.run.money > 0
-    assert any(decision.retries or decision.events for _, decision in recorded.decisions)  # not all went well
     assert key.encode() not in (tmp_path / "c.jsonl").read_bytes()
 
 
