@@ -13,6 +13,8 @@ from pathlib import Path
 from threading import Thread
 from urllib.parse import unquote, urlsplit
 
+import pytest
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LARGE = (".safetensors", ".bin")  # kept apart on the hub, with their SHA-256
 
@@ -164,3 +166,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _sha1(content: bytes) -> str:
     return hashlib.sha1(content, usedforsecurity=False).hexdigest()
+
+
+@contextmanager
+def as_the_hub(served: LocalHub, patch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
+    """The hub that programs of this process ask."""
+    for name in ("HF_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        patch.delenv(name, raising=False)
+    with serving(served) as running:
+        patch.setenv("HF_ENDPOINT", running.url)
+        yield running

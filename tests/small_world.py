@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from backend.builders.loaded_team import team_settings
@@ -35,6 +36,7 @@ from backend.training.trainer import Progress, Trainer
 from cryptosentinel.agents.registry import roles_of
 from cryptosentinel.llm.engine import Engine
 from cryptosentinel.llm.local.engine import LocalEngine
+from simulator.errors import Interrupted
 from simulator.exchange.costs import Costs
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
@@ -74,13 +76,7 @@ def smaller_config(**training: Any) -> Config:
 
 def small_nano(folder: Path, hidden: int = 64, steps: int = 200, decisions: int = 150) -> Path:
     """Write a nano that has learnt just enough of the format for every role to answer now and then."""
-    nano = NanoConfig(
-        hidden_size=hidden,
-        layers=2,
-        decisions=decisions,
-        teacher_share=0.3,
-        steps=steps,
-    )
+    nano = NanoConfig(hidden_size=hidden, layers=2, decisions=decisions, teacher_share=0.3, steps=steps)
     pool = QueryPool(small_market(), *TRAIN, HORIZON)
     make_nano(folder, [pool], team_settings(small_config().team, 1.0), nano, 1, lambda what, done, total: None)
     return folder
@@ -177,6 +173,32 @@ def train_as_told(
         run_rl(config, market, store, RUN, folder, lambda what, done, total: None, stop)
 
 
+def records_of(store: Store, steps: int) -> list[Any]:
+    """What the run `RUN` stored of its first steps, but for its metrics."""
+    found: list[Any] = []
+    for step in range(steps):
+        found += [*store.queries(RUN, step), *store.rollouts(RUN, step)]
+        found += [*store.trajectories(RUN, step), *store.rewards(RUN, step)]
+    return found
+
+
+def train_and_resume(config: Config, folder: Path, stop_after: int, market: Market | None = None) -> list[Any]:
+    """Train in `folder / "whole"` at a stretch and in `folder / "cut"` with an interrupt; both must leave the same
+    files and records. The records."""
+    with Store.open("mem://") as whole, Store.open("mem://") as cut:
+        train_as_told(config, folder / "whole", whole, market=market)
+        with pytest.raises(Interrupted):
+            train_as_told(config, folder / "cut", cut, stop_after, market)
+        train_as_told(config, folder / "cut", cut, market=market)
+        steps = len(whole.metrics(RUN))
+        assert records_of(whole, steps) == records_of(cut, steps)
+        mine, theirs = tree(folder / "whole"), tree(folder / "cut")
+        if Path(config.training.base_model).is_dir():  # the manifest names it by its place relative to the folder
+            assert mine.pop("team.json") and theirs.pop("team.json")
+        assert mine == theirs
+        return records_of(whole, steps)
+
+
 class Files(dict[str, bytes]):
     """Contents by name, shown by their sizes and checksums: where two differ, pytest compares what is shown, and bytes
     of tables would take it an hour."""
@@ -194,12 +216,13 @@ def tree(folder: Path, hidden: str = "") -> Files:
     return Files({str(path.relative_to(folder)): path.read_bytes().replace(hidden.encode(), b"") for path in files})
 
 
-def disturb(policies: RolePolicies) -> RolePolicies:
-    """Other weights for every role, near the former ones."""
-    torch.manual_seed(3)
+def disturb(policies: RolePolicies, *roles: str, size: float = 0.02, seed: int = 3) -> RolePolicies:
+    """Other weights for these roles, else for every one, near the former ones: the same on any hardware. At their start
+    half of the gradient of an adapter is 0."""
+    rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in (one for role in policies.roles for one in policies.trainable(role)):
-            parameter.add_(0.02 * torch.randn_like(parameter))
+        for parameter in (one for role in roles or policies.roles for one in policies.trainable(role)):
+            parameter.add_(size * torch.randn(parameter.shape, generator=rng).to(parameter.device))
     return policies
 
 

@@ -1,4 +1,4 @@
-"""What lies in `examples/` does what it says. The role is trained in `tests/backend/training/test_own_role.py`."""
+"""What lies in `examples/` does what it says. The role is trained in `tests/backend/training/test_other_teams.py`."""
 
 import contextlib
 import importlib

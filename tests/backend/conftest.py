@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from backend.store.store import Store
 from backend.training.algorithm.trajectory import Trajectory
+from tests.command_line import Run, program
 from tests.small_world import small_nano
 
 VOCABULARY = 40
@@ -23,6 +25,19 @@ VOCABULARY = 40
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """command("backtest", "--data", ...) runs the program in an empty folder, as the shell would."""
+    return program(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store in memory."""
+    with Store.open("mem://") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")
@@ -37,16 +52,9 @@ def known() -> dict[str, Any]:
 def tiny() -> Qwen3ForCausalLM:
     """Two layers, hidden 32, tied embeddings; weights large enough for a distribution that is far from uniform."""
     config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        tie_word_embeddings=True,
-        initializer_range=0.2,
-    )
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, tie_word_embeddings=True, initializer_range=0.2,
+    )  # fmt: skip
     torch.manual_seed(7)
     return Qwen3ForCausalLM(config).eval()
 
@@ -59,19 +67,11 @@ def make() -> Callable[..., Trajectory]:
         rng = np.random.default_rng(seed)
         mask = np.repeat([False, True, False, True], [prompt, answer, 2, 2])
         fields: dict[str, Any] = {
-            "role": role,
-            "query": "q0",
-            "rollout": seed,
-            "ordinal": 0,
+            "role": role, "query": "q0", "rollout": seed, "ordinal": 0, "mask": mask, "policy_version": "v0",
             "ids": rng.integers(0, VOCABULARY, len(mask)).astype(np.int32),
-            "mask": mask,
             "sampled_logps": np.where(mask, rng.uniform(-3.0, -0.5, len(mask)), 0.0).astype(np.float32),
-            "policy_version": "v0",
-            "valid": True,
-            "format_score": 1.0,
-            "expert": None,
-            "truncated": False,
-        }
+            "valid": True, "format_score": 1.0, "expert": None, "truncated": False,
+        }  # fmt: skip
         return Trajectory(**{**fields, **changes})
 
     return build

@@ -12,11 +12,9 @@ import pytest
 from backend import api as cs
 from backend.config.load import load_config
 from backend.reporting.run_table import run_row
-from backend.runs.requests import STORE, TrainRequest
-from backend.runs.train import ThisProcess, train_team
+from backend.runs.requests import STORE
 from backend.store.store import Store
-from backend.training.checkpoints import TrainingState
-from simulator.errors import Interrupted, UserError
+from simulator.errors import UserError
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
@@ -118,22 +116,6 @@ def test_a_training_and_its_evaluation(here: Path, nano: Path) -> None:
         cs.train(resume=measured.run)
 
 
-def test_a_training_that_was_killed_before_it_made_anything_goes_on(here: Path, nano: Path) -> None:
-    """It is recorded only when it has a folder: `--resume` refuses a run without one, as its files lie elsewhere."""
-
-    class Killed(ThisProcess):
-        def train(self, config: Any, market: Any, store: Store, run: str, folder: Path, observer: Any) -> TrainingState:
-            assert folder.is_dir()
-            raise KeyboardInterrupt
-
-    request = TrainRequest(overrides=(*SMALL, f"training.base_model={str(nano)!r}"))
-    with pytest.raises(Interrupted) as ended:
-        train_team(request, process=Killed())
-    run = re.findall(r"--resume (\S+)", str(ended.value))[0]
-    with pytest.raises(Interrupted):
-        train_team(TrainRequest(resume=run), process=Killed())
-
-
 def test_a_fine_tuning(here: Path, nano: Path) -> None:
     few = ("states=8", "steps=2", "score_states=2")
     overrides = [*(f"sft.{one}" for one in few), f"training.base_model={nano}", "market.bars=900", "market.coins=1"]
@@ -154,11 +136,7 @@ def test_a_fine_tuning(here: Path, nano: Path) -> None:
     [
         ({"data": "nowhere"}, "no such folder"),
         ({"start": "soon"}, "'soon' is not a date"),
-        ({"symbols": ["XYZUSDT"]}, "no symbol 'XYZUSDT'"),
-        ({"baselines": "holt"}, "no baseline 'holt'"),
         ({"overrides": ["costs.taker=1"]}, "unknown key 'costs.taker'"),
-        ({"config": "dema"}, "no preset 'dema'"),
-        ({"teams": ["hold", "hold"]}, "named twice"),
         ({"teams": []}, "no team"),
         ({"decide_every": -1}, "decide_every"),
     ],
@@ -171,14 +149,15 @@ def test_a_mistake_is_a_user_error_and_leaves_nothing(here: Path, wrong: dict[st
 
 def test_a_configuration_object_is_used_as_it_is(here: Path) -> None:
     config = load_config("quick", ["costs.taker_fee=0.01"])
-    request: dict[str, Any] = {
-        "data": "data/synthetic",
-        "symbols": "AAAUSDT",
-        "start": "2021-06-20",
-        "baselines": (),
-        "store": "mem://",
-    }
-    result = cs.backtest("hold", config=config, **request)
+    result = cs.backtest(
+        "hold",
+        config=config,
+        data="data/synthetic",
+        symbols="AAAUSDT",
+        start="2021-06-20",
+        baselines=(),
+        store="mem://",
+    )
     assert result.config.costs == config.costs and list(result.frame().index) == ["hold"]
 
 

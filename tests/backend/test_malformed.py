@@ -308,24 +308,6 @@ def test_many_malformed_artefacts_are_read_or_refused(
     _try(name, range(12, 1500), tmp_path)
 
 
-def test_a_list_of_a_market_that_lacks_something_is_refused(tmp_path: Path) -> None:
-    path = _market_list(tmp_path)
-    whole = json.loads(path.read_text())
-    for name in whole:
-        path.write_text(json.dumps({key: value for key, value in whole.items() if key != name}))
-        with pytest.raises(UserError, match="not the list of a written market"):
-            Catalog(tmp_path / "data").load(None, "4h")
-
-
-@pytest.mark.parametrize("token", TOKENS, ids=lambda token: token[:20])
-@pytest.mark.parametrize("key", ["market.bars", "market.data", "training.beta"])
-def test_an_override_is_taken_or_refused(key: str, token: str) -> None:
-    try:
-        load_config("demo", [f"{key}={token}"])
-    except UserError as error:
-        assert key in str(error) or "override" in str(error)
-
-
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "tokenizer_config.json"])
 def test_a_malformed_base_model_is_described_or_refused(name: str, nano: Path, tmp_path: Path) -> None:
     kind = Kind(lambda folder: folder / name, lambda folder: None, binary=name.endswith("safetensors"))
@@ -353,17 +335,3 @@ def test_a_line_without_an_end_is_refused_before_it_is_in_memory(
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < 16 * 2**20
-
-
-def test_a_record_without_a_field_or_of_another_type_is_named(tmp_path: Path) -> None:
-    lines = _exported().splitlines(keepends=True)
-    for index, line in enumerate(lines[1:], 1):
-        table, row = json.loads(line)
-        if table != "run":
-            continue
-        for field, value in (("kind", None), ("seed", "1"), ("started_at", 1.5), ("status", "odd"), ("config", 7)):
-            changed = {name: one for name, one in {**row, field: value}.items() if one is not None}
-            content = b"".join([*lines[:index], json.dumps([table, changed]).encode() + b"\n", *lines[index + 1 :]])
-            (tmp_path / "run.jsonl.gz").write_bytes(gzip.compress(content, 1))
-            with Store.open("mem://") as store, pytest.raises(UserError, match=f"table run.*{field}"):
-                import_run(store, tmp_path / "run.jsonl.gz")

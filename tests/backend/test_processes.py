@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import platform
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -111,33 +108,3 @@ def test_what_a_helper_raised_is_raised_here_and_it_goes_on(pair: Workers) -> No
 def test_the_death_of_a_helper_is_a_failure_in_words() -> None:
     with started(2) as workers, pytest.raises(RunFailed, match=r"signal 9.*--workers 1"):
         workers.helpers[0].do(_killed, 1, silent)
-
-
-_FAULTS = """
-import resource
-import torch
-from backend.processes import keep_freed_memory
-
-def work():
-    for _ in range(5):
-        held = [torch.ones(2_000_000) for _ in range(20)]
-        del held  # before the next 160 MB, since twice as much is more than is kept
-
-keep_freed_memory()
-work()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-work()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another")
-@pytest.mark.parametrize("wish", [None, "131072"])
-def test_memory_that_was_freed_is_kept_unless_the_environment_says_otherwise(wish: str | None) -> None:
-    """Told by the pages that the system has to hand out again: 160 MB are 40,000 of them."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    if wish is not None:
-        environment["MALLOC_MMAP_THRESHOLD_"] = wish
-    done = subprocess.run([sys.executable, "-c", _FAULTS], env=environment, capture_output=True, text=True, check=True)
-    pages = int(done.stdout)
-    assert pages < 2000 if wish is None else pages > 50_000

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from backend.builders.market import (
     Account,
+    Split,
     account_of,
     describe_carry,
     describe_costs,
@@ -21,6 +22,7 @@ from backend.builders.market import (
     is_historical,
     load_market,
     other_costs,
+    part_notes,
     thinking_time_of,
     unknown_to_training,
     venue_of,
@@ -28,6 +30,10 @@ from backend.builders.market import (
 )
 from backend.config.load import config_from_dict
 from backend.config.schema import Config, ConfigError
+from cryptosentinel.conversation.masking import Mask
+from cryptosentinel.protocol.tool_calls import NoArguments
+from cryptosentinel.tools.context import ToolContext
+from cryptosentinel.tools.market import funding, news
 from simulator.backtest.run import BacktestRun, Window, orders_for_target, run_backtest
 from simulator.data.archive import write_market
 from simulator.data.venue import INSTRUMENTS_FILE, write_instruments, write_rules
@@ -40,6 +46,7 @@ from simulator.market.timeframes import format_time
 from simulator.strategies import EqualWeight
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.team_scenes import account_in, synthetic
 
 SYMBOLS = ("AAAUSDT", "BBBUSDT")
 FINE = generate(SyntheticConfig(bars=400, seed=5, symbols=SYMBOLS, timeframe="1h"))
@@ -97,36 +104,6 @@ def test_rules_beside_the_bars_are_found_named_or_left_out(folder: Path, tmp_pat
     assert describe_venue(Venue(rules=dearer), market) == "rules of AAAUSDT, BBBUSDT with taker fees of 0.2 to 0.3 %"
     assert describe_venue(Venue(rules={"AAAUSDT": SymbolRules()}), market) == "rules of AAAUSDT (none of BBBUSDT)"
     assert venue_of(config_on(folder, venue={"rules": "none"}), market).rules == {}
-
-
-MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "no file of rules": ({"rules": "absent.json"}, "absent.json: there is no such file"),
-    "a symbol without rules": ({"rules": "rules-a.json"}, "no rules of BBBUSDT; it has AAAUSDT"),
-    "rules that are no JSON": ({"rules": "bad.json"}, "bad.json: not a readable JSON file"),
-    "not finer": ({"finer": "4h"}, "'4h' is not finer than the 4h bars"),
-    "no finer bars": ({"finer": "1m"}, "no 1m bars of AAAUSDT, BBBUSDT between"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_venue_that_cannot_be_is_one_sentence(
-    mistake: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_rules("rules-a.json", {"AAAUSDT": SymbolRules()})
-    Path("bad.json").write_text("{")
-    venue, message = MISTAKES[mistake]
-    config = config_on(folder, venue=venue)
-    with pytest.raises(DataError) as caught:
-        account_of(config, loaded(config))
-    assert message in str(caught.value)
-
-
-def test_a_generated_market_has_no_finer_bars() -> None:
-    config = config_from_dict({"market": {"bars": 300}, "venue": {"finer": "1h"}})
-    with pytest.raises(DataError, match="needs recorded bars"):
-        venue_of(config, loaded(config))
-    assert venue_of(config_from_dict({}), loaded(config)).mark is None
 
 
 def test_finer_bars_serve_the_symbols_that_have_them(folder: Path) -> None:
@@ -208,11 +185,7 @@ def test_what_training_does_not_score_is_named(folder: Path) -> None:
     write_rules(folder / "rules.json", RULES)
     (folder / "mark").mkdir()
     bars_of(FINE, "AAAUSDT").to_parquet(folder / "mark" / "AAAUSDT-1h.parquet")
-    config = config_on(
-        folder,
-        costs={"impact": 1.0, "participation": 0.1},
-        venue={"finer": "1h"},
-    )
+    config = config_on(folder, costs={"impact": 1.0, "participation": 0.1}, venue={"finer": "1h"})
     account = account_of(config, loaded(config))
     assert len(unknown_to_training(account)) == 5
     words = describe_costs(account.costs, loaded(config))
@@ -221,20 +194,6 @@ def test_what_training_does_not_score_is_named(folder: Path) -> None:
     assert other_costs(config_on(folder).costs, config.costs) == [
         "impact 1.0 instead of 0.0", "participation 0.1 instead of 0.0",
     ]  # fmt: skip
-
-
-def test_impact_and_participation_of_recorded_bars_act(folder: Path) -> None:
-    """Large money pays more than small money in the same window, and only with them."""
-
-    def loss(cash: float, costs: dict[str, float]) -> float:
-        config = config_on(folder, costs={"cash": cash, **costs})
-        market = loaded(config)
-        result = run_backtest(market, EqualWeight(), Window(60, 90), **account_of(config, market).terms)
-        return sum(result.costs.values()) / cash
-
-    real = {"impact": 1.0, "participation": 0.1}
-    assert loss(1e8, real) > 1.5 * loss(1e4, real)
-    assert loss(1e8, {}) == pytest.approx(loss(1e4, {}), rel=1e-6)
 
 
 @settings(max_examples=40, deadline=None)
@@ -293,3 +252,43 @@ def test_thinking_is_charged_on_recorded_bars_unless_told_otherwise(folder: Path
     assert "the time that decisions take" in unknown_to_training(account_of(config_on(folder), FINE), thinking=True)
     with pytest.raises(ConfigError, match="thinking_time"):
         config_from_dict({"costs": {"thinking_time": "soon"}})
+
+
+PARTS = Split((0, 120), (130, 200), (210, 320))
+
+
+def test_the_shares_are_those_of_the_tools_answers() -> None:
+    whole = synthetic()
+    late = int(whole.open_time[100])
+    symbol = whole.symbols[0]
+    market = replace(
+        whole,
+        news=tuple(item for item in whole.news if item.known_at >= late),
+        funding={symbol: tuple(event for event in whole.funding[symbol] if event.time >= late)},
+        truth=None,
+    )
+    notes = part_notes(market, PARTS)
+    for note, (start, stop) in zip(notes, (PARTS.train, PARTS.validation, PARTS.held_out), strict=True):
+        told: dict[str, list[bool]] = {"headlines": [], "funding": []}
+        for bar in range(start, stop):
+            view, account = market.view(bar), account_in(whole, max(bar, 1))
+            for name in market.symbols:
+                mask = Mask(market.symbols, True)
+                context = ToolContext(view, account, mask, market.symbols, 12, 1.0, name)
+                told["headlines"].append(news(context, NoArguments())["tone"] != "not available")
+                told["funding"].append(funding(context, NoArguments())["funding"] != "not available")
+        assert f"bars on 100%, headlines on {np.mean(told['headlines']):.0%}" in note
+        assert f"funding on {np.mean(told['funding']):.0%} of its {stop - start} bars" in note
+    assert "headlines on 0%" not in notes[1] and notes[0].startswith("The training part, 2")
+
+
+def test_a_source_that_the_training_part_lacks_is_named_with_who_learns_without_it() -> None:
+    whole = replace(synthetic(), truth=None)
+    late = int(whole.open_time[PARTS.train[1] + 5])
+    later = tuple(item for item in whole.news if item.known_at >= late)
+    assert len(part_notes(whole, PARTS)) == 3
+    *_, note = part_notes(replace(whole, news=later), PARTS)
+    assert note.startswith("The training part has no headlines: MarketAnalyst learns from prices, funding alone there.")
+    *_, note = part_notes(replace(whole, news=(), funding={}), PARTS)
+    assert note.startswith("The training part has no headlines and no funding: MarketAnalyst learns from prices alone")
+    assert "its forecast's score and its share of the outcome" in note

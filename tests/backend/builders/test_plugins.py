@@ -1,26 +1,27 @@
 """Plug-ins: what an installed package names by entry points is found, and nobody but the user makes code run."""
 
+from __future__ import annotations
+
 import hashlib
-import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from backend.builders.engines import load_engine
+from backend.builders.engines import load_engine, served_engine
 from backend.builders.loaded_team import recording, replayed_team, scripted_team
 from backend.builders.plugins import load_plugins, reward_of
 from backend.builders.sources import bars_of_source
 from backend.builders.strategies import named_strategy
-from backend.builders.teams import load_team
+from backend.config import plugins
 from backend.config.load import load_config
-from backend.config.plugins import PLUGIN_KINDS, PluginKind, plugin, records_of
+from backend.config.plugins import PLUGIN_KINDS, PluginKind, plugin, records_of, refuse_own_modules
 from backend.config.schema import Config
-from backend.models.manifest import MANIFEST, sample_team
-from backend.runs.evaluation import evaluate_team
-from backend.runs.requests import EvaluateRequest
+from backend.jobs import process, queue
+from backend.jobs.queue import JobQueue
 from cryptosentinel.agents import registry
 from cryptosentinel.agents.registry import team_of
 from cryptosentinel.agents.role import Tool
@@ -81,14 +82,6 @@ def test_an_installed_strategy_has_a_name_and_takes_arguments(package: Path) -> 
     assert named_strategy("slow_cross:fast=5,slow=20").name == "slow_cross:fast=5,slow=20"
     with pytest.raises(UserError, match="no argument of it"):
         named_strategy("slow_cross:quick=5")
-
-
-def test_an_installed_strategy_is_imported_anew_for_the_look_ahead_check(package: Path) -> None:
-    strategy = named_strategy("slow_cross")
-    assert strategy.load is not None
-    module = sys.modules["installed_plugin"]
-    assert type(strategy.load()()) is not type(strategy.make()), "the two share the state of their module"
-    assert sys.modules["installed_plugin"] is module
 
 
 @pytest.mark.parametrize(
@@ -271,35 +264,6 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "was-run"
 
 
-NAMED = {
-    "plugins.roles": ["trap:ROLE"],
-    "team.tools": ["manager=trap:TOOL"],
-    "training.reward": "trap:reward",
-    "engine.kind": "trap:engine",
-    "market.source": "trap:load",
-}
-
-
-@pytest.mark.parametrize("key", NAMED)
-def test_a_teams_folder_makes_no_module_run(tmp_path: Path, trap: Path, key: str) -> None:
-    document = json.loads((sample_team() / MANIFEST).read_text())
-    section, name = key.split(".")
-    document.setdefault(section, {})[name] = NAMED[key]
-    document["team"]["roles"] += ["theirs"] if key == "plugins.roles" else []
-    (tmp_path / "team").mkdir()
-    manifest = {**document, "base": str(sample_team() / "nano"), "adapters": None}
-    (tmp_path / "team" / MANIFEST).write_text(json.dumps(manifest))
-    known = dict(registry.SUB_AGENTS)
-    for load in (
-        lambda: load_team(str(tmp_path / "team"), TeamConfig(), base=str(sample_team() / "nano")),
-        lambda: EvaluateRequest(folder=tmp_path / "team").check(),
-        lambda: evaluate_team(EvaluateRequest(folder=tmp_path / "team"), "mem://", tmp_path / "runs"),
-    ):
-        with pytest.raises(UserError):
-            load()
-    assert not trap.exists() and "trap" not in sys.modules and known == registry.SUB_AGENTS
-
-
 def test_a_recording_names_no_tool_that_is_then_imported(tmp_path: Path, trap: Path) -> None:
     tape = tmp_path / "tape.jsonl"
     _, recorder = recording(scripted_team(TeamConfig()), tape)
@@ -316,3 +280,77 @@ def test_the_users_own_configuration_does(trap: Path) -> None:
     with pytest.raises(UserError, match="trap:ROLE is a NoneType and no role"):
         load_plugins(load_config(Config(), ["plugins.roles=trap:ROLE"]))
     assert trap.exists()
+
+
+SAMPLE = Path(__file__).resolve().parents[3] / "data" / "synthetic"
+REFUSAL = "the page runs no code that a field names"
+NAMES = ("evil:Evil", "data.uploads.evil:Evil", "evil:Evil:fast=1")
+
+
+@pytest.fixture
+def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module in the current folder that leaves a file when it is imported, in a process of the page."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(plugins._REFUSED, "1")
+    mark = tmp_path / "was-imported"
+    code = f"open({str(mark)!r}, 'w')\nclass Evil:\n    def decide(self, view, account): return []\n"
+    (tmp_path / "data" / "uploads").mkdir(parents=True)
+    for place in ("evil.py", "data/uploads/evil.py"):
+        (tmp_path / place).write_text(code)
+    return mark
+
+
+def config_with(setting: str) -> Config:
+    default = Config().training  # what the preset rewards besides is of the shipped scores
+    shipped = [f"training.{key}={getattr(default, key)}" for key in ("tail_weight", "advice_weight", "verdict_weight")]
+    return load_config("demo", [*shipped, setting])
+
+
+FIELDS: dict[str, Callable[[str], object]] = {
+    **{f"kind {kind.word}": partial(plugin, kind) for kind in PLUGIN_KINDS},
+    "strategy": named_strategy,
+    "market.source": lambda name: bars_of_source(name, Path("runs")),
+    "plugins.roles": lambda name: load_plugins(config_with(f'plugins.roles=["{name}"]')),
+    "team.tools": lambda name: load_plugins(config_with(f'team.tools=["market_analyst={name}"]')),
+    "training.reward": lambda name: reward_of(config_with(f"training.reward={name}").training),
+}
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_field_imports_a_module(evil: Path, field: str, name: str) -> None:
+    with pytest.raises(UserError, match=REFUSAL):
+        FIELDS[field](name)
+    assert not evil.exists()
+
+
+def test_a_strategy_with_arguments_is_refused_as_well(evil: Path) -> None:
+    with pytest.raises(UserError, match=REFUSAL):
+        named_strategy(NAMES[2])
+    assert not evil.exists()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_job_has_the_refusal_of_who_asked_for_it(
+    evil: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], allowed: bool
+) -> None:
+    """Whatever its process was started with; and so has the job that resumes it."""
+    monkeypatch.setattr(queue, "start_detached", lambda *given: None)
+    refuse_own_modules(not allowed)
+    jobs = JobQueue(Path("runs"))
+    job = jobs.submit(("check", "lookahead", "--team=evil:Evil", f"--data={SAMPLE}"))
+    assert job.request.own_modules is allowed
+    refuse_own_modules(allowed)  # as its process has it
+    monkeypatch.setattr(sys, "argv", ["process"])
+    process.run_job(job.path, job.request.command)
+    assert evil.exists() is allowed and (allowed or REFUSAL in capsys.readouterr().err)
+
+
+def test_no_program_that_a_setting_names_is_run(evil: Path, tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\ntouch {evil}\n")
+    program.chmod(0o700)
+    with pytest.raises(UserError, match=REFUSAL):
+        served_engine(config_with(f"engine.python={program}").engine, tmp_path)
+    assert not evil.exists()

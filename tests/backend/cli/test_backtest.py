@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from backend.config.schema import Config
 from backend.models.manifest import TeamManifest, TrainedSpan, write_manifest
 from backend.runs.backtest import (
     Subject,
-    backtest_teams,
     market_settings,
     notes_on,
     notes_on_headlines,
@@ -46,7 +44,6 @@ from tests.command_line import Run, program
 
 FINE = generate(SyntheticConfig(bars=1000, seed=5, symbols=("AAAUSDT", "BBBUSDT"), timeframe="1h"))
 ROOT = Path(__file__).resolve().parents[3]
-RECORDED = Path(__file__).parents[4] / "shared" / "market-data" / "binance"
 OWN = """
 class Buys:
     name = "buys"
@@ -94,19 +91,6 @@ def test_help_explains_every_option(path: str) -> None:
             assert one.param_type_name == "argument" or all(name.startswith("-") for name in one.opts)
 
 
-def test_a_backtests_help_is_a_page_in_panels_with_examples(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    with pytest.raises(SystemExit):
-        cli.app(["backtest", "--help"])
-    shown = capsys.readouterr().out
-    lines = shown.splitlines()
-    assert len(lines) <= 60 and max(map(len, lines)) <= 100
-    assert re.findall(r"╭─ (\w+) ─", shown) == ["Options", "Data", "Who", "Costs", "Checks", "Advanced"]
-    assert len(re.findall(r"^ *cryptosentinel backtest --", shown, re.MULTILINE)) == 4
-
-
 LISTS = ("symbols", "teams", "baselines", "variants")
 
 
@@ -123,61 +107,6 @@ def test_every_list_takes_commas_or_several_options(name: str, tmp_path: Path, m
 
 
 BACKTEST = ("backtest", "--data", "bars", "--timeframe", "4h", "--start", "2020-01-24", "--end", "2020-02-05")
-CHECKS = ("check", "lookahead", "--data", "bars", "--timeframe", "4h", "--team", "hold")
-# what it is: (arguments, the trouble, the way out)
-MISTAKES: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "a strategy misspelt": ((*BACKTEST, "--team", "ema_cros"), "no team 'ema_cros'", "did you mean 'ema_cross'"),
-    "nobody of that name": ((*BACKTEST, "--team", "zz"), "no team 'zz'", "folder of a finished training"),
-    "a folder without a team": ((*BACKTEST, "--team", "bars"), "no team 'bars'", "folder of a finished"),
-    "no such module": ((*BACKTEST, "--team", "nothing:Here"), "no module 'nothing'", "from the folder it is in"),
-    "own strategy that fails": ((*BACKTEST, "--team", "my_own:Broken"), "division by zero (my_own.py", "mend it"),
-    "the same one twice": ((*BACKTEST, "--team", "hold,hold"), "named twice", "name each once in --team"),
-    "a baseline misspelt": ((*BACKTEST, "--baselines", "hold,holt"), "no baseline 'holt'", "did you mean 'hold'"),
-    "a baseline twice": ((*BACKTEST, "--baselines", "hold,hold"), "'hold' is named twice", "'hold'"),
-    "no finer bars": ((*BACKTEST, "--finer", "5m"), "no 5m bars of AAAUSDT, BBBUSDT", "data list"),
-    "not finer": ((*BACKTEST, "--finer", "4h"), "is not finer than the 4h bars", "venue.finer"),
-    "a strange timeframe": ((*BACKTEST, "--finer", "7m"), "venue.finer", "one of '', '1m', '3m', '5m'"),
-    "no file of rules": ((*BACKTEST, "--rules", "x.json"), "x.json", "there is no such file"),
-    "impact without a bound": (
-        (*BACKTEST, "--config", "demo", "--set", "costs.impact=1"), "impact needs participation", "costs.impact=1"
-    ),
-    "a typo in a setting": ((*BACKTEST, "--set", "venue.rulez=x"), "unknown key 'venue.rulez'", "'rules'"),
-    "nobody to check": (CHECKS[:-2], "nothing to check is named", "give --team"),
-    "a strategy to check misspelt": ((*CHECKS[:-1], "holdd"), "no team 'holdd'", "did you mean 'hold'"),
-    "a typo in a check": ((*CHECKS, "--set", "costs.taker=1"), "unknown key 'costs.taker'", "taker_fee"),
-    "a check of finer bars": ((*CHECKS, "--set", "venue.finer=5m"), "no 5m bars", "data list"),
-    "a demo at a venue that cannot be": (
-        ("demo", "--config", "quick", "--set", "venue.finer=1m"), "needs recorded bars", "finer"
-    ),
-    "a training at a venue that cannot be": (
-        ("train", "--data", "bars", "--set", "venue.rules=x.json"), "x.json", "there is no such file"
-    ),
-    "an import of nothing": (
-        ("data", "import", "nowhere", "--out", "o"), "there is no such folder or file", "name a folder of recorded"
-    ),
-    "an import into itself": (("data", "import", "bars", "--out", "bars/o"), "lies in the tree", "outside"),
-    "a download without symbols": (
-        ("data", "download", "--symbols", ",", "--start", "2024-01-01", "--out", "o"), "no symbol", "at least one"
-    ),
-    "a download of no market": (
-        ("data", "download", "--symbols", "A/B", "--start", "2024-01-01", "--out", "o", "--market", "future"),
-        "market is 'future'", "'spot' or 'swap'",
-    ),
-    "a download backwards": (
-        ("data", "download", "--symbols", "A/B", "--start", "2024-01-02", "--end", "2024-01-01", "--out", "o"),
-        "is not after the start", "2024-01-02",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence_and_exit_code_2(mistake: str, command: Run) -> None:
-    arguments, trouble, way_out = MISTAKES[mistake]
-    result = command(*arguments)
-    assert result.code == 2, result.out + result.err
-    assert trouble in result.err and way_out in result.err
-    assert "Traceback" not in result.err + result.out
-    assert len(result.err) < 1200
 
 
 def test_strategies_are_tested_in_a_teams_place_under_the_costs_of_the_data(command: Run) -> None:
@@ -204,18 +133,6 @@ def test_strategies_are_tested_in_a_teams_place_under_the_costs_of_the_data(comm
     assert Path("runs", run.run, "report.html").is_file()
 
 
-@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded bars are not here: ../shared/market-data/binance")
-def test_recorded_minutes_decide_inside_recorded_hours(command: Run) -> None:
-    result = command(
-        "backtest", "--data", RECORDED, "--symbols", "BTCUSDT,SOLUSDT", "--timeframe", "1h", "--finer", "1m",
-        "--set", "market.start=2024-07-20", "--set", "market.end=2024-08-10", "--start", "2024-08-01",
-        "--team", "rsi_reversion", "--baselines", "hold",
-    )  # fmt: skip
-    assert result.code == 0, result.err
-    assert "venue: 1m bars inside those of BTCUSDT" in result.out, "there are no minutes of SOLUSDT"
-    assert "square-root impact x 1" in result.out
-
-
 def test_a_baseline_that_is_tested_is_not_run_again_and_there_may_be_none(command: Run) -> None:
     for options, names in (
         (("--team", "hold"), {"hold", "flat", "equal_weight", "always_short", "sma_cross", "volatility_target",
@@ -234,28 +151,6 @@ def test_a_baseline_that_is_tested_is_not_run_again_and_there_may_be_none(comman
             )
 
 
-def test_a_request_is_the_same_backtest_as_the_command(command: Run, tmp_path: Path) -> None:
-    request = BacktestRequest(
-        data=Path("bars"), symbols=("AAAUSDT",), timeframe="4h", start="2020-01-24", end="2020-02-05",
-        decide_every=6, teams=("rsi_reversion",), overrides=("evaluation.baselines=['flat']", "venue.finer='1h'"),
-    )  # fmt: skip
-    with Store.open("here") as store:
-        run = backtest_teams(request, store).run
-        assert {one.name for one in store.backtests(run)} == {"rsi_reversion", "flat"}
-        by_page = store.backtests(run)
-        assert store.run(run).config["venue"]["told"] == "1h bars inside those of AAAUSDT"
-        with pytest.raises(UserError, match="did you mean 'rsi_reversion'"):
-            backtest_teams(replace(request, teams=("rsi_reversio",)), store)
-    result = command(
-        *BACKTEST, "--symbols", "AAAUSDT", "--team", "rsi_reversion", "--baselines", "flat", "--finer", "1h",
-        "--decide-every", 6, "--store", "there",
-    )  # fmt: skip
-    assert result.code == 0, result.err
-    with Store.open("there") as store:
-        by_command = store.backtests(store.runs()[0].run)
-    assert {one.name: one.result for one in by_page} == {one.name: one.result for one in by_command}
-
-
 @pytest.mark.parametrize("what", ["lookahead", "recursion"])
 def test_checks_trade_at_the_same_venue_as_backtests(what: str, command: Run) -> None:
     write_rules("bars/rules.json", {name: SymbolRules(lot=0.01) for name in FINE.symbols})
@@ -270,20 +165,6 @@ def test_checks_trade_at_the_same_venue_as_backtests(what: str, command: Run) ->
     assert "mark prices are left out here" in result.out
 
 
-def test_a_training_is_told_what_it_does_not_score(command: Run) -> None:
-    Path("file").write_text("")  # where a run's folder cannot be, so that it ends after its notes
-    arguments = ("train", "--data", "bars", "--timeframe", "4h", "--runs", "file")
-    result = command(*arguments)
-    assert "run train-" in result.out and "training does not score" not in result.out
-    write_rules("bars/rules.json", {name: SymbolRules(lot=0.01) for name in FINE.symbols})
-    result = command(*arguments, "--set", "costs.participation=0.1", "--set", "costs.impact=1")
-    assert (
-        "note: training does not score price impact, the limit to a share of the volume, the venue's rules with their "
-        "fees; `evaluate` and `backtest` do" in result.out
-    )
-    assert result.code == 1 and "cannot be written" in result.err
-
-
 def test_a_preset_fits_the_data_unless_one_is_named(command: Run) -> None:
     recorded, demo = load_config("recorded"), load_config("demo")
     assert recorded.costs != Config().costs
@@ -292,18 +173,6 @@ def test_a_preset_fits_the_data_unless_one_is_named(command: Run) -> None:
     assert settings_for("", ["costs.impact=0"], Path("bars")).costs.participation == 0.1
     assert settings_for("", [], Path("made")) == settings_for("", [], None) == Config()
     assert settings_for("demo", [], Path("bars")) == demo
-
-
-def test_a_team_tested_at_other_costs_than_it_was_trained_at_is_noted(command: Run, tmp_path: Path) -> None:
-    (tmp_path / "team").mkdir()
-    trained = load_config("demo")
-    span = TrainedSpan(data_hash="", first=0, until=1, origin="", shares=(0.6, 0.2), costs=trained.costs)
-    manifest = TeamManifest.of(trained, base="nano", adapters=None, trained_on=(span,))
-    write_manifest(tmp_path / "team", manifest)
-    names = ["scripted", "hold", "team"]
-    assert notes_on(names, load_config("demo"), FINE) == []
-    [note] = notes_on(names, load_config(load_config("demo"), ["costs.taker_fee=0.001"]), FINE)
-    assert note == "team was trained with other costs than it is tested with: taker_fee 0.001 instead of 0.0005"
 
 
 def test_a_name_is_a_strategy_before_it_is_a_folder(command: Run, tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ to what it comes to undisturbed, what was stored is kept, and who can speak says
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,20 +28,15 @@ from simulator.files import write_whole
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests import local_hub
+from tests.backend.store.servers import environment
 from tests.killable import Ended, Fault, Killable
-from tests.mock_endpoint import MODEL, serve
 from tests.mock_exchange import history, serving
-from tests.provider_servers import SERVERS
 from tests.small_world import small_nano, tree
 from tests.stored_runs import add_backtest_run
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "data" / "synthetic"
-SMALL_SFT = (
-    "sft.states=8", "sft.steps=2", "sft.score_states=2",
-)  # fmt: skip
-
-
+SMALL_SFT = ("sft.states=8", "sft.steps=2", "sft.score_states=2")
 SMALL_TRAINING = (
     "team.horizon_bars=6", "team.max_tokens=24", "market.coins=1", "market.bars=400", "training.stage1_steps=1",
     "training.stage1_max_steps=1", "training.stage2_steps=1", "training.queries_per_step=1",
@@ -89,6 +87,8 @@ class Stage:
         if name == "export":
             arguments = ("runs", "export", "backtest-1", "out/run.gz")
             return Scene(self.with_a_run, arguments, lambda folder: tree(folder / "out"))
+        if name == "delete":
+            return Scene(self.with_a_run, ("runs", "delete", "backtest-1", "--yes"), left_runs, deleted)
         if name == "backup":
             return Scene(self.with_a_run, ("store", "backup", "copy"), lambda folder: stored_results(folder, "copy"))
         if name == "pull":
@@ -117,7 +117,8 @@ class Stage:
         made = self.work / "runs"
         if not made.exists():
             with Store.open(made / "store") as store:
-                add_backtest_run(store, "backtest-1")
+                for run in ("backtest-1", "backtest-12"):
+                    add_backtest_run(store, run)
         shutil.copytree(made, folder / "runs")
 
     def with_a_team(self, folder: Path) -> None:
@@ -149,9 +150,10 @@ class Stage:
     def command(self, folder: Path, scene: Scene, **fault: Any) -> Ended:
         return self.run(folder, *scene.arguments, environment=self._environment(folder), **fault)
 
-    def repeated(self, folder: Path, scene: Scene) -> Ended:
+    def repeated(self, folder: Path, scene: Scene, **fault: Any) -> Ended:
         """The command that goes on."""
-        return self.run(folder, *(scene.again(folder) or scene.arguments), environment=self._environment(folder))
+        arguments = scene.again(folder) or scene.arguments
+        return self.run(folder, *arguments, environment=self._environment(folder), **fault)
 
     @staticmethod
     def _environment(folder: Path) -> dict[str, str]:
@@ -188,6 +190,18 @@ def stored_results(folder: Path, store: str = "runs/store") -> Any:
     return curves, rows, decisions
 
 
+def left_runs(folder: Path) -> Any:
+    """How many decisions each run has."""
+    with Store.open(folder / "runs" / "store") as store:
+        return {one.run: len(store.decisions(one.run)) for one in store.runs()}, store.decisions("backtest-1")
+
+
+def deleted(folder: Path) -> tuple[object, ...] | None:
+    """The list, where there is nothing left to delete."""
+    with Store.open(folder / "runs" / "store") as store:
+        return None if "backtest-1" in [one.run for one in store.runs()] else ("runs",)
+
+
 def resumed(folder: Path) -> tuple[object, ...] | None:
     """The arguments that go on with the training that was begun there; None where it was not, or is finished."""
     if not (folder / "runs" / "store").exists():
@@ -214,133 +228,108 @@ def left_over(folder: Path) -> list[str]:
     return sorted(str(path) for path in found if path.parts[0] != "runs")
 
 
-def kill(stage: Stage, name: str, **moment: Any) -> None:
+# By the fault: the exit codes, and what the command says where it does not end well.
+ENDS: dict[Fault, tuple[tuple[int, ...], str]] = {
+    "kill": ((0, -signal.SIGKILL), ""),
+    "full": ((0, 1), "space|disk"),
+    "interrupt": ((128 + signal.SIGINT,), "error: .*(stopped|interrupted)"),
+    "twice": ((128 + signal.SIGINT,), "ended at once; what was stored|stopped|interrupted|go on|continue"),
+}
+
+
+def strike(stage: Stage, name: str, fault: Fault, **moment: Any) -> Ended:
+    """Strike the command; repeated, it must come to what it comes to undisturbed. How it ended."""
     _, outcome = stage.calm(name)
-    folder, scene = stage.fresh(name, "killed")
-    killed = stage.command(folder, scene, fault="kill", **moment)
-    assert killed.code in (-signal.SIGKILL, 0), killed.said
-    if killed.code or name not in ("export", "backup"):  # these refuse to write over what is finished
+    folder, scene = stage.fresh(name, fault)
+    ended = stage.command(folder, scene, fault=fault, **moment)
+    codes, words = ENDS[fault]
+    assert ended.code in codes and "Traceback" not in ended.said, (moment, ended)
+    assert not ended.code or re.search(words, ended.said), (moment, ended)
+    if ended.code or name not in ("export", "backup"):  # these refuse to write over what is finished
         again = stage.repeated(folder, scene)
-        finished = again.code == 2 and "exists already" in again.said  # it was killed after its last change
-        assert again.code == 0 or finished, (moment, again.said)
+        assert again.code == 0 or "exists already" in again.said, (moment, again.said)
     assert scene.outcome(folder) == outcome, moment
     assert left_over(folder) == [], moment
+    return ended
 
 
-def fill(stage: Stage, name: str, at: int, of: str = "") -> None:
-    _, outcome = stage.calm(name)
-    folder, scene = stage.fresh(name, "full")
-    full = stage.command(folder, scene, fault="full", at=at, of=of)
-    assert "Traceback" not in full.said, (at, full.said)
-    if full.code:  # 0: nothing was left to be written
-        assert full.code == 1 and re.search("space|disk", full.said), (at, full.code, full.said)
-        again = stage.repeated(folder, scene)
-        assert again.code == 0, (at, again.said)
-    assert scene.outcome(folder) == outcome, at
-    assert left_over(folder) == [], at
-
-
-def end_twice(stage: Stage, name: str, at: int, *, apart: bool) -> None:
-    """Two interrupts, the second at whatever the command does on its way out. Only where they are `apart` is the second
-    sure to be noticed: the main thread may be waiting when a thread beside it makes the change."""
-    _, outcome = stage.calm(name)
-    folder, scene = stage.fresh(name, "twice")
-    ended = stage.command(folder, scene, fault="twice", at=at)
-    assert ended.code == 128 + signal.SIGINT and "Traceback" not in ended.said, (at, ended)
-    noticed = "ended at once; what was stored until now is kept" in ended.said
-    assert noticed or (not apart and re.search("stopped|interrupted|go on", ended.said)), (at, ended.said)
-    again = stage.repeated(folder, scene)
-    assert again.code == 0 or "exists already" in again.said, (at, again.said)
-    assert scene.outcome(folder) == outcome, at
-    assert left_over(folder) == [], at
-
-
-QUICK = ("backtest", "sample", "download", "export")
+QUICK = ("backtest", "sample", "download", "export", "delete")
 LONG = ("backup", "pull", "sft", "evaluate", "train")
+FAST: list[tuple[str, Fault]] = [
+    *((name, "kill") for name in QUICK[1:]),
+    *((name, "full") for name in QUICK[:4]),
+    ("sample", "twice"),
+    ("download", "twice"),
+]
 
 
-@pytest.mark.parametrize("name", QUICK[1:])
-def test_killed_it_comes_to_the_same_when_it_is_repeated(name: str, stage: Stage) -> None:
-    changes, _ = stage.calm(name)
-    kill(stage, name, at=max(1, 2 * changes // 3))
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_a_full_disk_is_one_message_and_the_repeated_command_comes_to_the_same(name: str, stage: Stage) -> None:
-    fill(stage, name, at=max(1, stage.calm(name)[0] // 2))
+@pytest.mark.parametrize(("name", "fault"), FAST)
+def test_struck_half_way_it_comes_to_the_same_when_it_is_repeated(name: str, fault: Fault, stage: Stage) -> None:
+    ended = strike(stage, name, fault, at=max(1, stage.calm(name)[0] // 2))
+    assert fault != "twice" or "ended at once" in ended.said
 
 
 @pytest.mark.parametrize("of", ["report.html", pytest.param("report.json", marks=pytest.mark.slow)])
 def test_a_disk_that_is_full_for_a_report_loses_no_run(of: str, stage: Stage) -> None:
     """The run was stored before; the message names the report, and the repeated command writes it."""
-    fill(stage, "backtest", at=1, of=of)
-
-
-@pytest.mark.parametrize("name", ["sample", "download"])
-def test_a_second_interrupt_ends_it_at_once_and_loses_nothing(name: str, stage: Stage) -> None:
-    end_twice(stage, name, at=stage.calm(name)[0] // 2, apart=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["interrupt", "twice"])
-def test_interrupts_while_a_model_is_tried_are_one_message(fault: Fault, killable: Killable, tmp_path: Path) -> None:
-    """At a connection to the endpoint, the second one at whatever follows. Nothing is stored by it."""
-    with serve(SERVERS["openai"]()) as endpoint:
-        arguments = ("models", "try", MODEL, "--provider", "openai", "--url", endpoint.url, "--data", SAMPLE)
-        given: dict[str, Any] = {"of": "socket.__new__", "environment": {"OPENAI_API_KEY": "sk-test"}}
-        calm = killable(tmp_path, *arguments, **given)
-        assert calm.code == 0 and calm.changes, calm.said
-        for at in range(1, calm.changes + 1):
-            ended = killable(tmp_path, *arguments, fault=fault, at=at, **given)
-            assert ended.code == 128 + signal.SIGINT and "Traceback" not in ended.said, (at, ended)
-            assert re.search("interrupted|stopped|ended at once", ended.said), (at, ended)
-    assert list(tmp_path.iterdir()) == []
+    strike(stage, "backtest", "full", at=1, of=of)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*QUICK, *LONG])
-def test_a_second_interrupt_at_any_moment_loses_nothing(name: str, stage: Stage) -> None:
-    rng = random.Random(name)
-    changes, _ = stage.calm(name)
-    for at in sorted(rng.sample(range(1, changes + 1), min(5, changes))):
-        end_twice(stage, name, at=at, apart=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*QUICK, *LONG])
-def test_killed_at_any_moment_it_comes_to_the_same_when_it_is_repeated(name: str, stage: Stage) -> None:
-    """At changes of files, and at times that are drawn: in the middle of the engine, of a library, of a tensor."""
+@pytest.mark.parametrize("fault", ENDS)
+def test_struck_at_any_moment_it_comes_to_the_same_when_it_is_repeated(fault: Fault, name: str, stage: Stage) -> None:
+    """At changes of files and, for a kill, at times that are drawn: in the middle of the engine, of a library."""
     rng = random.Random(name)
     changes, _ = stage.calm(name)
     for at in sorted(rng.sample(range(1, changes + 1), min(8, changes))):
-        kill(stage, name, at=at)
-    for _ in range(8):
-        kill(stage, name, after=rng.uniform(0.02, 3.0))
+        strike(stage, name, fault, at=at)
+    for _ in range(8 if fault == "kill" else 0):
+        strike(stage, name, fault, after=rng.uniform(0.02, 3.0))
+
+
+# Reads all runs over and over; what was once there stays.
+READ = """
+import sys, time
+from backend.store import Store
+seen = {}
+with Store.open(sys.argv[1]) as store:
+    while True:
+        for run in store.runs():
+            found = [one.step for one in store.metrics(run.run)], {one.step for one in store.rollouts(run.run)}
+            before = seen.get(run.run, ([], set()))
+            assert found[0][: len(before[0])] == before[0] and found[1] >= before[1], (run.run, found, before)
+            assert run.status in ("running", "interrupted", "finished"), run
+            seen[run.run] = found
+        print(len(seen), flush=True)
+        time.sleep(0.2)
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*QUICK, *LONG])
-def test_a_disk_that_is_full_from_any_moment_on_loses_nothing(name: str, stage: Stage) -> None:
-    rng = random.Random(name)
-    changes, _ = stage.calm(name)
-    for at in sorted(rng.sample(range(1, changes + 1), min(10, changes))):
-        fill(stage, name, at=at)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*QUICK, *LONG])
-def test_an_interrupt_ends_it_with_one_message_and_it_goes_on(name: str, stage: Stage) -> None:
-    rng = random.Random(name)
-    changes, outcome = stage.calm(name)
-    for at in sorted(rng.sample(range(1, changes + 1), min(6, changes))):
-        folder, scene = stage.fresh(name, "interrupted")
-        ended = stage.command(folder, scene, fault="interrupt", at=at)
-        assert ended.code == 128 + signal.SIGINT and "Traceback" not in ended.said, (at, ended)
-        assert re.search("error: .*(stopped|interrupted)", ended.said), (at, ended.said)
-        again = stage.repeated(folder, scene)
-        assert again.code == 0 or "exists already" in again.said, (at, again.said)
-        assert scene.outcome(folder) == outcome, at
-        assert left_over(folder) == [], at
+def test_a_training_is_killed_again_and_again_while_two_others_read(stage: Stage) -> None:
+    """Nothing that a reader saw is ever missing, and the readers go on, whoever holds the store."""
+    kills, rng = int(os.environ.get("KILLS", "25")), random.Random(5)
+    _, outcome = stage.calm("train")
+    folder, scene = stage.fresh("train", "read")
+    (folder / "runs").mkdir()
+    command = [sys.executable, "-c", READ, str(folder / "runs" / "store")]
+    readers = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+        for _ in range(2)
+    ]
+    try:
+        for _ in range(kills):
+            ended = stage.repeated(folder, scene, after=rng.uniform(0.1, 6.0))
+            assert ended.code in (0, -signal.SIGKILL), ended.said
+            assert all(one.poll() is None for one in readers), [one.communicate() for one in readers]
+        while resumed(folder):
+            assert stage.repeated(folder, scene).code == 0
+    finally:
+        for one in readers:
+            one.kill()
+    assert min(len(one.communicate()[0].splitlines()) for one in readers) > kills / 4
+    assert trained(folder) == outcome
 
 
 def test_a_market_that_was_not_written_to_its_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

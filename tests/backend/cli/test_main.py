@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from backend.policies.role_policies import RolePolicies
 from backend.store.store import Store
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
-from tests.command_line import Run, program
+from tests.command_line import Run
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "data" / "synthetic"
-RECORDED = ROOT.parent / "shared" / "market-data" / "binance"
 
 SMALL = (
     "team.horizon_bars=6", "team.max_tokens=24", "market.coins=1", "market.bars=400", "training.stage1_steps=1",
@@ -29,12 +25,6 @@ SMALL = (
     "training.validation_queries=1", "training.gate_format=0", "training.rollback_format=0", "training.shards=1",
 )  # fmt: skip
 SMALL_OPTIONS = [part for override in SMALL for part in ("--set", override)]
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """command("backtest", "--data", ...) runs the program in an empty folder, as the shell would."""
-    return program(tmp_path, monkeypatch, capsys)
 
 
 def bars(count: int = 400, seed: int = 3) -> pd.DataFrame:
@@ -48,134 +38,6 @@ def _write(folder: Path, table: pd.DataFrame, name: str = "AAAUSDT-4h.parquet") 
     folder.mkdir(exist_ok=True)
     table.to_parquet(folder / name)
     return folder
-
-
-def _broken(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], list[object]]:
-    def arrange(folder: Path) -> list[object]:
-        return ["backtest", "--data", _write(folder / "d", change(bars()))]
-
-    return arrange
-
-
-def _file(folder: Path, content: bytes) -> list[object]:
-    (folder / "d").mkdir()
-    (folder / "d" / "AAAUSDT-4h.parquet").write_bytes(content)
-    return ["backtest", "--data", folder / "d"]
-
-
-def _empty_folder(folder: Path) -> list[object]:
-    (folder / "d").mkdir()
-    return ["backtest", "--data", folder / "d"]
-
-
-def _toml(text: str) -> Callable[[Path], list[object]]:
-    def arrange(folder: Path) -> list[object]:
-        (folder / "my.toml").write_text(text)
-        return ["config", "--config", folder / "my.toml"]
-
-    return arrange
-
-
-def _team(text: str) -> Callable[[Path], list[object]]:
-    def arrange(folder: Path) -> list[object]:
-        (folder / "team").mkdir()
-        (folder / "team" / "team.json").write_text(text)
-        return ["backtest", "--data", SAMPLE, "--team", folder / "team"]
-
-    return arrange
-
-
-def _backtest_run(folder: Path) -> list[object]:
-    from tests.stored_runs import add_backtest_run
-
-    with Store.open(folder / "runs" / "store") as store:
-        add_backtest_run(store, "backtest-1")
-    return ["train", "--resume", "backtest-1"]
-
-
-def _high_below_low(table: pd.DataFrame) -> pd.DataFrame:
-    return table.assign(high=table["high"].where(table.index != 7, table["low"] * 0.9))
-
-
-# what it is: (how it is arranged, what the message must say: the trouble, and the way out)
-MISTAKES: dict[str, tuple[Callable[[Path], list[object]], str, str]] = {
-    "no such folder": (lambda f: ["backtest", "--data", f / "d"], "no such folder", "'sample' names the sample market"),
-    "empty folder": (_empty_folder, "holds no bars", "named like BTCUSDT-1h.parquet"),
-    "no bars in file": (lambda f: _file(f, b""), "not a readable Parquet file", "download it again"),
-    "impossible": (_broken(_high_below_low), "1 bars are impossible", "fix the file"),
-    "too few bars": (_broken(lambda t: t.iloc[:100]), "window is too short", "Choose other dates"),
-    "unknown symbol": (
-        lambda f: ["backtest", "--data", SAMPLE, "--symbols", "XYZUSDT"], "no symbol 'XYZUSDT'", "there are AAAUSDT"
-    ),
-    "symbol twice": (
-        lambda f: ["backtest", "--data", SAMPLE, "--symbols", "AAAUSDT,AAAUSDT"], "asked for twice", "AAAUSDT"
-    ),
-    "timeframe not there": (
-        lambda f: ["backtest", "--data", SAMPLE, "--timeframe", "1h"], "no bars of 1h", "it has 4h"
-    ),
-    "bad date": (
-        lambda f: ["backtest", "--data", SAMPLE, "--start", "31.1.2020"], "is not a date", "write it like 2023-01-31"
-    ),
-    "no funding folder": (
-        lambda f: ["backtest", "--data", SAMPLE, "--set", f"market.funding_dir='{f}/x'"], "no such folder of funding",
-        "x",
-    ),
-    "too few bars to train": (
-        lambda f: ["train", "--data", _write(f / "d", bars(150))], "too short to train on", "use more bars"
-    ),
-    "too few bars to evaluate": (
-        lambda f: ["evaluate", "scripted", "-c", "quick", "--data", _write(f / "d", bars(300))],
-        "held-out part has", "use fewer",
-    ),
-    "unknown preset": (lambda f: ["config", "--config", "dema"], "no preset 'dema'", "did you mean 'demo'"),
-    "broken TOML": (_toml("[market\n"), "not valid TOML", "my.toml"),
-    "unknown key": (_toml("[training]\nsede = 1\n"), "unknown key 'training.sede'", "did you mean 'seed'"),
-    "unknown team": (
-        lambda f: ["backtest", "--data", SAMPLE, "--team", f / "nobody"], "no team", "folder of a finished"
-    ),
-    "team twice": (
-        lambda f: ["backtest", "--data", SAMPLE, "--team", "scripted", "--team", "scripted"], "twice", "each once"
-    ),
-    "broken team": (_team("{"), "team.json cannot be used", "finished training run"),
-    "unknown run": (lambda f: ["runs", "train-2001"], "train-2001", "runs"),
-    "resume of an unknown run": (lambda f: ["train", "--resume", "../../x"], "../../x", "runs"),
-    "resume of a backtest": (_backtest_run, "no training run", "cryptosentinel runs"),
-    "store of a strange kind": (lambda f: ["runs", "--store", "http://x"], "http://x", "give a folder"),
-    "no base model": (
-        lambda f: ["train", "--set", f"training.base_model='{f / 'x'}'", "--set", "market.bars=400"],
-        "no model folder", "config.json",
-    ),
-    "demo on recorded data": (
-        lambda f: ["demo", "--config", "quick", "--set", f"market.data='{SAMPLE}'"], "makes its own market", "train"
-    ),
-    "sample over other files": (
-        lambda f: ["data", "sample", "--out", _write(f / "synthetic", bars()).parent],
-        "not of a written market", "empty folder",
-    ),
-    "unusable data": (
-        lambda f: ["data", "check", _write(f / "d", bars().iloc[::-1])], "1 findings make the data unusable", "fix"
-    ),
-    "unknown option": (lambda f: ["backtest", "--dta", "x"], "No such option", "--dta"),
-    "unknown command": (lambda f: ["trian"], "No such command", "trian"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_clear_message_and_exit_code_2(mistake: str, command: Run, tmp_path: Path) -> None:
-    arrange, trouble, way_out = MISTAKES[mistake]
-    result = command(*arrange(tmp_path))
-    assert result.code == 2, result.out + result.err
-    assert trouble in result.err
-    assert way_out in result.err
-    assert "Traceback" not in result.err + result.out
-    assert len(result.err) < 1200
-
-
-def test_a_store_that_another_program_has_open_is_used_with_it(command: Run, tmp_path: Path) -> None:
-    with Store.open(tmp_path / "store") as store:
-        assert command("runs", "--store", tmp_path / "store").code == 0
-        assert store.runs() == []
-    assert command("runs", "--store", tmp_path / "store").code == 0
 
 
 def test_a_resume_refuses_other_data_and_a_lost_folder(command: Run, tmp_path: Path, nano: Path) -> None:
@@ -193,29 +55,6 @@ def test_a_resume_refuses_other_data_and_a_lost_folder(command: Run, tmp_path: P
     shown = command("runs")
     assert run in shown.out, "what was stored stays readable"
     assert "finished" in command("runs", "--long").out
-
-
-def test_a_full_disk_ends_with_code_1_and_one_message(
-    command: Run, tmp_path: Path, nano: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: RolePolicies, folder: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
-
-    monkeypatch.setattr(RolePolicies, "save", full)
-    result = command("train", *SMALL_OPTIONS, "--set", f"training.base_model='{nano}'")
-    assert result.code == 1
-    assert "No space left on device" in result.err
-    assert "free some space" in result.err.lower()
-    assert "Traceback" not in result.err
-    assert "failed" in command("runs").out
-
-
-def test_a_gate_that_stays_shut_ends_with_code_1(command: Run, nano: Path) -> None:
-    shut = ["--set", "training.gate_format=1", "--set", f"training.base_model='{nano}'"]
-    result = command("train", *SMALL_OPTIONS, *shut)
-    assert result.code == 1
-    assert "stage 1 did not reach 100% valid answers" in result.err
-    assert "give the warm start more steps" in result.err
 
 
 def test_runs_in_place_of_a_folder_is_a_clear_message(command: Run, tmp_path: Path, nano: Path) -> None:
@@ -257,21 +96,6 @@ def test_config_and_dry_run_show_what_would_be_used(command: Run) -> None:
     for value in ("somewhere", "['A', 'B']", "1h"):
         assert value in dry.out
     assert not Path("runs").exists(), "a dry run writes nothing"
-
-
-def test_options_about_the_market_hold_without_data_and_leave_the_rest_as_configured(
-    command: Run, tmp_path: Path
-) -> None:
-    (tmp_path / "my.toml").write_text("[market]\ndata = 'mine'\ntimeframe = '1h'\nsymbols = ['A', 'B']\n")
-
-    def market(*options: str) -> dict[str, str]:
-        out = command("train", "--dry-run", "--config", "./my.toml", *options).out
-        return dict(re.findall(r"market\.(data|timeframe|symbols|resample) │ (.*?) *│", out))
-
-    assert market() == {"data": "mine", "timeframe": "1h", "symbols": "['A', 'B']", "resample": ""}
-    assert market("--symbols", "B")["symbols"] == "['B']"
-    assert market("--resample", "4h") == {**market(), "resample": "4h"}
-    assert market("--data", "other")["data"] == "other"
 
 
 def test_the_sample_is_written_listed_and_checked(command: Run, tmp_path: Path) -> None:
@@ -324,24 +148,6 @@ def test_a_backtest_of_the_sample_is_stored_and_reported(command: Run, tmp_path:
     shown = command("runs", run.run)
     assert shown.code == 0
     assert "finished" in shown.out
-
-
-@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded bars are not here: ../shared/market-data/binance")
-@pytest.mark.parametrize("resample", ["1h", "4h"])
-def test_a_backtest_of_recorded_bars_tells_their_gaps(resample: str, command: Run, tmp_path: Path) -> None:
-    start, end = ("2018-01-20", "2018-02-20") if resample != "1h" else ("2018-02-05", "2018-02-12")
-    result = command(
-        "backtest", "--data", RECORDED, "--symbols", "BTCUSDT,ETHUSDT", "--timeframe", "1h", "--resample", resample,
-        "--start", start, "--end", end,
-    )  # fmt: skip
-    assert result.code == 0, result.err
-    assert f"BTCUSDT, ETHUSDT, {resample} bars" in result.out
-    assert f"from {start} 00:00 to {end} 00:00 UTC" in result.out
-    kind = "bars absent in" if resample == "1h" else "bars built from an incomplete set of finer bars"
-    gaps = re.findall(rf"data: BTCUSDT: .*?{kind}.*?; ETHUSDT: .*?{kind}", result.out)
-    assert gaps, result.out
-    report = next(tmp_path.glob("runs/backtest-*/report.html")).read_text()
-    assert kind in report
 
 
 @pytest.mark.slow

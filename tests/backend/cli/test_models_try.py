@@ -39,15 +39,9 @@ def test_a_model_is_tried_and_what_it_did_and_took_is_said(command: Run) -> None
         )
     assert tried.code == 0, tried.err + tried.out
     for words in (
-        "first contact: a sound call: ",
-        "as a tool call; it ended with tool_calls",
-        "takes no temperature",
-        "consult_market_analyst {'symbol': 'C1'}",
-        "submit_decision",
-        "orders: AAAUSDT",
-        "thoughts)",
-        "the team can trade with it",
-    ):
+        "first contact: a sound call: ", "as a tool call; it ended with tool_calls", "takes no temperature",
+        "consult_market_analyst {'symbol': 'C1'}", "submit_decision", "orders: AAAUSDT", "the team can trade with it",
+    ):  # fmt: skip
         assert words in tried.out, tried.out
     # Three answers of the decision: 180, 70 and 30 tokens beside 700 of thoughts each.
     money = 3 * (500 * 2.0 + 1500 * 0.5) / 1e6 + (180 + 70 + 30 + 3 * 700) * 8.0 / 1e6
@@ -95,13 +89,6 @@ def test_a_model_that_cannot_call_is_no_success(command: Run) -> None:
     assert "try a model that calls tools" in tried.out and "--enable-auto-tool-choice" in tried.out
 
 
-def test_a_call_that_the_server_leaves_in_the_text_is_read_and_said(command: Run) -> None:
-    with serve(SERVERS["vllm without a tool parser"]()) as endpoint:
-        tried = command("models", "try", MODEL, "--provider", "vllm_chat", "--url", endpoint.url, "--data", "made")
-    assert tried.code == 0 and "written as text; it ended with stop" in tried.out, tried.out + tried.err
-    assert "takes no tools: the prompt describes them" in tried.out
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -121,15 +108,6 @@ def test_mistakes_are_found_before_anything_is_sent(
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     tried = command("models", "try", "nobody", *options, "--data", "made")
     assert tried.code == 2 and words in tried.err and KEY not in tried.err and "Traceback" not in tried.err
-
-
-def test_the_price_is_said_as_the_refusal_shows_it(command: Run) -> None:
-    with serve(SERVERS["openai"]()) as endpoint:
-        prices = f'budget.prices."{MODEL}"=[2.0, 0.5, 8.0]'
-        tried = command(
-            "models", "try", MODEL, "--provider", "openai", "--url", endpoint.url, "--data", "made", "-s", prices
-        )
-    assert tried.code == 0 and "cost 0.0" in tried.out, tried.out + tried.err
 
 
 def test_a_local_model_can_be_tried(command: Run, nano: Path) -> None:

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,9 +14,6 @@ from pathlib import Path
 import pytest
 
 from backend.store.store import Store
-from cryptosentinel.llm.chat_codec import make_byte_codec
-from cryptosentinel.llm.endpoint.engine import EndpointEngine
-from cryptosentinel.llm.engine import Request, Sampling
 from tests.command_line import Run, program
 from tests.mock_endpoint import MODEL
 
@@ -111,26 +106,3 @@ def test_ctrl_c_cancels_the_request_under_way(what: str, command: Run) -> None:
     if what != "try":
         with Store.open("runs/store") as store:
             assert [one.status for one in store.runs()] == ["interrupted"]
-
-
-def test_a_cancelled_request_ends_its_connection() -> None:
-    codec, asked = make_byte_codec(), threading.Event()
-    with silent(asked.set) as endpoint:
-        engine = EndpointEngine(codec, endpoint.url, MODEL)
-        waiting = engine.submit(Request("manager", tuple(codec.start("system", "user", None)), Sampling(), 0))
-        assert asked.wait(60) and not waiting.done()
-        waiting.cancel()
-        assert endpoint.cancelled.wait(60)
-        engine.close()
-
-
-def test_the_end_of_a_command_does_not_look_through_all_that_was_made() -> None:
-    """With torch and numba that takes seconds, after the last word of a command and after Ctrl-C."""
-    code = (
-        "import gc, sys\nfrom backend.cli.main import main\n"
-        "class Looked:\n    def __del__(self): print('looked through', flush=True)\n"
-        "gc.disable()\ncycle = Looked()\ncycle.itself = cycle\ndel cycle\n"
-        "sys.argv = ['cryptosentinel', '--help']\nmain()"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert "Usage" in ended.stdout and "looked through" not in ended.stdout

@@ -1,24 +1,39 @@
-"""A backtest of a user's own strategy: what it is handed, and the look-ahead verdict that ends it."""
+"""A user's own strategy in `backtest` and `check`: what it is handed, the look-ahead verdict, the history it needs, and
+each mistake in one message."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from backend import api
+from backend.builders.loaded_team import LoadedTeam
+from backend.builders.market import limits_of
 from backend.builders.strategies import named_strategies, named_strategy
+from backend.builders.teams import load_team
+from backend.config.load import load_config
 from backend.decisions.backtest_document import BacktestDocument, read_backtests
 from backend.runs import strategy_run
+from backend.runs.check import team_drive
 from backend.store.store import Store
+from cryptosentinel.llm.scripted import ScriptedEngine
+from simulator.backtest.run import Window
+from simulator.checks.recursion import check_recursion
+from simulator.checks.verdict import verdict_of_drive
 from simulator.data.archive import write_market
+from simulator.market.timeframes import format_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.command_line import Result, Run, program
+from tests.lookahead_scenes import market_behind
+from tests.team_scenes import codec, half_taught_policies, make_team
 
 MARKET = generate(SyntheticConfig(bars=900, seed=3, symbols=("AAAUSDT", "BBBUSDT")))
+FEW = generate(SyntheticConfig(bars=260, seed=3, symbols=("AAAUSDT", "BBBUSDT")))
 OWN = '''
 import gc
 import pathlib
@@ -139,26 +154,53 @@ class LeavesAFile(Base):
 
     def up(self, view):
         return (view.index // 7 + len(self.before)) % 2
+
+
+class Drifting(Base):
+    """Sizes by an average over all there is."""
+
+    def decide(self, view, account):
+        ratio = view.last_close("AAAUSDT") / view.bars("AAAUSDT", 10**6).close.mean()
+        return orders_for_target(view, account, "AAAUSDT", float(min(1.0, 0.5 * ratio)))
+
+
+class Door(Base):
+    def up(self, view):
+        return view.bar("AAAUSDT", view.index + 1).close[0] > 0
+
+
+class Nothing:
+    pass
+
+
+def made():
+    return Peeks()
+
+
+number = 3
 '''
 
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """command("backtest", ...) in a folder with a market in `bars` and the strategies above in `my_own`."""
+    """command("backtest", ...) in a folder with a long market in `bars`, a short one in `few`, and the strategies above
+    in `my_own`; a check looks at the short one."""
     monkeypatch.delitem(sys.modules, "my_own", raising=False)
     write_market(MARKET, tmp_path / "bars")
+    write_market(FEW, tmp_path / "few")
     (tmp_path / "my_own.py").write_text(OWN)
     # However slow the machine is, all of the history is looked at.
     monkeypatch.setattr(strategy_run, "_LEAST_SECONDS", float("inf"))
     whole = program(tmp_path, monkeypatch, capsys)
 
     def run(*arguments: object) -> Result:
-        store = () if "check" in arguments else ("--store", "here")
-        return whole(*arguments, "--data", "bars", "--timeframe", "4h", *store)
+        rest = ("few",) if arguments[0] == "check" else ("bars", "--timeframe", "4h", "--store", "here")
+        return whole(*arguments, "--data", *rest)
 
     return run
 
 
+CHECK = ("check", "lookahead", "--team")
 TEST = ("backtest", "--decide-every", 2, "--baselines", "hold", "--team")
 
 
@@ -170,7 +212,7 @@ def stored(name: str) -> BacktestDocument:
 
 @pytest.mark.parametrize("name", ["TakesMarket", "TakesMore"])
 def test_an_argument_that_nothing_fills_is_a_mistake_that_says_what_to_do(command: Run, name: str) -> None:
-    for arguments in ((*TEST, f"my_own:{name}"), ("check", "lookahead", "--team", f"my_own:{name}")):
+    for arguments in ((*TEST, f"my_own:{name}"), (*CHECK, f"my_own:{name}")):
         result = command(*arguments)
         assert result.code == 2 and "Traceback" not in result.err
         assert "which nothing fills" in result.err and "Give each argument a default" in result.err
@@ -216,17 +258,6 @@ def test_the_check_may_be_left_out_which_is_recorded(command: Run) -> None:
     assert verdict is not None and verdict.status == "skipped" and verdict.cuts == 0
 
 
-def test_the_command_check_looks_at_the_whole_history(command: Run) -> None:
-    check = ("check", "lookahead", "--decide-every", 2, "--out", "report.json", "--team")
-    result = command(*check, "my_own:PeeksEarly")
-    assert result.code == 1 and "LOOK-AHEAD: order at 2020-0" in result.out
-    report = json.loads(Path("report.json").read_text())
-    assert report["status"] == "look_ahead" and not report["clean"] and len(report["findings"]) == 1
-    result = command(*check, "my_own:Learns")
-    assert result.code == 0 and "over the whole history" in result.out
-    assert command(*check, "sma_cross").code == 0
-
-
 def test_the_api_has_the_verdicts(command: Run) -> None:
     result = api.backtest("my_own:Peeks,my_own:Learns", data="bars", timeframe="4h", baselines=(), store="here")
     assert {name: one.status for name, one in result.lookahead.items()} == {
@@ -269,8 +300,7 @@ def test_the_window_is_that_of_the_strategy_and_what_was_moved_is_said(command: 
         "bars must come before the first decision"
     )
     assert f"note: {moved}" in looks_back
-    check = ("check", "lookahead", "--start", "2020-01-01", "--end", "2020-01-20")
-    checked = " ".join(command(*check, "--team", "my_own:LooksBack").out.split())
+    checked = " ".join(command(*CHECK, "my_own:LooksBack", "--start", "2020-01-01", "--end", "2020-01-20").out.split())
     assert f"note: {moved}" in checked and "from 2020-01-06 04:00 to" in checked
     result = command(*asked, "my_own:NoNumber")
     assert result.code == 2 and "its warmup is 'many'; give a whole number of bars" in result.err
@@ -291,3 +321,90 @@ def test_a_second_load_that_fails_is_no_verdict(command: Run) -> None:
     Path("my_own.py").write_text(Path("my_own.py").read_text() + "pathlib.Path('once').touch()\n")
     result = command(*TEST, "my_own:Learns")
     assert result.code == 1 and "my_own:Learns: NOT REPEATABLE" in result.out and "locked" in result.out
+
+
+# -- check -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_honest_strategy_is_clean(command: Run) -> None:
+    result = command(*CHECK, "sma_cross", "--decide-every", 2, "--out", "report.json")
+    assert result.code == 0, result.err
+    assert "sma_cross: no look-ahead found" in result.out and FEW.content_hash[:12] in result.out
+    report = json.loads(Path("report.json").read_text())
+    assert report["clean"] is True and report["findings"] == [] and report["check"] == "lookahead"
+    assert report["data_hash"] == FEW.content_hash and report["subject"] == "sma_cross" and report["seed"] == 1
+    assert report["first_decision"] == format_time(FEW.view(100).now) and report["window"]["stop"] == 259
+    assert report["cuts"] == len(range(100, 259, 2)) and report["coverage"] == 1.0 and report["with_orders"] > 0
+    idle = command(*CHECK, "flat")
+    assert idle.code == 0 and "which proves little" in idle.out
+
+
+def test_one_that_peeks_is_shown_where(command: Run) -> None:
+    result = command(*CHECK, "my_own:made", "--decide-every", 1, "--out", "report.json")
+    assert (result.code, result.err) == (1, "")
+    report = json.loads(Path("report.json").read_text())
+    [first] = report["findings"]
+    assert report["clean"] is False and report["status"] == "look_ahead"
+    assert f"LOOK-AHEAD: order at {format_time(first['time'])} UTC" in result.out
+    assert first["time"] <= FEW.view(first["cut"]).now == first["after"] and first["expected"] != first["found"]
+
+
+def test_what_asks_past_the_clock_fails(command: Run) -> None:
+    door = command(*CHECK, "my_own:Door")
+    assert door.code == 2 and "my_own:Door failed: LookAheadError" in door.err
+
+
+@pytest.mark.parametrize(
+    ("subject", "code", "settled", "sentence"),
+    [
+        ("sma_cross", 0, 100, "from 100 bars of history on, more of it changes nothing"),
+        ("my_own:Drifting", 1, None, "even 150 bars of history do not decide as all of it does"),
+    ],
+)
+def test_the_warm_up_that_is_needed(command: Run, subject: str, code: int, settled: int | None, sentence: str) -> None:
+    result = command(
+        "check", "recursion", "--team", subject, "--start", "2020-01-30", "--decide-every", 1,
+        "--warm-up", "150,40,100", "--out", "report.json",
+    )  # fmt: skip
+    assert (result.code, result.err) == (code, ""), result.err
+    assert sentence in result.out
+    report = json.loads(Path("report.json").read_text())
+    assert report["settled"] == settled and report["clean"] is (code == 0) and report["check"] == "recursion"
+    assert [one["bars"] for one in report["warm_ups"]] == [40, 100, 150]
+    assert report["warm_ups"][0]["changed"] > 0
+    assert min(report["times"]) >= report["window"]["start"]
+
+
+def test_bad_lengths_and_too_little_history_are_told(command: Run) -> None:
+    for lengths in ("", "0", "a,b", "-5"):
+        result = command("check", "recursion", "--team", "hold", f"--warm-up={lengths}")
+        assert result.code == 2 and "give lengths in bars" in result.err
+    result = command("check", "recursion", "--team", "hold", "--warm-up", "1000")
+    assert result.code == 2 and "no decision has more than 1000 bars of history" in result.err
+
+
+def test_a_sampled_team_is_compared_under_one_seed() -> None:
+    team = LoadedTeam("half", make_team(horizon_bars=18), ScriptedEngine(codec(), half_taught_policies()))
+    limits = limits_of(load_config("demo").guard)
+    verdict = verdict_of_drive(team_drive(team, limits, 7), FEW, Window(121, 259, 6), {})
+    assert verdict.status == "clean" and verdict.with_orders > 0
+    settled = check_recursion(team_drive(team, limits, 7), FEW, Window(121, 259, 6), warm_ups=(140,), times=3)
+    assert settled.warm_ups[0].compared == 3
+
+
+def test_a_team_that_is_told_the_future_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_team("scripted", load_config("demo").team)
+    limits = limits_of(load_config("demo").guard)
+    from cryptosentinel import team as team_module
+
+    honest = team_module.orders_for_target
+
+    def by_the_next_bar(view: Any, account: Any, symbol: str, exposure: float, *rest: Any, **more: Any) -> Any:
+        inside = market_behind(view)
+        column, after = inside.column(symbol), min(view.index + 1, len(inside) - 1)
+        rises = inside.close[after, column] > inside.close[view.index, column]
+        return honest(view, account, symbol, 0.2 if rises else -0.2, *rest, **more)
+
+    monkeypatch.setattr(team_module, "orders_for_target", by_the_next_bar)
+    verdict = verdict_of_drive(team_drive(loaded, limits, 7), FEW, Window(121, 259, 6), {})
+    assert verdict.status == "look_ahead" and verdict.findings[0].kind == "order", verdict.sentence()

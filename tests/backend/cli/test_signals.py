@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from backend.cli.main import main
-from backend.cli.signals import end_in_order, exit_code
 from backend.errors import INTERRUPTED
 
 ROOT = Path(__file__).parents[3]
@@ -67,35 +66,6 @@ def test_the_second_signal_ends_it_at_once_and_says_what_is_kept(second: signal.
     assert process.returncode == 128 + second
 
 
-LEFTOVERS = """
-import sys, time
-from backend.cli.signals import end_in_order, end_soon, exit_code
-class HalfMade:
-    def __del__(self):
-        raise AttributeError("it was interrupted while it was made")
-async def never_awaited():
-    pass
-with end_soon(), end_in_order():
-    try:
-        print("working", flush=True)
-        time.sleep(60)
-    except KeyboardInterrupt:
-        HalfMade()
-        never_awaited()
-        sys.exit(exit_code(1))
-"""
-
-
-def test_what_an_interruption_left_half_made_says_nothing() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", LEFTOVERS], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert line(process) == "working"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert (out, err, process.returncode) == ("", "", 128 + signal.SIGINT)
-
-
 AFTER_THE_WORK = """
 import atexit, sys, time
 from backend.cli.signals import end_in_order, end_soon
@@ -139,14 +109,6 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM
-
-
-def test_handlers_are_put_back_and_no_signal_is_no_code() -> None:
-    former = [signal.getsignal(number) for number in SIGNALS]
-    with end_in_order():
-        assert [signal.getsignal(number) for number in SIGNALS] != former
-    assert [signal.getsignal(number) for number in SIGNALS] == former
-    assert exit_code(7) == 7
 
 
 @pytest.mark.parametrize("number", SIGNALS)

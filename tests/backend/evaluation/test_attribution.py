@@ -12,14 +12,9 @@ from backend.evaluation.evidence import attribution
     [
         (0.0, 0.0066, "lower trading costs +0.66, trading itself -0.66"),
         (0.01, 0.0066, "lower trading costs +0.66, trading itself +0.34"),
-        (0.005, 0.005, "lower trading costs +0.50, trading itself +0.00"),
-        (-0.01, 0.0066, "lower trading costs +0.66, trading itself -1.66"),
         (0.01, -0.002, "higher trading costs -0.20, trading itself +1.20"),
-        (0.0, -0.002, "higher trading costs -0.20, trading itself +0.20"),
         (-0.01, -0.002, "higher trading costs -0.20, trading itself -0.80"),
-        (-0.002, -0.002, "higher trading costs -0.20, trading itself +0.00"),
         (0.01, 0.0, "trading itself +1.00, trading costs the same"),
-        (-0.01, 0.00001, "trading itself -1.00, trading costs the same"),
         (0.0, 0.0, "trading itself +0.00, trading costs the same"),
     ],
 )

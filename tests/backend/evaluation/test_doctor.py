@@ -153,47 +153,10 @@ def test_absent_and_nan_metrics_are_no_points(seed: int) -> None:
     assert diagnose(History(run)) == []
 
 
-@pytest.mark.parametrize("name", SICKNESS)
-@FEW
-@given(data=st.data(), seed=SEEDS, length=st.integers(0, STEPS))
-def test_a_rule_speaks_on_no_fewer_points_than_it_says(name: str, data: st.DataObject, seed: int, length: int) -> None:
-    """So silence counts as a judgement exactly where the rule could have spoken."""
-    rule = BY_NAME[name]
-    role = data.draw(st.sampled_from(rule.judged(ALL)))
-    history = History(sick(rule, role, seed, 0)[: length + 1])
-    if any(one.role == role for one in diagnose(history, [rule])):
-        assert role not in missing_points(history, rule)
-    assert missing_points(History(healthy(seed)), rule) == {}
-
-
-@pytest.mark.parametrize("name", ["terminal collapse", "collapse to hold", "unlearns the warm start"])
-def test_a_rule_can_speak_on_the_points_that_it_says(name: str) -> None:
-    rule = BY_NAME[name]
-    role = rule.judged(ALL)[0]
-    run = sick(rule, role, 3, STAGE_2)
-    spoke = next(end for end in range(len(run)) if diagnose(History(run[:end]), [rule]))
-    assert missing_points(History([run[0], *run[STAGE_2:spoke]]), rule) == {}
-    assert role in missing_points(History([run[0], *run[STAGE_2 : spoke - 1]]), rule)
-
-
-@pytest.mark.parametrize("steps", [1, 2, 7, 30])
-@pytest.mark.parametrize("name", ["valid", "practice/valid"])
-@pytest.mark.parametrize("role", ROLES)
-def test_a_role_that_is_mostly_invalid_is_named_after_any_number_of_steps(role: str, name: str, steps: int) -> None:
-    found = diagnose(History([(step, {f"{role}/{name}": 0.49}) for step in range(1, steps + 1)]))
-    assert ("most answers invalid", role) in [(one.rule, one.role) for one in found]
-    recovered = [(step, {f"{role}/{name}": 0.2 if step <= steps // 2 else 0.99}) for step in range(1, steps + 1)]
-    assert diagnose(History(recovered), [BY_NAME["most answers invalid"]]) == []
-
-
 def test_every_rule_is_in_the_documentation() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "concepts" / "diagnostics.md").read_text(encoding="utf-8")
     for rule in RULES:
         assert f"| **{rule.name}**{', fatal' * (rule.severity == 'fatal')}" in text, rule.name
-
-
-def test_an_empty_history_has_no_finding() -> None:
-    assert diagnose(History([]), RULES) == []
 
 
 @MORE

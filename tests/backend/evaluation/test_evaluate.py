@@ -33,13 +33,6 @@ ACCOUNT = Account(10_000.0, Costs(), 1.0, Venue())
 NAMES = EvaluationConfig().baselines
 
 
-def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(1)
-    samples = rng.standard_t(5, (400, 24)) * 0.02 + 0.01
-    inside = [low <= 0.01 <= high for low, high in (mean_interval(row, 400, 3) for row in samples)]
-    assert 0.93 <= np.mean(inside) <= 0.98
-
-
 @given(st.lists(st.integers(-50, 50), min_size=2, max_size=30), st.floats(-1, 1), st.integers(0, 5))
 def test_the_interval_holds_the_mean_and_moves_with_the_values(numbers: list[int], shift: float, seed: int) -> None:
     values = np.array(numbers) / 50

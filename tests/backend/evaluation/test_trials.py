@@ -27,25 +27,23 @@ def record(store: Store, run: str, strategy: str = "ema_cross", start: int = 120
     return found.trials
 
 
-def test_each_way_of_trading_counts_once_and_a_deleted_run_still_counts() -> None:
-    with Store.open("mem://") as store:
-        assert [record(store, "one"), record(store, "two"), record(store, "three", "sma_cross")] == [1, 1, 2]
-        assert record(store, "elsewhere", "rsi_reversion", 200, 260) == 1
-        for run in ("one", "two", "three"):
-            store.delete_run(run)
-        assert record(store, "four", "rsi_reversion", 150, 160) == 3  # an overlap is a look
-        trials = store.trials(MARKET.content_hash)
-        assert count_trials(trials, MARKET.content_hash, trials[0].start, trials[0].stop).looks == 4
-        assert store.trials("other data") == []
+def test_each_way_of_trading_counts_once_and_a_deleted_run_still_counts(store: Store) -> None:
+    assert [record(store, "one"), record(store, "two"), record(store, "three", "sma_cross")] == [1, 1, 2]
+    assert record(store, "elsewhere", "rsi_reversion", 200, 260) == 1
+    for run in ("one", "two", "three"):
+        store.delete_run(run)
+    assert record(store, "four", "rsi_reversion", 150, 160) == 3  # an overlap is a look
+    trials = store.trials(MARKET.content_hash)
+    assert count_trials(trials, MARKET.content_hash, trials[0].start, trials[0].stop).looks == 4
+    assert store.trials("other data") == []
 
 
-def test_two_parts_of_a_run_are_two_rows() -> None:
-    with Store.open("mem://") as store:
-        store.add_run(RunRecord("one", "evaluate", 1, MARKET.content_hash, 1, {}, "finished"))
-        for part in ("held_out", "no_edge"):
-            team = scripted_team(CONFIG.team)
-            record_trial(store, "one", team, CONFIG, MARKET, 120, 200, every=6, seed=1, of=part)
-        assert [trial.name for trial in store.trials()] == ["held_out/scripted", "no_edge/scripted"]
+def test_two_parts_of_a_run_are_two_rows(store: Store) -> None:
+    store.add_run(RunRecord("one", "evaluate", 1, MARKET.content_hash, 1, {}, "finished"))
+    for part in ("held_out", "no_edge"):
+        team = scripted_team(CONFIG.team)
+        record_trial(store, "one", team, CONFIG, MARKET, 120, 200, every=6, seed=1, of=part)
+    assert [trial.name for trial in store.trials()] == ["held_out/scripted", "no_edge/scripted"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20), st.sampled_from("abc")), max_size=12))

@@ -48,6 +48,7 @@ from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.local.families import why_not
 from cryptosentinel.llm.nano import load_model, save_model, train_tokenizer
 from tests.random_models import random_model
+from tests.small_world import disturb
 from tests.standard_settings import lora_settings, trainer_settings
 
 VOCABULARY = 280
@@ -145,13 +146,7 @@ def model(kind: str) -> PreTrainedModel:
 @pytest.fixture
 def policies(model: PreTrainedModel) -> RolePolicies:
     """Two roles, whose adapters do something."""
-    policies = RolePolicies(model, ROLES, lora=lora_settings(lora_rank=3, lora_alpha=6))
-    rng = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for role in ROLES:
-            for parameter in policies.trainable(role):
-                parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng))
-    return policies
+    return disturb(RolePolicies(model, ROLES, lora=lora_settings(lora_rank=3, lora_alpha=6)), size=0.1, seed=2)
 
 
 def batch(seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from backend.models.hub import SOURCE, pull_model, read_source
 from backend.models.registry import hub_folder, resolve_base
 from cryptosentinel.llm.nano import load_model
 from simulator.errors import RunFailed, UserError
-from tests.local_hub import COMMIT, LocalHub, serving
+from tests.local_hub import COMMIT, LocalHub, as_the_hub
 from tests.small_world import tree
 
 NAME = "Qwen/Qwen3-tiny"
@@ -38,10 +38,7 @@ def served(nano: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hub(served: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
-    for name in ("HF_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    with serving(LocalHub({NAME: served})) as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.url)
+    with as_the_hub(LocalHub({NAME: served}), monkeypatch) as running:
         yield running
 
 
@@ -191,11 +188,6 @@ def test_the_token_is_the_environment_s_and_is_never_shown(
         pull_model(NAME, to=tmp_path / "two")
     shown = f"{refused.value} {odd.value} {capfd.readouterr()} {tree(tmp_path / 'one')[SOURCE]!r}"
     assert "hf_" not in shown.replace("hf_hub", "")
-
-
-def test_without_a_token_none_is_sent(hub: LocalHub, tmp_path: Path) -> None:
-    pull_model(NAME, to=tmp_path / "one")
-    assert hub.tokens == set()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])

@@ -22,8 +22,8 @@ from cryptosentinel.llm.chat_codec import ChatCodec
 from cryptosentinel.llm.engine import Completion, Request, Sampling
 from cryptosentinel.llm.local.engine import LocalEngine
 from cryptosentinel.llm.nano import train_tokenizer
-from tests.backend.models.test_architectures import CONFIGS, VOCABULARY, batch, lively, plain_logps
-from tests.random_models import random_model
+from tests.backend.models.test_architectures import CONFIGS, VOCABULARY, batch, lively, plain_logps, random_copy
+from tests.small_world import disturb
 from tests.standard_settings import lora_settings, trainer_settings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -44,22 +44,14 @@ def model(kind: str) -> Any:
     return lively(CONFIGS[kind]())
 
 
-def copied(model: Any, device: str = "cpu") -> Any:
-    fresh: Any = random_model(0, model.config)
-    fresh.load_state_dict(model.state_dict())
-    return fresh.to(device)
-
-
 def policies_on(hardware: Hardware, model: Any, seed: int = 2) -> RolePolicies:
     """One role, whose adapter does something: the same on any hardware."""
-    policies = RolePolicies(
-        copied(model), ["manager"], lora=lora_settings(lora_rank=3, lora_alpha=6), hardware=hardware
-    )
-    rng = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policies.trainable("manager"):
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng).to(parameter.device))
-    return policies
+    return disturb(
+        RolePolicies(
+            random_copy(model), ["manager"], lora=lora_settings(lora_rank=3, lora_alpha=6), hardware=hardware
+        ),
+        size=0.1, seed=seed,
+    )  # fmt: skip
 
 
 def answers_of(model: Any, tokenizer: PreTrainedTokenizerFast, dtype: torch.dtype, temperature: float) -> tuple[
@@ -74,7 +66,7 @@ def answers_of(model: Any, tokenizer: PreTrainedTokenizerFast, dtype: torch.dtyp
 
 @every
 def test_greedy_decoding_is_generates_there(kind: str, model: Any, tokenizer: PreTrainedTokenizerFast) -> None:
-    theirs: Any = copied(model, GPU)
+    theirs: Any = random_copy(model).to(GPU)
     prompts, answers = answers_of(model, tokenizer, torch.float32, 0.0)
     with torch.no_grad():
         for ids, one in zip(prompts, answers, strict=True):
@@ -121,12 +113,7 @@ def gradient_of(policies: RolePolicies, ids: Tensor, mask: Tensor) -> tuple[Tens
     ],
 )
 def test_log_probs_and_gradients_are_the_cpus(
-    kind: str,
-    model: Any,
-    precision: Precision,
-    checkpointing: bool,
-    quantization: Quantization,
-    cosine: float,
+    kind: str, model: Any, precision: Precision, checkpointing: bool, quantization: Quantization, cosine: float
 ) -> None:
     ids, mask = batch()
     expected, expected_gradient = gradient_of(policies_on(Hardware(), model), ids, mask)

@@ -6,42 +6,35 @@ What is right passes, and each fault is found by the check that is there for it.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+)
 
 from backend.builders.teams import load_team
 from backend.models.checks import Findings, check_base
-from backend.models.manifest import TeamManifest, write_manifest
+from backend.models.export import export_team
+from backend.models.manifest import TeamManifest, read_manifest, sample_team, write_manifest
 from backend.models.registry import describe_base, hub_folder, is_hub_name, list_bases, resolve_base
-from backend.policies.adapters import VERSION, WEIGHTS, hub_name, save_versions
+from backend.policies.adapters import VERSION, WEIGHTS, hub_name, load_versions, save_versions
 from backend.policies.build import role_policies
 from backend.policies.role_policies import RolePolicies
 from backend.training.start import begin
+from cryptosentinel.agents.registry import roles_of
 from cryptosentinel.llm.nano import load_model
 from simulator.errors import UserError
-from tests.small_world import small_config, small_market
-
-
-@contextmanager
-def unprivileged() -> Iterator[None]:
-    """As a user whom permissions bind."""
-    user = os.getuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
+from tests.small_world import disturb, small_config, small_market
 
 
 @pytest.fixture
@@ -52,16 +45,6 @@ def models(nano: Path, tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def disturbed(base: Path) -> RolePolicies:
-    """As after some training."""
-    policies, _ = role_policies(base, small_config().training)
-    with torch.no_grad():
-        for role in policies.roles:
-            for parameter in policies.trainable(role):
-                parameter.add_(0.01)
-    return policies
-
-
 @pytest.fixture
 def run(nano: Path, tmp_path: Path) -> Path:
     """A finished run that kept two steps, the latter of which is its team."""
@@ -69,7 +52,7 @@ def run(nano: Path, tmp_path: Path) -> Path:
     shutil.copytree(nano, folder / "nano")
     first, _ = role_policies(folder / "nano", small_config().training)
     save_versions(first, folder / "adapters" / "step-000000", "train-1", 0)
-    save_versions(disturbed(folder / "nano"), folder / "adapters" / "step-000003", "train-1", 3)
+    save_versions(disturb(first), folder / "adapters" / "step-000003", "train-1", 3)
     write_manifest(folder, TeamManifest.of(small_config(), base="nano", adapters="adapters/step-000003"))
     return folder
 
@@ -207,12 +190,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], set[str], str]] = {
     "infinite": (poison(NORM, float("-inf")), {"weights"}, "not finite"),
     "two output layers": (untied, {"weights"}, "tie_word_embeddings to false"),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), {"tokenizer"}, "holds no tokenizer.json"),
-    "config is no JSON": (lambda f: (f / "config.json").write_text("{"), {"config"}, "is no JSON"),
-    "other shapes": (
-        edit("config.json", intermediate_size=999),
-        {"weights"},
-        "model in .* cannot be read|not those of its config.json",
-    ),
+    "config is no JSON": (lambda f: (f / "config.json").write_text("{"), {"config"}, "is no"),
+    "other shapes": (edit("config.json", intermediate_size=999), {"weights"}, "not those of its config.json"),
     "cut short": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-5]),
         {"weights"},
@@ -247,16 +226,6 @@ def test_each_fault_is_found_by_its_check(nano: Path, tmp_path: Path, what: str)
     assert set(found) == checks
     assert any(re.search(message, told) for told in found.values()), found
     assert findings.wrong == len(checks)
-
-
-def test_a_model_that_the_own_decoder_does_not_compute_is_a_note(nano: Path, tmp_path: Path) -> None:
-    shutil.copytree(nano, tmp_path / "base")
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
-    edit("config.json", rope_parameters=rope)(tmp_path / "base")
-    engines = next(one for one in check_base(tmp_path / "base").entries if one.what == "engines")
-    assert (
-        engines.state == "note" and "decoded by transformers itself" in engines.detail and "dynamic" in engines.detail
-    )
 
 
 def test_what_may_hold_code_is_named(nano: Path, tmp_path: Path) -> None:
@@ -306,14 +275,49 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "no model folder" in wrong(check_base(tmp_path / "loop"))["folder"]
 
 
-def test_folders_without_permission_are_told(nano: Path, tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
-    shutil.copytree(nano, closed / "base")
-    closed.chmod(0)
-    try:
-        with unprivileged():
-            assert "permission" in wrong(check_base(closed / "base"))["folder"]
-            with pytest.raises(UserError, match="permission"):
-                list_bases(closed, tmp_path / "none")
-    finally:
-        closed.chmod(0o700)
+NANO = sample_team() / "nano"
+PROMPT = torch.tensor([[1272, 65, 300, 12, 44, 901, 7, 1273]])
+
+
+@pytest.fixture(scope="module")
+def policies() -> RolePolicies:
+    """The shipped team as this program has it."""
+    manifest = read_manifest(sample_team())
+    weights = manifest.weights()
+    assert weights is not None
+    made, _ = role_policies(NANO, manifest.training, roles=roles_of(manifest.team.roles))
+    load_versions(made, sample_team() / weights)
+    return made
+
+
+def logits(model: torch.nn.Module) -> torch.Tensor:
+    """What a model says of the prompt."""
+    with torch.no_grad():
+        said: torch.Tensor = model.eval()(PROMPT).logits
+    return said
+
+
+def expected(policies: RolePolicies, role: str) -> torch.Tensor:
+    """What the role's merged weights say of the prompt."""
+    model = AutoModelForCausalLM.from_pretrained(NANO, dtype="float32")
+    model.load_state_dict(policies.merged_state(role))
+    return logits(model)
+
+
+def test_peft_loads_each_role_and_answers_as_the_team(policies: RolePolicies, tmp_path: Path) -> None:
+    written = list(export_team(Path("sample"), tmp_path, "peft"))
+    assert [one.role for one in written] == list(policies.roles)
+    for one in written:
+        base = AutoModelForCausalLM.from_pretrained(NANO, dtype="float32")
+        plain = logits(base)
+        loaded = logits(PeftModel.from_pretrained(base, str(one.path)))
+        assert torch.allclose(loaded, expected(policies, one.role), atol=1e-4)
+        assert not torch.allclose(loaded, plain, atol=1e-2), "the adapter changes nothing"
+
+
+def test_a_merged_model_is_a_folder_that_transformers_loads(policies: RolePolicies, tmp_path: Path) -> None:
+    for one in export_team(Path("sample"), tmp_path, "merged"):
+        loaded = AutoModelForCausalLM.from_pretrained(one.path)
+        assert loaded.dtype == torch.float32 and torch.allclose(logits(loaded), expected(policies, one.role), atol=1e-5)
+        text = "<tool_call>\n{}\n</tool_call><|im_end|>"
+        assert AutoTokenizer.from_pretrained(one.path)(text) == AutoTokenizer.from_pretrained(NANO)(text)

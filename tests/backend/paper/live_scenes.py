@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,9 +73,3 @@ class AfterBars(Observer):
         """See `Observer`."""
         if done == self._bars:
             self._act(self._folder)
-
-
-def in_thread(job: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=job, daemon=True)
-    thread.start()
-    return thread

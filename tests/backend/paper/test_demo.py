@@ -35,22 +35,21 @@ class Lines(Observer):
         self.bars.append(done)
 
 
-def test_what_is_written_while_a_journal_is_read_is_no_damage() -> None:
-    with Store.open("mem://") as store:
-        journal = Journal(store, RUN)
-        for number in range(3):
-            journal.write("notice" if number else "start", number, NOTICE if number else START)
-        reading = entries_in_portions(store, RUN)
-        read = [next(reading).ordinal]
-        journal.write("notice", 3, NOTICE)
-        read += [one.ordinal for one in reading]
-        assert read == [0, 1, 2, 3]
-        store.put(JournalRecord(RUN, 5, "notice", 5, NOTICE))
-        with pytest.raises(StoreError, match="not whole"):
-            list(entries_in_portions(store, RUN))
-        with pytest.raises(StoreError, match="not whole"):
-            list(entries_in_portions(store, "paper-none"))
-        assert list(entries_in_portions(store, RUN, 9)) == []
+def test_what_is_written_while_a_journal_is_read_is_no_damage(store: Store) -> None:
+    journal = Journal(store, RUN)
+    for number in range(3):
+        journal.write("notice" if number else "start", number, NOTICE if number else START)
+    reading = entries_in_portions(store, RUN)
+    read = [next(reading).ordinal]
+    journal.write("notice", 3, NOTICE)
+    read += [one.ordinal for one in reading]
+    assert read == [0, 1, 2, 3]
+    store.put(JournalRecord(RUN, 5, "notice", 5, NOTICE))
+    with pytest.raises(StoreError, match="not whole"):
+        list(entries_in_portions(store, RUN))
+    with pytest.raises(StoreError, match="not whole"):
+        list(entries_in_portions(store, "paper-none"))
+    assert list(entries_in_portions(store, RUN, 9)) == []
 
 
 def test_a_demonstration_of_two_processes_needs_a_folder(tmp_path: Path) -> None:

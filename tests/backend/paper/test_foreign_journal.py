@@ -19,15 +19,10 @@ from backend.store.records import JournalRecord, RunRecord
 from backend.store.store import Store
 from simulator.data.archive import write_market
 from tests.backend.test_malformed import _replaced
-from tests.command_line import Run, program
+from tests.command_line import Run
 from tests.small_world import small_market
 
 Session = tuple[Path, RunRecord, list[JournalRecord]]
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return program(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +102,6 @@ def test_a_bar_that_does_not_fit_its_session_is_refused(
     for words in (("paper", "report"), ("paper", "resume")):
         result = command(*words, run.run)
         assert result.code == 2 and "restore a backup" in result.err, result.err
-
-
-@pytest.mark.parametrize("config", [1.5, {"store": 1.5}, {"store": {"keep": "x"}}])
-def test_a_record_without_settings_is_shown(config: object, session: Session, command: Run, tmp_path: Path) -> None:
-    _, run, journal = session
-    assert _store(tmp_path / "runs" / "store", replace(run, config={**run.config, "config": config}), journal)
-    result = command("runs", "show", run.run)
-    assert result.code in (0, 2) and "Traceback" not in result.err, result.err
 
 
 def test_the_session_itself_is_gone_on_with(session: Session, command: Run, tmp_path: Path) -> None:

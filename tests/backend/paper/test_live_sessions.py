@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -71,21 +70,4 @@ def test_a_session_that_was_away_fills_the_gap_and_says_what_it_missed(
         missed = [entry.document for entry in entries_of(store, outcome.run) if entry.document.get("missed")]
         assert outcome.missed == len(missed) >= 2
         assert max(entry["late"] for entry in missed) > 3 * MINUTE  # what the guard sent then was late by all of it
-        assert paper_parity(outcome.run, store).differences == ()
-
-
-@pytest.mark.slow
-def test_hours_on_a_bad_network_with_perpetuals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every bar, the funding, and what the feed met: in the journal."""
-    symbols = ("BTC/USDT:USDT", "ETH/USDT:USDT")
-    monkeypatch.setattr(sessions, "GRACE_SECONDS", 600.0)
-    with scene.playing(BAD, 640) as live, Store.open("mem://") as store:
-        live.clock.passed(300 * MINUTE)  # so that a settlement (480) is met
-        outcome = live.run(store, tmp_path, bars=360, symbols=symbols)
-        assert outcome.why == "finished"
-        entries = entries_of(store, outcome.run)
-        bars = [bar_from_json(entry.document["bar"]) for entry in entries if entry.kind == "bar"]
-        assert sum(len(bar.candles) for bar in bars) == 2 * len(bars)
-        assert Counter(symbol for bar in bars for symbol, _, _ in bar.funding) == dict.fromkeys(symbols, 1)
-        assert [entry for entry in entries if entry.kind == "bar"][-1].document["feed"]["disconnects"] > 0
         assert paper_parity(outcome.run, store).differences == ()

@@ -49,17 +49,16 @@ def test_each_kind_of_alert_is_counted(tmp_path: Path) -> None:
         assert f'alerts_total{{session="paper-1",what="{what}"}} 1' in figures(tmp_path)
 
 
-def test_the_health_check_says_what_is_wrong(tmp_path: Path) -> None:
-    with Store.open("mem://") as store:
-        scene.begin(store, tmp_path)
-        record = store.run(scene.RUN)  # as it was begun: running
-        log = tmp_path / METRICS
-        written = log.stat().st_mtime
-        assert paper_problem(record, tmp_path, written + 10.0) == ""
-        assert "no bar came" in paper_problem(record, tmp_path, written + 1e6)
-        os.remove(log)
-        assert "has not begun" in paper_problem(record, tmp_path, written)
-        store.finish_run(scene.RUN, "failed", "DataError: x")
-        assert "failed (DataError: x)" in paper_problem(store.run(scene.RUN), tmp_path, written)
-        store.finish_run(scene.RUN, "finished", "finished")
-        assert paper_problem(store.run(scene.RUN), tmp_path, written) == ""
+def test_the_health_check_says_what_is_wrong(tmp_path: Path, store: Store) -> None:
+    scene.begin(store, tmp_path)
+    record = store.run(scene.RUN)  # as it was begun: running
+    log = tmp_path / METRICS
+    written = log.stat().st_mtime
+    assert paper_problem(record, tmp_path, written + 10.0) == ""
+    assert "no bar came" in paper_problem(record, tmp_path, written + 1e6)
+    os.remove(log)
+    assert "has not begun" in paper_problem(record, tmp_path, written)
+    store.finish_run(scene.RUN, "failed", "DataError: x")
+    assert "failed (DataError: x)" in paper_problem(store.run(scene.RUN), tmp_path, written)
+    store.finish_run(scene.RUN, "finished", "finished")
+    assert paper_problem(store.run(scene.RUN), tmp_path, written) == ""

@@ -6,8 +6,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +13,9 @@ import pytest
 
 from backend.builders.market import limits_of
 from backend.builders.strategies import named_strategy
-from backend.models.manifest import SAMPLE_TEAM
 from backend.paper.journal import EntryKind, Journal, entries_of
 from backend.paper.parity import Parity, check_parity
-from backend.paper.sessions import paper_parity, run_paper
 from backend.paper.switch import KILL_FILE, set_kill
-from backend.runs.requests import PaperRequest
 from backend.store.errors import StoreError
 from backend.store.store import Store
 from simulator.errors import UserError
@@ -53,37 +48,33 @@ def undisturbed(
         return request.param, scene.books(entries), len(entries)
 
 
-def test_the_scene_has_what_can_go_wrong(tmp_path: Path) -> None:
+def test_the_scene_has_what_can_go_wrong(tmp_path: Path, store: Store) -> None:
     """Partial fills, gaps, candles that are late, double and contradictory: and the backtest of the recorded inputs
     does the same, decision by decision and fill by fill."""
-    with Store.open("mem://") as store:
-        outcome = scene.begin(store, tmp_path)
-        entries = entries_of(store, scene.RUN)
-        notices = Counter(entry.document["kind"] for entry in entries if entry.kind == "notice")
-        assert {"duplicate", "conflicting", "late"} <= set(notices)
-        fills = [
-            one for entry in entries if entry.kind == "bar" for one in entry.document["happened"]["ledger"]
-            if one["kind_of_record"] == "Fill"
-        ]  # fmt: skip
-        assert max(Counter(one["order"] for one in fills).values()) > 1, "no order was filled in parts"
-        found = parity(store)
-        assert found.differences == ()
-        assert (found.fills, found.bars) == (outcome.fills, outcome.bars) and found.decisions > 4
+    outcome = scene.begin(store, tmp_path)
+    entries = entries_of(store, scene.RUN)
+    notices = Counter(entry.document["kind"] for entry in entries if entry.kind == "notice")
+    assert {"duplicate", "conflicting", "late"} <= set(notices)
+    fills = [
+        one for entry in entries if entry.kind == "bar" for one in entry.document["happened"]["ledger"]
+        if one["kind_of_record"] == "Fill"
+    ]  # fmt: skip
+    assert max(Counter(one["order"] for one in fills).values()) > 1, "no order was filled in parts"
+    found = parity(store)
+    assert found.differences == ()
+    assert (found.fills, found.bars) == (outcome.fills, outcome.bars) and found.decisions > 4
 
 
-def test_parity_sees_a_fill_and_a_decision_that_differ(tmp_path: Path) -> None:
-    with Store.open("mem://") as store:
-        scene.begin(store, tmp_path)
-        entries = entries_of(store, scene.RUN)
-        decision = next(
-            entry for entry in entries if entry.kind == "decision" and entry.document["decisions"][0]["orders"]
-        )
-        decision.document["decisions"][0]["orders"] = []
-        bar = next(entry for entry in entries if entry.kind == "bar" and entry.document["happened"]["ledger"])
-        bar.document["happened"]["ledger"][0]["price"] *= 1.01
-        found = check_parity(entries, scene.named_team(), scene.ACCOUNT, LIMITS, scene.SEED)
-        assert len(found.differences) >= 2
-        assert any("orders" in one for one in found.differences) and any("fill 0" in one for one in found.differences)
+def test_parity_sees_a_fill_and_a_decision_that_differ(tmp_path: Path, store: Store) -> None:
+    scene.begin(store, tmp_path)
+    entries = entries_of(store, scene.RUN)
+    decision = next(entry for entry in entries if entry.kind == "decision" and entry.document["decisions"][0]["orders"])
+    decision.document["decisions"][0]["orders"] = []
+    bar = next(entry for entry in entries if entry.kind == "bar" and entry.document["happened"]["ledger"])
+    bar.document["happened"]["ledger"][0]["price"] *= 1.01
+    found = check_parity(entries, scene.named_team(), scene.ACCOUNT, LIMITS, scene.SEED)
+    assert len(found.differences) >= 2
+    assert any("orders" in one for one in found.differences) and any("fill 0" in one for one in found.differences)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -100,32 +91,6 @@ def test_killed_at_any_write_the_books_are_those_of_the_undisturbed_session(
                 scene.begin(store, folder, strike_at=at, before=before, strategy=strategy)
             scene.go_on(store, folder, strategy=strategy)
             assert scene.books(entries_of(store, scene.RUN)) == expected, f"struck at write {at}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("before", [True, False])
-def test_killed_again_and_again(undisturbed: tuple[str, list[object], int], tmp_path: Path, before: bool) -> None:
-    """A session that gets only a few writes further each time ends with the same books. The first writes of a life say
-    that it continues and what of the feed it cannot use; so lives of always the same few writes would not come further.
-    """
-    strategy, expected, _ = undisturbed
-    lives = cycle((3, 4, 5, 6))
-    with Store.open("mem://") as store:
-        over = played(scene.begin, store, tmp_path, next(lives), before, strategy)
-        while not over:
-            over = played(scene.go_on, store, tmp_path, next(lives), before, strategy)
-        assert scene.books(entries_of(store, scene.RUN)) == expected
-
-
-def played(
-    play: Callable[..., object], store: Store, folder: Path, strike_at: int, before: bool, strategy: str
-) -> bool:
-    """Whether the session came to its end before it was struck."""
-    try:
-        play(store, folder, strike_at=strike_at, before=before, strategy=strategy)
-    except scene.StruckError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize(
@@ -145,36 +110,20 @@ def test_a_strategy_of_ones_own_is_traded_by_the_commands_as_in_its_backtest(
     assert report.code == 0 and ": 0 differences" in " ".join(report.out.split()), report.err
 
 
-@pytest.mark.slow
-def test_the_team_that_ships_is_traded_as_in_its_backtest(tmp_path: Path) -> None:
-    """A model speaks at every decision, and says the same in the backtest of the recorded inputs."""
-    request = PaperRequest(
-        team=SAMPLE_TEAM, data=ROOT / "data" / "synthetic", timeframe="4h", start="2021-06-10", end="2021-06-13",
-        decide_every=1, symbols=("AAAUSDT",), overrides=("paper.history_bars=130", "costs.thinking_time=20"),
-    )  # fmt: skip
-    with Store.open("mem://") as store:
-        outcome = run_paper(request, store, tmp_path)
-        decided = [entry.document for entry in entries_of(store, outcome.run) if entry.kind == "decision"]
-        assert len(decided) > 10 and all(one["conversations"] for entry in decided for one in entry["decisions"])
-        assert paper_parity(outcome.run, store).differences == ()
+def test_a_strategy_that_decides_something_else_is_not_resumed(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(scene.StruckError):
+        scene.begin(store, tmp_path, strike_at=30, strategy=WHO[1])
+    with pytest.raises(UserError, match="decides something else than it did at bar"):
+        scene.go_on(store, tmp_path, strategy="hold")
 
 
-def test_a_strategy_that_decides_something_else_is_not_resumed(tmp_path: Path) -> None:
-    with Store.open("mem://") as store:
-        with pytest.raises(scene.StruckError):
-            scene.begin(store, tmp_path, strike_at=30, strategy=WHO[1])
-        with pytest.raises(UserError, match="decides something else than it did at bar"):
-            scene.go_on(store, tmp_path, strategy="hold")
-
-
-def test_a_strategy_that_hangs_is_cut_off_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_strategy_that_hangs_is_cut_off_and_changes_nothing(tmp_path: Path, store: Store) -> None:
     hanging = WHO[1].replace("Alternating", "Hanging")
-    with Store.open("mem://") as store:
-        outcome = scene.begin(store, tmp_path, strategy=hanging, config=scene.settings(decision_timeout=0.2))
-        assert outcome.why == "finished" and outcome.fills > 0
-        decisions = [entry.document for entry in entries_of(store, scene.RUN) if entry.kind == "decision"]
-        assert "no answer within 0.2 s" in [one["cut_off"] for one in decisions]
-        assert parity(store, hanging).differences == ()
+    outcome = scene.begin(store, tmp_path, strategy=hanging, config=scene.settings(decision_timeout=0.2))
+    assert outcome.why == "finished" and outcome.fills > 0
+    decisions = [entry.document for entry in entries_of(store, scene.RUN) if entry.kind == "decision"]
+    assert "no answer within 0.2 s" in [one["cut_off"] for one in decisions]
+    assert parity(store, hanging).differences == ()
 
 
 @pytest.mark.parametrize(
@@ -185,40 +134,38 @@ def test_a_strategy_that_fails_ends_its_session_with_the_reason(tmp_path: Path, 
         scene.begin(store, tmp_path, strategy=WHO[1].replace("Alternating", name))
 
 
-def test_a_journal_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
-    with Store.open("mem://") as store:
-        with pytest.raises(scene.StruckError):
-            scene.begin(store, tmp_path, strike_at=12)
-        changed = next(
-            entry
-            for entry in entries_of(store, scene.RUN)
-            if entry.kind == "bar" and entry.document["happened"]["ledger"]
-        )
-        changed.document["happened"]["ledger"][0]["quantity"] *= 2.0
-        store.put(changed)
-        with pytest.raises(StoreError, match="something else"):
-            scene.go_on(store, tmp_path)
+def test_a_journal_that_was_changed_is_not_gone_on_with(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(scene.StruckError):
+        scene.begin(store, tmp_path, strike_at=12)
+    changed = next(
+        entry for entry in entries_of(store, scene.RUN) if entry.kind == "bar" and entry.document["happened"]["ledger"]
+    )
+    changed.document["happened"]["ledger"][0]["quantity"] *= 2.0
+    store.put(changed)
+    with pytest.raises(StoreError, match="something else"):
+        scene.go_on(store, tmp_path)
 
 
-def test_a_model_that_hangs_is_cut_off_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_model_that_hangs_is_cut_off_and_changes_nothing(tmp_path: Path, store: Store) -> None:
     """The decision is no change, the session goes on, and parity plays the cut-off as it was."""
     hang = threading.Event()
     engine = scene.HangingEngine(scene.named_team().engine, 6, hang.wait)
-    with Store.open("mem://") as store:
-        outcome = scene.begin(store, tmp_path, engine=engine, config=scene.settings(decision_timeout=0.2))
-        hang.set()
-        assert outcome.why == "finished"
-        decisions = [entry.document for entry in entries_of(store, scene.RUN) if entry.kind == "decision"]
-        cut = [one for one in decisions if one["cut_off"]]
-        assert cut and "no answer within 0.2 s" in cut[0]["cut_off"]
-        assert all("earlier decision" in one["cut_off"] for one in cut[1:])
-        assert not any(one["orders"] for one in cut[1]["decisions"])
-        found = parity(store)
-        assert found.differences == () and found.inputs["cut off"] == len(cut)
+    outcome = scene.begin(store, tmp_path, engine=engine, config=scene.settings(decision_timeout=0.2))
+    hang.set()
+    assert outcome.why == "finished"
+    decisions = [entry.document for entry in entries_of(store, scene.RUN) if entry.kind == "decision"]
+    cut = [one for one in decisions if one["cut_off"]]
+    assert cut and "no answer within 0.2 s" in cut[0]["cut_off"]
+    assert all("earlier decision" in one["cut_off"] for one in cut[1:])
+    assert not any(one["orders"] for one in cut[1]["decisions"])
+    found = parity(store)
+    assert found.differences == () and found.inputs["cut off"] == len(cut)
 
 
 @pytest.mark.parametrize("how", ["flatten", "freeze"])
-def test_the_kill_switch_acts_while_a_model_thinks(tmp_path: Path, how: Literal["flatten", "freeze"]) -> None:
+def test_the_kill_switch_acts_while_a_model_thinks(
+    tmp_path: Path, how: Literal["flatten", "freeze"], store: Store
+) -> None:
     """What the switch orders is in the journal within a second of the file, although the model never answers."""
     hang, asked = threading.Event(), threading.Event()
 
@@ -235,26 +182,25 @@ def test_the_kill_switch_acts_while_a_model_thinks(tmp_path: Path, how: Literal[
         moments.append(time.monotonic())
 
     threading.Thread(target=kill, daemon=True).start()
-    with Store.open("mem://") as store:
-        outcome = scene.begin(store, tmp_path, engine=engine, config=scene.settings(decision_timeout=600))
-        ended = time.monotonic()
-        hang.set()
-        assert outcome.why == how
-        entries = entries_of(store, scene.RUN)
-        control = next(entry for entry in entries if entry.kind == "control")
-        assert control.document["what"] == how
-        dropped = [entry for entry in entries if entry.kind == "decision" and entry.document["dropped"]]
-        # The books come first; what the cut-off decision said is written when it matters no more.
-        assert len(dropped) == 1 and dropped[0].ordinal == control.ordinal + 1
-        assert sum(entry.kind == "decision" for entry in entries[control.ordinal :]) == 1
-        if how == "flatten":
-            assert outcome.positions == dict.fromkeys(scene.SYMBOLS, 0.0)
-        else:
-            assert ended - moments[0] < 60.0  # by far less; a timing decides nothing here
-        assert parity(store).differences == ()
-        (tmp_path / KILL_FILE).unlink()
-        assert scene.go_on(store, tmp_path, released=True).why == "finished"
-        assert parity(store).differences == ()
+    outcome = scene.begin(store, tmp_path, engine=engine, config=scene.settings(decision_timeout=600))
+    ended = time.monotonic()
+    hang.set()
+    assert outcome.why == how
+    entries = entries_of(store, scene.RUN)
+    control = next(entry for entry in entries if entry.kind == "control")
+    assert control.document["what"] == how
+    dropped = [entry for entry in entries if entry.kind == "decision" and entry.document["dropped"]]
+    # The books come first; what the cut-off decision said is written when it matters no more.
+    assert len(dropped) == 1 and dropped[0].ordinal == control.ordinal + 1
+    assert sum(entry.kind == "decision" for entry in entries[control.ordinal :]) == 1
+    if how == "flatten":
+        assert outcome.positions == dict.fromkeys(scene.SYMBOLS, 0.0)
+    else:
+        assert ended - moments[0] < 60.0  # by far less; a timing decides nothing here
+    assert parity(store).differences == ()
+    (tmp_path / KILL_FILE).unlink()
+    assert scene.go_on(store, tmp_path, released=True).why == "finished"
+    assert parity(store).differences == ()
 
 
 def killed_after_its_order(
@@ -284,23 +230,21 @@ def killed_after_its_order(
 
 @pytest.mark.parametrize("how", ["flatten", "freeze"])
 def test_a_crash_between_the_kill_switch_and_the_decision_that_it_cut_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Literal["flatten", "freeze"]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Literal["flatten", "freeze"], store: Store
 ) -> None:
     """The order of the switch stands, and the backtest of the recorded inputs gives it in the same place."""
-    with Store.open("mem://") as store:
-        killed_after_its_order(store, tmp_path, monkeypatch, how)
-        assert scene.go_on(store, tmp_path, released=True).why == "finished"
-        assert parity(store).differences == ()
+    killed_after_its_order(store, tmp_path, monkeypatch, how)
+    assert scene.go_on(store, tmp_path, released=True).why == "finished"
+    assert parity(store).differences == ()
 
 
 def test_a_kill_switch_whose_file_is_lost_still_closes_after_a_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
     """The file was removed by hand, not released: nothing is decided at the close whose decision was cut off."""
-    with Store.open("mem://") as store:
-        killed_after_its_order(store, tmp_path, monkeypatch, "flatten")
-        outcome = scene.go_on(store, tmp_path)
-        assert outcome.positions == dict.fromkeys(scene.SYMBOLS, 0.0)
-        missed = [entry for entry in entries_of(store, scene.RUN) if entry.document.get("missed")]
-        assert missed[0].document["missed"] == "the kill switch was set"
-        assert parity(store).differences == ()
+    killed_after_its_order(store, tmp_path, monkeypatch, "flatten")
+    outcome = scene.go_on(store, tmp_path)
+    assert outcome.positions == dict.fromkeys(scene.SYMBOLS, 0.0)
+    missed = [entry for entry in entries_of(store, scene.RUN) if entry.document.get("missed")]
+    assert missed[0].document["missed"] == "the kill switch was set"
+    assert parity(store).differences == ()

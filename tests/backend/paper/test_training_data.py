@@ -12,19 +12,17 @@ import numpy as np
 import pytest
 
 from backend.builders.market import load_market, split
-from backend.config.load import load_config
 from backend.paper.journal import bar_from_json, entries_of, history_from_json
 from backend.paper.sessions import run_paper
-from backend.paper.training_data import file_names, session_data, train_request_of
+from backend.paper.training_data import file_names, train_request_of
 from backend.runs.requests import PaperRequest, TrainRequest
 from backend.runs.train import ThisProcess, train_team
 from backend.store.store import Store
 from backend.training.checkpoints import TrainingState
-from backend.training.curriculum.queries import QueryPool, gross_limit, pools_of
+from backend.training.curriculum.queries import gross_limit, pools_of
 from backend.training.curriculum.recorded_states import read_states
 from simulator.errors import DataError, Interrupted, UserError
 from simulator.live.broker import session_market
-from tests.backend.paper.live_scenes import playing
 
 ROOT = Path(__file__).resolve().parents[3]
 SESSION, HORIZON = "paper-week", 6
@@ -75,16 +73,6 @@ def test_queries_are_the_states_of_the_session(recorded: tuple[Store, Path]) -> 
     assert moved, "nothing was held but what is drawn without a session"
 
 
-def test_what_a_request_says_of_costs_stands_above_the_session(recorded: tuple[Store, Path]) -> None:
-    store, folder = recorded
-    request = TrainRequest(overrides=(*SHORT, "costs.taker_fee=0.001", "market.shares=[0.5, 0.15]"))
-    config = train_request_of(SESSION, request, store, folder).settings()
-    assert config.costs.taker_fee == 0.001
-    first = split(load_market(config.market, config.costs), config.market, HORIZON).validation[0]
-    data = session_data(SESSION, entries_of(store, SESSION))
-    assert first == data.begun + round(0.5 * (len(data.market) - data.begun))
-
-
 def test_a_portfolio_starts_from_all_that_was_held(recorded: tuple[Store, Path]) -> None:
     store, folder = recorded
     request = TrainRequest(overrides=(*SHORT, "team.portfolio=true"))
@@ -94,17 +82,6 @@ def test_a_portfolio_starts_from_all_that_was_held(recorded: tuple[Store, Path])
     [pool] = pools_of(config.training, market, [(0, len(market))], HORIZON, gross_limit(config))
     for query in pool.draw(3, 0, 10, easy=False):
         assert query.exposures() == held[query.bar]
-
-
-def test_without_states_the_draws_are_as_they_were(recorded: tuple[Store, Path]) -> None:
-    """States of every bar, and none: the same bars are drawn."""
-    store, _ = recorded
-    market = session_data(SESSION, entries_of(store, SESSION)).market
-    every = {bar: dict.fromkeys(market.symbols, 0.25) for bar in range(len(market))}
-    drawn = QueryPool(market, 0, len(market), HORIZON).draw(5, 1, 20, easy=True)
-    placed = QueryPool(market, 0, len(market), HORIZON, states=every).draw(5, 1, 20, easy=True)
-    assert [(one.bar, one.symbol) for one in drawn] == [(one.bar, one.symbol) for one in placed]
-    assert {one.exposure for one in placed} == {0.25}
 
 
 def test_the_run_says_where_its_data_came_from(recorded: tuple[Store, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,16 +136,3 @@ def test_states_of_other_bars_are_refused(recorded: tuple[Store, Path], tmp_path
 def test_names_of_live_symbols_become_names_of_files() -> None:
     assert file_names(("BTC/USDT:USDT", "ETH/USDT:USDT")) == {"BTC/USDT:USDT": "BTCUSDT", "ETH/USDT:USDT": "ETHUSDT"}
     assert list(file_names(("BTC/USDT", "BTC/USDT:USDT")).values()) == ["BTC-USDT", "BTC-USDT-USDT"]
-
-
-@pytest.mark.slow
-def test_a_week_on_an_exchange_trains_a_team(tmp_path: Path) -> None:
-    """Live data of an exchange, which is nowhere but in the journal; the team that comes of it can be evaluated."""
-    with playing() as live, Store.open(str(tmp_path / "store")) as store:
-        outcome = live.run(store, tmp_path, bars=90, session=SESSION, decide_every=1)
-        assert outcome.why == "finished" and outcome.decisions > 40
-        small = (*SHORT, "nano.decisions=40", "nano.steps=5", "market.shares=[0.5, 0.25]")
-        request = train_request_of(SESSION, TrainRequest(config="quick", overrides=small), store, tmp_path)
-        trained = train_team(request, store, tmp_path)
-        assert trained.state.step == 2 and trained.config.market.symbols == ("BTCUSDT", "ETHUSDT")
-        assert load_config("quick").market.symbols == ()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +14,7 @@ from backend.paper.feeds import FeedBars
 from backend.paper.journal import Journal, entries_of
 from backend.paper.monitor import METRICS, Monitor
 from backend.paper.parity import check_parity
-from backend.paper.switch import Switch, process_of, set_kill
+from backend.paper.switch import Switch, set_kill
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord, Record
 from backend.store.store import Store
@@ -27,8 +24,6 @@ from simulator.live.feed import Clock, SimulatedClock
 from simulator.market.instruments import MarketKind
 from simulator.market.timeframes import MINUTE_MS
 from tests.backend.paper import paper_scenes as scene
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("full_at", [9, 10])
@@ -186,37 +181,3 @@ def test_a_bar_that_was_waited_for_is_known_when_the_answer_came() -> None:
     with Store.open("mem://") as store:
         bar = FeedBars(feed, assembler, Journal(store, "paper-1"), 200, None).next_bar(lambda: False)
     assert bar is not None and bar.candles and bar.known_at >= 101 * MINUTE_MS + 1500 + 90_000
-
-
-def cryptosentinel(folder: Path, *command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "backend.cli", *command], cwd=folder, capture_output=True, text=True, timeout=120,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"}, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_a_session_in_the_background_is_stopped_and_gone_on_with(tmp_path: Path) -> None:
-    """As a service or a job runs it: recorded data at four bars a second, so that it lasts until it is stopped."""
-    session, folder = "paper-here", tmp_path / "runs" / "paper-here"
-    words = [
-        "--session", session, "--data", str(ROOT / "data" / "synthetic"), "--timeframe", "4h", "--start", "2021-05-01",
-        "--end", "2021-06-01", "--decide-every", "3", "--set", "paper.speed=60000",
-    ]  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "backend.cli", "paper", "run", *words], cwd=tmp_path, stdout=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    for _ in range(1200):
-        if process_of(folder) is not None:
-            break
-        time.sleep(0.1)
-    assert process_of(folder) == process.pid
-    assert f"process {process.pid}" in cryptosentinel(tmp_path, "paper", "status", session)
-    cryptosentinel(tmp_path, "paper", "stop", session)
-    assert process.wait(60.0) == 0 and process_of(folder) is None
-    assert "stopped" in cryptosentinel(tmp_path, "paper", "status", session)
-    assert "finished" in cryptosentinel(tmp_path, "paper", "resume", session)
-    assert "0 differences" in cryptosentinel(tmp_path, "paper", "report", session)

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from backend.config.load import load_config
 from backend.config.schema import ConfigError
 from backend.config.training import TrainingConfig
 from backend.models.checks import check_base
 from backend.policies import hardware as module
 from backend.policies import role_policies as of_roles
-from backend.policies.hardware import (
-    Hardware,
-    describe_hardware,
-    hardware_change,
-    hardware_of,
-    precision_on,
-)
+from backend.policies.hardware import Hardware, describe_hardware, hardware_change, hardware_of, precision_on
 from backend.policies.logprobs import token_logps
-from backend.policies.role_policies import ALL_LINEAR, LoraSettings, PolicyMode, RolePolicies, adapter_shape
+from backend.policies.role_policies import LoraSettings, PolicyMode, RolePolicies
 from backend.training.algorithm.trajectory import Trajectory
 from backend.training.learning.role_trainer import RoleTrainer
 from cryptosentinel.llm.local.matrices import products
 from cryptosentinel.llm.nano import load_model, save_model, train_tokenizer
 from simulator.errors import UserError
 from tests.random_models import random_model
+from tests.small_world import disturb
 from tests.standard_settings import trainer_settings
 
 Make = Callable[..., Trajectory]
@@ -50,12 +43,7 @@ def batch(shared: bool = False) -> tuple[Tensor, Tensor]:
 
 def moved_policies(model: Qwen3ForCausalLM, hardware: Hardware, mode: PolicyMode = "lora", **more: Any) -> RolePolicies:
     """Policies away from their start: at B = 0 half of a LoRA's gradient is 0."""
-    policies = RolePolicies(model, ROLES, mode, hardware=hardware, **more)
-    rng = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in policies.trainable("manager"):
-            parameter.add_(0.02 * torch.randn(parameter.shape, generator=rng))
-    return policies
+    return disturb(RolePolicies(model, ROLES, mode, hardware=hardware, **more), "manager", seed=1)
 
 
 def learnt(policies: RolePolicies, shared: bool = False) -> tuple[Tensor, list[Tensor], int]:
@@ -77,28 +65,6 @@ def flat(tensors: list[Tensor]) -> Tensor:
     return torch.cat([one.reshape(-1) for one in tensors])
 
 
-# -- checkpointing --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("mode", ["lora", "full"])
-def test_checkpointing_keeps_less_and_changes_no_gradient(
-    tiny: Qwen3ForCausalLM, mode: PolicyMode, shared: bool, precision: Literal["float32", "bfloat16"]
-) -> None:
-    plain = Hardware(precision=precision)
-    logps, gradients, kept = learnt(moved_policies(tiny, plain, mode), shared)
-    again = moved_policies(tiny, replace(plain, checkpointing=True), mode)
-    same_logps, same_gradients, less = learnt(again, shared)
-    assert torch.equal(same_logps, logps)
-    torch.testing.assert_close(same_gradients, gradients, rtol=1e-5, atol=1e-6)
-    assert flat(gradients).abs().max() > 0.0
-    assert less < 0.7 * kept
-
-
-# -- bfloat16 -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", ["lora", "full"])
 def test_bfloat16_is_of_the_base_and_its_products_alone(tiny: Qwen3ForCausalLM, mode: PolicyMode) -> None:
     plain, short = moved_policies(tiny, Hardware(), mode), moved_policies(tiny, BF16, mode)
@@ -114,14 +80,6 @@ def test_bfloat16_is_of_the_base_and_its_products_alone(tiny: Qwen3ForCausalLM, 
     assert less < 0.8 * kept
     reference = short.reference_logps("manager", *batch())
     assert reference.dtype == torch.float32
-
-
-@pytest.mark.parametrize("hardware", [BF16, replace(BF16, checkpointing=True)])
-def test_a_base_in_other_numbers_takes_the_same_adapters(tiny: Qwen3ForCausalLM, hardware: Hardware) -> None:
-    plain, short = RolePolicies(tiny, ROLES, seed=4), RolePolicies(tiny, ROLES, seed=4, hardware=hardware)
-    for role in ROLES:
-        assert plain.header(role) == short.header(role)
-        assert plain.version(role) == short.version(role)
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
@@ -194,22 +152,6 @@ def test_a_base_in_four_bits_is_trained_on_as_it_is_rounded(tiny: Qwen3ForCausal
 
 
 # -- shapes of adapters ---------------------------------------------------------------------------------------------
-
-
-def test_the_adapters_have_the_rank_that_was_asked_for() -> None:
-    training = load_config("quick", ["training.lora_rank=4"]).training
-    assert adapter_shape(training) == LoraSettings(4, 8, ALL_LINEAR)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["training.precision=nf4", "training.lora_rank=0"], "precision = 'nf4' .* lora_rank = 0"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_config("quick", overrides)
 
 
 def test_a_layer_that_the_architecture_does_not_have_is_refused(tiny: Qwen3ForCausalLM) -> None:

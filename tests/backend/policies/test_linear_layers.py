@@ -5,18 +5,28 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from peft import LoraConfig, LoraModel, PeftModel, get_peft_model
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from backend.policies.linear_layers import AdaptedLinear, BesideAdapter, QuickLinear, _Plain, _WithAdapter, quicken
+from backend.policies import prefix_tree as module
+from backend.policies.linear_layers import AdaptedLinear, BesideAdapter, QuickLinear, quicken
+from backend.policies.logprobs import _OfTargets, token_logps
+from backend.policies.prefix_tree import prefix_tree
+from backend.policies.role_policies import PolicyMode, RolePolicies
+from backend.training.algorithm.trajectory import Trajectory
+from backend.training.learning.batches import TrainingRow, micro_batches
 from cryptosentinel.llm.local.matrices import QUICK_FROM
+from tests.small_world import disturb
 
 
 class _Layers(nn.Module):
@@ -76,22 +86,6 @@ def test_value_and_gradients_are_those_of_peft(width: int, wide: int, rank: int,
         torch.testing.assert_close(had[name], gradient)
 
 
-def test_the_gradient_is_that_of_the_product() -> None:
-    torch.manual_seed(0)
-    x, down, up = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((5, 4), (2, 4), (3, 2)))
-    weight, bias = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
-    assert torch.autograd.gradcheck(_WithAdapter.apply, (x, weight, bias, down, up))
-    assert torch.autograd.gradcheck(lambda x, down, up: _WithAdapter.apply(x, weight, None, down, up), (x, down, up))
-
-
-def test_the_gradient_of_a_plain_layer_is_that_of_its_product() -> None:
-    torch.manual_seed(0)
-    x, weight, bias = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((5, 4), (3, 4), (3,)))
-    assert torch.autograd.gradcheck(_Plain.apply, (x, weight, bias))
-    assert torch.autograd.gradcheck(lambda x, weight: _Plain.apply(x, weight, None), (x, weight))
-    assert torch.autograd.gradcheck(lambda x: _Plain.apply(x, weight.detach(), None), (x,)), "a frozen layer"
-
-
 def as_exact(ours: Tensor, theirs: Tensor, right: Tensor) -> None:
     """Of two tensors of float32, ours is about as near to what is right."""
     assert (ours - right).abs().max() <= 2 * (theirs - right).abs().max() + 1e-6 * right.abs().max()
@@ -131,17 +125,6 @@ def test_large_layers_with_adapters_are_as_exact_as_peft_s() -> None:
     as_exact(found, value, right)
 
 
-def test_an_adapter_of_zeros_changes_no_bit() -> None:
-    _, fused = both(with_adapters(8, 8, 4, torch.float32))
-    for name, parameter in fused.named_parameters():
-        if ".lora_B." in name:
-            nn.init.zeros_(parameter)
-    x = torch.randn(16, 8)
-    with fused.disable_adapter():
-        plain = fused(x)
-    assert torch.equal(fused(x), plain)
-
-
 def tuner(model: PeftModel) -> LoraModel:
     """What peft keeps between its wrapper and the model."""
     assert isinstance(model.base_model, LoraModel)
@@ -167,18 +150,6 @@ def test_any_other_case_is_peft_s_own(case: str) -> None:
     assert case == "merged" or not torch.allclose(ours(x), plain)
 
 
-@pytest.mark.parametrize("config", [{"lora_dropout": 0.5}, {"use_dora": True}, {"lora_bias": True}])
-def test_adapters_of_another_kind_are_peft_s_own(config: dict[str, Any]) -> None:
-    torch.manual_seed(2)
-    theirs, ours = both(with_adapters(6, 5, 2, **config))
-    x = torch.randn(7, 6, dtype=torch.float64)
-    answers = []
-    for model in (theirs, ours):
-        torch.manual_seed(3)
-        answers.append(model.train()(x))
-    assert torch.equal(*answers)
-
-
 def test_numbers_of_two_kinds_are_near_peft_s() -> None:
     """A base in bfloat16 that has adapters in float32: under autocast by one product, else peft's own."""
     theirs, ours = both(with_adapters(6, 5, 2, torch.float32))
@@ -186,9 +157,9 @@ def test_numbers_of_two_kinds_are_near_peft_s() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(ours(x), theirs(x)), "the base is not"
     for model in (theirs, ours):
-        for module in model.modules():
-            if isinstance(module, Linear):
-                module.base_layer.to(torch.bfloat16)
+        for layer in model.modules():
+            if isinstance(layer, Linear):
+                layer.base_layer.to(torch.bfloat16)
     short = x.to(torch.bfloat16)
     assert torch.equal(ours(short), theirs(short)), "no autocast"
     with torch.autocast("cpu", torch.bfloat16):
@@ -223,3 +194,176 @@ def test_a_small_adapter_is_not_rounded_away() -> None:
 
     assert share_of_it(BesideAdapter.apply(x, weight, down, up)) == pytest.approx(1.0, abs=0.1)
     assert share_of_it(plain + (x @ down.t()) @ up.t()) < 0.3
+
+
+def plainly(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as they are defined."""
+    log_probs = torch.log_softmax(logits, -1)
+    return log_probs.gather(-1, targets[:, None]), -(log_probs.exp() * log_probs).sum(-1, keepdim=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 9), st.sampled_from([0.1, 1.0, 30.0]), st.integers(0, 10_000))
+def test_values_and_gradients_are_those_of_the_definition(rows: int, words: int, scale: float, seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(rows, words, generator=rng, dtype=torch.float64)
+    targets = torch.randint(0, words, (rows,), generator=rng)
+    weights = torch.randn(2, rows, 1, generator=rng, dtype=torch.float64)
+    for entropy_gradient in (False, True):
+        found, expected = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+        ours, theirs = _OfTargets.apply(found, targets, entropy_gradient), plainly(expected, targets)
+        torch.testing.assert_close(ours, theirs)
+        assert ours[1].requires_grad == entropy_gradient
+        (ours[0] * weights[0] + ours[1] * weights[1]).sum().backward()
+        entropies = theirs[1] if entropy_gradient else theirs[1].detach()
+        (theirs[0] * weights[0] + entropies * weights[1]).sum().backward()
+        torch.testing.assert_close(found.grad, expected.grad)
+
+
+def test_a_word_that_cannot_be_said_adds_nothing() -> None:
+    """Its logit is minus infinity, or so low that its probability is 0 in float32."""
+    logits = torch.tensor([[0.0, float("-inf"), 1.0, -1e4]], requires_grad=True)
+    logps, entropy = _OfTargets.apply(logits, torch.tensor([2]), True)
+    short = logits.detach()[:, [0, 2]].requires_grad_()
+    wanted_logps, wanted_entropy = plainly(short, torch.tensor([1]))
+    torch.testing.assert_close(logps, wanted_logps)
+    torch.testing.assert_close(entropy, wanted_entropy)
+    (logps + entropy).sum().backward()
+    (wanted_logps + wanted_entropy).sum().backward()
+    assert logits.grad is not None and short.grad is not None
+    assert torch.equal(logits.grad[0, [1, 3]], torch.zeros(2))
+    torch.testing.assert_close(logits.grad[:, [0, 2]], short.grad)
+
+
+def test_large_logits_overflow_nothing() -> None:
+    logits = torch.full((1, 3), 3e38)
+    logps, entropy = _OfTargets.apply(logits, torch.tensor([1]), False)
+    assert logps.item() == pytest.approx(-1.0986123) and entropy.item() == pytest.approx(1.0986123)
+
+
+Make = Callable[..., Trajectory]
+CPU = torch.device("cpu")
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    """ids and mask (B, T): groups of conversations that grow from common beginnings, some equal, some of nothing but a
+    prompt, with several turns, padded on the right with what may be anything."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rows: list[tuple[list[int], list[bool]]] = []
+    system = rng.integers(0, 40, rng.integers(1, 8)).tolist()
+    for _ in range(draw(st.integers(1, 3))):
+        brief = system[: rng.integers(1, len(system) + 1)] + rng.integers(0, 40, rng.integers(0, 8)).tolist()
+        group: list[tuple[list[int], list[bool]]] = [(brief, [False] * len(brief))]
+        for _ in range(draw(st.integers(1, 5))):
+            ids, mask = group[rng.integers(len(group))]
+            cut = int(rng.integers(len(brief), len(ids) + 1))  # goes its own way from here, maybe not at all
+            said, told = int(rng.integers(0, 6)), int(rng.integers(0, 4))
+            more = rng.integers(0, 4, said + told).tolist()
+            group.append((ids[:cut] + more, mask[:cut] + [True] * said + [False] * told))
+        rows += group[1:]
+    length = max(2, max(len(ids) for ids, _ in rows) + draw(st.integers(0, 2)))
+    padded, sampled = rng.integers(0, 40, (len(rows), length)), np.zeros((len(rows), length), np.bool_)
+    for row, (tokens, learnt) in enumerate(rows):
+        padded[row, : len(tokens)], sampled[row, : len(tokens)] = tokens, learnt
+    sampled[0, 1] = True  # at least one token is sampled
+    return torch.from_numpy(padded), torch.from_numpy(sampled)
+
+
+def policies_of(tiny: Qwen3ForCausalLM, mode: PolicyMode) -> RolePolicies:
+    return disturb(RolePolicies(tiny, ["manager"], mode), size=0.05, seed=1)
+
+
+def passed(
+    monkeypatch: pytest.MonkeyPatch, worthwhile: float, policies: RolePolicies, ids: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Log-probs, entropies and the gradients of a sum in which each of them has another weight."""
+    monkeypatch.setattr(module, "WORTHWHILE", worthwhile)
+    logps, entropy = policies.logps("manager", ids, mask, 0.7, True)
+    weight = torch.randn(2, *ids.shape, generator=torch.Generator().manual_seed(2))
+    gradients = torch.autograd.grad((weight[0] * logps + weight[1] * entropy).sum(), policies.trainable("manager"))
+    return logps.detach(), entropy.detach(), list(gradients)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("mode", ["lora", "full"])
+def test_values_and_gradients_are_those_of_the_plain_pass(
+    tiny: Qwen3ForCausalLM, monkeypatch: pytest.MonkeyPatch, mode: PolicyMode, checkpointing: bool
+) -> None:
+    policies = policies_of(tiny, mode)
+    if checkpointing:  # the blocks are computed again in the backward pass, outside of the forward pass's settings
+        model = policies.activate("manager")
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()
+
+    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+    @given(batches())
+    def law(batch: tuple[Tensor, Tensor]) -> None:
+        plain, shared = (passed(monkeypatch, share, policies, *batch) for share in (0.0, np.inf))
+        for want, got in zip((*plain[:2], *plain[2]), (*shared[:2], *shared[2]), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5 * max(1.0, want.abs().max().item()))
+
+    law()
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches())
+def test_the_tree_has_one_node_for_each_distinct_beginning(batch: tuple[Tensor, Tensor]) -> None:
+    ids, mask = (one.numpy() for one in batch)
+    lengths = np.where(mask.any(1), mask.shape[1] - 1 - np.argmax(mask[:, ::-1], 1), 0)
+    tree = prefix_tree(ids, lengths, CPU)
+    seen = {
+        (row, position): tuple(ids[row, : position + 1].tolist())
+        for row, length in enumerate(lengths)
+        for position in range(length)
+    }
+    beginnings: dict[int, tuple[int, ...]] = {}
+    for (row, position), beginning in seen.items():
+        assert beginnings.setdefault(int(tree.nodes[row, position]), beginning) == beginning
+    assert len(set(beginnings.values())) == len(beginnings) == len(tree.ids)
+    assert sorted(beginnings) == list(range(len(tree.ids)))
+    for node, beginning in beginnings.items():
+        assert tree.ids[node] == beginning[-1]
+        assert tree.positions[node] == len(beginning) - 1
+    asked = torch.cat([block.queries.flatten() for block in tree.blocks])
+    assert asked[tree.places].tolist() == list(range(len(tree.ids)))
+    assert len(asked) < 2 * len(tree.ids), "padding at most doubles the queries"
+
+
+def test_only_what_saves_enough_is_shared(tiny: Qwen3ForCausalLM) -> None:
+    passes: list[int] = []
+    tiny.model.layers[0].register_forward_pre_hook(lambda module, given: passes.append(given[0].shape[:-1].numel()))
+    ids = torch.randint(0, 40, (4, 21), generator=torch.Generator().manual_seed(0))
+    mask = torch.zeros(ids.shape, dtype=torch.bool)
+    mask[:, 15:] = True
+    token_logps(tiny, ids, mask)
+    ids[:, :11] = ids[:1, :11]
+    token_logps(tiny, ids, mask)
+    assert passes == [4 * 20, 11 + 4 * 9], "all tokens but the last of each; then the common ones once"
+
+
+def test_a_model_with_windows_makes_the_plain_pass(tiny: Qwen3ForCausalLM) -> None:
+    """`attend` has no window."""
+    shape = tiny.config.to_dict() | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
+    model = Qwen3ForCausalLM(Qwen3Config(**{**shape, "layer_types": None})).eval()
+    assert model.model.has_sliding_layers
+    ids = torch.randint(0, 40, (1, 21), generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(21) > 15
+    alone, many = (token_logps(model, ids.repeat(rows, 1), mask.repeat(rows, 1))[0] for rows in (1, 4))
+    torch.testing.assert_close(many, alone.expand(4, -1), rtol=0.0, atol=1e-6)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.integers(0, 2**32 - 1), st.integers(1, 200))
+def test_micro_batches_keep_to_their_budget_and_groups_together(make: Make, seed: int, budget: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = [
+        TrainingRow(make(i, prompt=int(rng.integers(2, 30)), query=f"q{rng.integers(3)}"), 1.0, 1.0)
+        for i in rng.permutation(9)
+    ]
+    found = list(micro_batches(rows, budget))
+    assert sorted(id(row) for part in found for row in part) == sorted(id(row) for row in rows)
+    for part in found:
+        assert len(part) == 1 or len(part) * max(row.length for row in part) <= budget
+    queries = [row.trajectory.query for part in found for row in part]
+    assert sum(a != b for a, b in pairwise(queries)) == len(set(queries)) - 1

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import stat
 import subprocess
 import sys
@@ -58,24 +57,6 @@ def test_a_full_or_missing_place_is_one_message(full: bool, tmp_path: Path, monk
         temporary_folder("test")
     known = message_and_code(failed.value)
     assert known is not None and known[1] == 1 and str(tmp_path / "there") in known[0]
-
-
-def test_every_command_makes_its_temporary_files_here() -> None:
-    """So a full place is the same message for all. A backup and an import are written beside their places, a new
-    database in its store's folder. The socket of a store needs a short name, and so does Ray."""
-    used = {
-        str(path.relative_to(ROOT)): sorted(set(re.findall(r"\b(?:mk[ds]temp|mktemp|\w*Temporary\w*\()[^)]*", text)))
-        for package in ("backend", "cryptosentinel", "simulator", "ui")
-        for path in sorted((ROOT / package).rglob("*.py"))
-        if re.search(r"^(?:import|from) tempfile\b", text := path.read_text(encoding="utf-8"), re.MULTILINE)
-    }
-    assert used.pop("backend/policies/temporary.py")[0].startswith("mkdtemp(prefix=")
-    assert used == {
-        "backend/store/local_server.py": ["mkdtemp(prefix=_PREFIX, dir=place"],
-        "backend/store/schema.py": ['mkdtemp(prefix=".new-", dir=folder'],
-        "backend/distributed/cluster.py": [],
-        "backend/builders/sources.py": ['TemporaryDirectory(prefix=".import-", dir=target.parent'],
-    }
 
 
 def test_what_a_killed_process_left_is_removed_after_a_month(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from backend.store.store import Store
 from tests.backend.store.synthetic import add_step, add_training
 from tests.command_line import program
 from tests.stored_runs import add_backtest_run
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open("mem://") as opened:
-        yield opened
 
 
 def sound(store: Store, run: str) -> None:

@@ -147,21 +147,6 @@ def test_a_holder_that_dies_in_the_middle_of_a_request_costs_nothing(tmp_path: P
         assert holds(store) and [one.step for one in store.metrics("r")] == [0]
 
 
-def test_when_the_holder_ends_in_order_nobody_is_told_of_any_trouble(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with holding(WRITE, tmp_path, "holder", 200):
-        with Store.open(tmp_path) as store:
-            store.add_run(RUN)
-            step = 0
-            while not holds(store):
-                store.add_metrics("r", step, {"loss": 1.0})
-                step += 1
-            assert [one.step for one in store.metrics("r")] == list(range(step))
-            assert store.run("holder").status == "finished" and len(store.metrics("holder")) == 200
-        assert not caplog.records
-
-
 def test_one_process_opens_it_as_often_as_it_likes(tmp_path: Path) -> None:
     first, second = Store.open(tmp_path), Store.open(tmp_path)
     first.add_run(RUN)
@@ -273,17 +258,6 @@ def test_a_path_that_is_too_long_for_a_socket_works(tmp_path: Path) -> None:
     folder = tmp_path / ("long-" * 20) / ("path-" * 20)
     with holding(HOLD, folder), Store.open(folder) as store:
         assert not holds(store) and store.runs() == []
-
-
-@pytest.mark.parametrize("variable", ["XDG_RUNTIME_DIR", "TMPDIR"])
-def test_a_temporary_folder_of_any_length_works(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / ("long-" * 30)
-    place.mkdir()
-    monkeypatch.setenv(variable, str(place))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    with Store.open(tmp_path / "store"):
-        address = json.loads((tmp_path / "store" / ADDRESS).read_text())
-        assert len(address["path"]) < 100 and Path(address["path"]).exists()
 
 
 # -- who may come in ---------------------------------------------------------------------------------------------------

@@ -84,13 +84,6 @@ def test_a_backup_is_made_while_another_program_writes(tmp_path: Path) -> None:
         writer.communicate()
 
 
-def test_what_cannot_be_copied_is_told_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with Store.open(folder) as store, pytest.raises(StoreError, match=r"cannot use this folder \(.*\)"):
-        backup_store(store, tmp_path / "file" / "copy")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "store"]
-
-
 def test_a_backup_of_a_server_is_a_folder(tmp_path: Path) -> None:
     with server_thread() as server, Store.open(server.url) as store:
         add_training(store, "a")

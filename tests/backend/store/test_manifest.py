@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
@@ -106,33 +105,6 @@ def test_a_store_of_another_schema_is_refused_and_left_as_it_is(closed: Path, tm
         with pytest.raises(StoreError, match=r"has schema '.*' and this program uses schema 1: open it with"):
             Store.open(folder)
         assert snapshot(folder) == before
-
-
-def test_a_killed_holder_loses_nothing_that_it_has_acknowledged(tmp_path: Path) -> None:
-    rng, acknowledged = random.Random(5), 0
-    for _ in range(8):
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.1, 0.3))  # nobody handles it: the kernel ends it
-            try:
-                store = Store.open(tmp_path / "store")
-                for step in range(acknowledged, 10_000):
-                    store.add_metrics("r", step, {f"m{n}": float(step) for n in range(rng.choice((1, 40)))})
-                    os.write(write, b"%d\n" % step)
-            finally:
-                os._exit(1)
-        os.close(write)
-        with os.fdopen(read, "rb") as told:
-            written = [int(line) for line in told.read().split()]
-        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGALRM
-        with Store.open(tmp_path / "store") as store:
-            metrics = store.metrics("r")
-        acknowledged = max([acknowledged, *(step + 1 for step in written)])
-        assert [one.step for one in metrics] == list(range(len(metrics))) and len(metrics) >= acknowledged
-        assert all(set(one.values.values()) == {float(one.step)} for one in metrics)
-        acknowledged = len(metrics)
-    assert acknowledged > 8
 
 
 def test_every_write_is_seen_from_outside(tmp_path: Path) -> None:

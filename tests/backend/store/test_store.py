@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,12 +27,6 @@ from backend.store.records import (
 from backend.store.store import Store
 
 RUN = RunRecord("r", "train", 1, "hash", 1_000, {"training": {"seed": 1, "note": None}})
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open("mem://") as opened:
-        yield opened
 
 
 def conversation(
@@ -214,14 +207,6 @@ def test_the_first_weights_of_a_step_stay(store: Store) -> None:
     assert store.published("r", 1) == [first]
 
 
-def test_a_folder_keeps_what_was_written(tmp_path: Path) -> None:
-    folder = tmp_path / "a b#1&%20"  # none of these may end up as part of a URL
-    with Store.open(folder) as store:
-        store.add_run(replace(RUN, status="finished"))
-    with Store.open(str(folder)) as store:
-        assert store.runs() == [replace(RUN, status="finished")]
-
-
 def test_a_folder_that_cannot_be_used_is_told_and_let_go(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match=r"file: cannot use this folder \(.*\); choose one that can be written"):
@@ -237,11 +222,6 @@ def test_a_closed_store_says_so(store: Store) -> None:
     store.close()
     with pytest.raises(StoreError, match="is closed"):
         store.runs()
-
-
-def test_a_scheme_that_is_not_supported_is_named() -> None:
-    with pytest.raises(StoreError, match="rocksdb://x: give a folder"):
-        Store.open("rocksdb://x")
 
 
 def test_threads_may_share_a_store(store: Store) -> None:

@@ -82,25 +82,15 @@ def test_a_run_moves_from_a_folder_to_a_server_and_back(tmp_path: Path) -> None:
             assert everything(third) == everything(folder)
 
 
-def test_a_run_that_is_there_must_be_the_very_same(tmp_path: Path) -> None:
-    with Store.open("mem://") as store:
-        fill(store)
-        export_run(store, "r", tmp_path / "f")
-        assert import_run(store, tmp_path / "f") == ("r", 0)
-        store.add_metrics("r", 1, {"x": 0.2})
-        before = everything(store)
-        with pytest.raises(StoreError, match="the store has another run of this id: nothing was changed"):
-            import_run(store, tmp_path / "f")
-        assert everything(store) == before
-
-
-def test_many_records_go_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "_RECORDS_AT_ONCE", 2)
-    with Store.open("mem://") as one, Store.open("mem://") as other:
-        count = fill(one, steps=5)
-        export_run(one, "r", tmp_path / "f")
-        assert import_run(other, tmp_path / "f") == ("r", count)
-        assert everything(other) == everything(one)
+def test_a_run_that_is_there_must_be_the_very_same(tmp_path: Path, store: Store) -> None:
+    fill(store)
+    export_run(store, "r", tmp_path / "f")
+    assert import_run(store, tmp_path / "f") == ("r", 0)
+    store.add_metrics("r", 1, {"x": 0.2})
+    before = everything(store)
+    with pytest.raises(StoreError, match="the store has another run of this id: nothing was changed"):
+        import_run(store, tmp_path / "f")
+    assert everything(store) == before
 
 
 def test_an_import_cut_short_shows_no_run_and_can_be_done_again(
@@ -205,8 +195,7 @@ def test_a_broken_file_is_told_and_changes_nothing(tmp_path: Path, how: str) -> 
         assert other.runs() == [] and other.metrics("r") == []
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with Store.open("mem://") as store:
-        for path in (tmp_path / "none", tmp_path):
-            with pytest.raises(StoreError, match=r"cannot be read \(.*\): give the file of an exported run"):
-                import_run(store, path)
+def test_a_file_that_is_not_there_is_told(tmp_path: Path, store: Store) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(StoreError, match=r"cannot be read \(.*\): give the file of an exported run"):
+            import_run(store, path)

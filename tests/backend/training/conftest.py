@@ -1,16 +1,25 @@
-"""A store of their own for the tests of training."""
+"""What the tests of training share: a look at the gradients of each optimizer step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-
-from backend.store.store import Store
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
-    """An empty store in memory."""
-    with Store.open("mem://") as opened:
-        yield opened
+def gradients() -> Iterator[list[list[Tensor]]]:
+    """The gradients that each optimizer step was given, in order."""
+    seen: list[list[Tensor]] = []
+
+    def note(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        parameters = optimizer.param_groups[0]["params"]
+        seen.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters])
+
+    hook = register_optimizer_step_pre_hook(note)
+    yield seen
+    hook.remove()

@@ -121,13 +121,7 @@ def test_the_code_keeps_every_law(law: Law, code: Code) -> None:
     ("mistake", "module", "written", "instead", "law"), MUTANTS, ids=lambda x: x if isinstance(x, str) else ""
 )
 def test_a_mistake_is_noticed(
-    mistake: str,
-    module: ModuleType,
-    written: str,
-    instead: str,
-    law: Law,
-    code: Code,
-    monkeypatch: pytest.MonkeyPatch,
+    mistake: str, module: ModuleType, written: str, instead: str, law: Law, code: Code, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant = planted(module, written, instead, monkeypatch)
     parts = {module.__name__.rpartition(".")[2]: mutant}

@@ -1,60 +1,42 @@
-"""The clipped objective: known answers, its three ratios, KL, staleness, and what must get no gradient.
-
-`test_recipes.py` has the recipes."""
+"""The clipped objective: known answers, its three ratios, KL, staleness, and what must get no gradient."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from backend.config.training import CREDIT_NAMES, RECIPE_NAMES, TrainingConfig
 from backend.training.algorithm.advantages import group_advantages
 from backend.training.algorithm.alignment import align
 from backend.training.algorithm.objective import (
     ClipStats,
     RatioKind,
     importance_weights,
-    k3,
     kl_tokens,
     masked_mean,
     policy_ratio,
 )
-from backend.training.algorithm.recipes import Gspo, Mgrpo, MgrpoTrajectory, Recipe
+from backend.training.algorithm.recipes import RECIPES, Cispo, Dapo, DrGrpo, Grpo, Gspo, Mgrpo, MgrpoTrajectory, Recipe
+from backend.training.algorithm.team_credit import BROADCAST, CREDITS
+from backend.training.chosen_recipe import credit_of, recipe_of
+from simulator.errors import UserError
+from tests.backend.training.algorithm.laws import random_batch
 
 KINDS: tuple[RatioKind, ...] = ("token", "sequence", "trajectory")
 OF_RATIO: dict[RatioKind, type[Recipe]] = {"token": Mgrpo, "sequence": Gspo, "trajectory": MgrpoTrajectory}
 
 
-def batch(seed: int, rows: int = 4, length: int = 6) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """new, old (B, T), mask (B, T), advantages, weights (B,); each row has a sampled token."""
-    rng = torch.Generator().manual_seed(seed)
-    new, old = -3.0 * torch.rand(2, rows, length, generator=rng, dtype=torch.float64)
-    mask = torch.rand(rows, length, generator=rng) < 0.6
-    mask[:, 0], mask[:, 1] = False, True
-    advantages = torch.randn(rows, generator=rng, dtype=torch.float64)
-    weights = torch.rand(rows, generator=rng, dtype=torch.float64) + 0.1
-    return new.requires_grad_(), old, mask, advantages, weights
-
-
-def clipped_objective(
-    new: Tensor,
-    old: Tensor,
-    mask: Tensor,
-    advantages: Tensor,
-    weights: Tensor,
-    clip_low: float,
-    clip_high: float,
-    kind: RatioKind = "token",
-    importance: Tensor | None = None,
-    total: float | None = None,
-) -> tuple[Tensor, ClipStats]:
+def clipped(data: Any, clip: float, kind: RatioKind = "token", *more: Any) -> tuple[Tensor, ClipStats]:
     """The objective of the recipe with this ratio."""
-    return OF_RATIO[kind](clip_low, clip_high).objective(new, old, mask, advantages, weights, importance, total)
+    return OF_RATIO[kind](clip, clip).objective(*data, *more)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -63,9 +45,8 @@ def test_clip_known(known: dict[str, Any], kind: RatioKind) -> None:
         new = torch.tensor([[0.0, np.log(case["ratio"])]], dtype=torch.float64, requires_grad=True)
         mask = torch.tensor([[False, True]])
         advantage = torch.tensor([case["advantage"]], dtype=torch.float64)
-        value, stats = clipped_objective(
-            new, torch.zeros(1, 2), mask, advantage, torch.ones(1), case["eps_low"], case["eps_high"], kind
-        )
+        recipe = OF_RATIO[kind](case["eps_low"], case["eps_high"])
+        value, stats = recipe.objective(new, torch.zeros(1, 2), mask, advantage, torch.ones(1))
         (gradient,) = torch.autograd.grad(value, new)
         assert value.item() == pytest.approx(case["value"])
         assert (gradient[0, 1].item() != 0.0) == case["gradient_flows"]
@@ -82,7 +63,7 @@ def test_staleness_known(known: dict[str, Any]) -> None:
     assert importance.item() == pytest.approx(case["importance_weight"])
     assert policy_ratio(current, proximal, mask, "token").item() == pytest.approx(case["policy_ratio"])
     one = torch.ones(1)
-    value, _ = clipped_objective(current, proximal, mask, one, one, 0.2, 0.2, "token", importance)
+    value, _ = clipped((current, proximal, mask, one, one), 0.2, "token", importance)
     assert value.item() == pytest.approx(case["importance_weight"] * case["policy_ratio"])
     assert importance_weights(proximal + 5.0, behaviour, mask, case["cap"]).item() == case["cap"]
 
@@ -92,9 +73,7 @@ def bandit_gradient(actions: list[int], advantages: np.ndarray, weights: np.ndar
     logits = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     new = torch.log_softmax(logits, 0)[torch.tensor(actions)].unsqueeze(-1)
     mask = torch.ones(len(actions), 1, dtype=torch.bool)
-    value, _ = clipped_objective(
-        new, new.detach(), mask, torch.from_numpy(advantages), torch.from_numpy(weights), 0.2, 0.2
-    )
+    value, _ = clipped((new, new.detach(), mask, torch.from_numpy(advantages), torch.from_numpy(weights)), 0.2)
     (gradient,) = torch.autograd.grad(value, logits)
     return float(gradient[1])
 
@@ -126,9 +105,9 @@ def test_bandit_end_to_end_known(known: dict[str, Any]) -> None:
 
 @given(st.integers(0, 10_000), st.sampled_from(KINDS))
 def test_masked_tokens_get_exactly_no_gradient(seed: int, kind: RatioKind) -> None:
-    new, old, mask, advantages, weights = batch(seed)
+    new, old, mask, advantages, weights = random_batch(seed)
     poisoned = torch.where(mask, old, torch.inf)  # whatever lies in masked places, padding included
-    value, _ = clipped_objective(new, poisoned, mask, advantages, weights, 0.2, 0.2, kind)
+    value, _ = clipped((new, poisoned, mask, advantages, weights), 0.2, kind)
     value = value - masked_mean(new, mask).sum() - masked_mean(kl_tokens(new, poisoned, poisoned, mask), mask).sum()
     (gradient,) = torch.autograd.grad(value, new)
     assert torch.isfinite(value)
@@ -137,42 +116,124 @@ def test_masked_tokens_get_exactly_no_gradient(seed: int, kind: RatioKind) -> No
     assert (gradient[mask] != 0.0).any()
 
 
-def test_the_three_ratios_by_hand() -> None:
-    new = torch.tensor([[0.0, -1.0, -2.0, -0.5]])
-    old = torch.tensor([[9.0, -1.2, -1.9, -9.0]])
-    mask = torch.tensor([[False, True, True, False]])
-    assert policy_ratio(new, old, mask, "token")[mask].tolist() == pytest.approx([np.exp(0.2), np.exp(-0.1)])
-    assert policy_ratio(new, old, mask, "sequence").tolist() == [[pytest.approx(np.exp(0.05))]]
-    assert policy_ratio(new, old, mask, "trajectory").tolist() == [[pytest.approx(np.exp(0.1))]]
-
-
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_a_policy_that_has_run_away_keeps_a_finite_gradient(advantage: float) -> None:
     new = torch.zeros(1, 200, requires_grad=True)
     old, mask = torch.full((1, 200), -5.0), torch.ones(1, 200, dtype=torch.bool)
-    args = (mask, torch.tensor([advantage]), torch.ones(1), 0.2, 0.2, "trajectory")
-    value, _ = clipped_objective(new, old, *args)  # type: ignore[arg-type] # a tuple of mixed types
+    value, _ = clipped((new, old, mask, torch.tensor([advantage]), torch.ones(1)), 0.2, "trajectory")
     (gradient,) = torch.autograd.grad(value, new)
     assert torch.isfinite(value)
     assert torch.isfinite(gradient).all()
 
 
-@given(st.integers(0, 10_000))
-def test_k3_is_never_negative_and_zero_only_on_itself(seed: int) -> None:
-    new, old, mask, _, _ = batch(seed)
-    assert (k3(new, old, mask) >= 0.0).all()
-    assert (k3(new, new, mask) == 0.0).all()
-    assert (k3(new, old, mask)[~mask] == 0.0).all()
-
-
 def test_importance_multiplies_tokens_or_their_mean_and_has_no_gradient() -> None:
-    new, old, mask, advantages, weights = batch(3)
+    new, old, mask, advantages, weights = random_batch(3)
     behaviour = old - 0.3
     importance = importance_weights(new, behaviour, mask, 100.0)
     assert not importance.requires_grad
     assert (importance[~mask] == 1.0).all()
     even = torch.full_like(importance, 1.5)
     for kind in KINDS:
-        plain, _ = clipped_objective(new, old, mask, advantages, weights, 0.2, 0.2, kind)
-        scaled, _ = clipped_objective(new, old, mask, advantages, weights, 0.2, 0.2, kind, even)
+        plain, scaled = (clipped((new, old, mask, advantages, weights), 0.2, kind, *more)[0] for more in ((), (even,)))
         assert scaled.item() == pytest.approx(1.5 * plain.item())
+
+
+seeds = st.integers(0, 10_000)
+kinds = st.sampled_from(sorted(RECIPES))
+
+
+def value_of(data: Sequence[Tensor], kind: str, total: float | None = None) -> Tensor:
+    value, _ = RECIPES[kind](0.2, 0.28).objective(*data, total=total)
+    return value
+
+
+def by_loops(data: Sequence[Tensor], kind: str) -> Tensor:
+    """The formulas of the papers, a token at a time."""
+    new, old, mask, advantages, weights = data
+    above, below = torch.zeros((), dtype=torch.float64), 0.0
+    for i in range(len(new)):
+        tokens = [t for t in range(new.shape[1]) if mask[i, t]]
+        whole = torch.exp(sum((new[i, t] - old[i, t] for t in tokens), torch.zeros((), dtype=torch.float64)))
+        for t in tokens:
+            ratio = torch.exp(new[i, t] - old[i, t])
+            if kind == "gspo":
+                ratio = whole ** (1.0 / len(tokens))
+            elif kind == "mgrpo_trajectory":
+                ratio = whole
+            if kind == "cispo":
+                value = min(max(ratio.item(), 0.8), 1.28) * advantages[i] * new[i, t]
+            else:
+                value = torch.min(ratio * advantages[i], ratio.clamp(0.8, 1.28) * advantages[i])
+            above = above + weights[i] * value * (1.0 if RECIPES[kind].sums_tokens else 1.0 / len(tokens))
+        below += weights[i].item() * {"dapo": len(tokens), "cispo": len(tokens), "dr_grpo": DrGrpo.length}.get(kind, 1)
+    return above / below
+
+
+@given(seeds, kinds)
+@settings(deadline=None)  # the first one starts torch
+def test_every_recipe_is_its_formula(seed: int, kind: str) -> None:
+    data = random_batch(seed)
+    data[2][seed % 4] = False  # a call without a sampled token
+    got, want = value_of(data, kind), by_loops(data, kind)
+    assert got.item() == pytest.approx(want.item(), abs=1e-12)
+    gradients = [torch.autograd.grad(one, data[0])[0] for one in (got, want)]
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_dr_grpo_does_not_divide_by_sigma_and_grpo_aligns_nothing() -> None:
+    rewards, valid = [0.1, 0.2, 0.6], [True, True, True]
+    assert DrGrpo().advantages(rewards, valid, None)[0] == pytest.approx([-0.2, -0.1, 0.3])
+    assert Mgrpo().advantages(rewards, valid, None)[0] == pytest.approx(np.array([-0.2, -0.1, 0.3]) / np.std(rewards))
+    assert (Grpo.alignment, Mgrpo.alignment) == ("none", None)
+
+
+def test_the_names_of_the_settings_are_those_of_the_classes() -> None:
+    assert tuple(RECIPES) == RECIPE_NAMES and (BROADCAST, *CREDITS) == CREDIT_NAMES
+    made = {name: type(recipe_of(TrainingConfig(recipe=name))) for name in RECIPE_NAMES}
+    assert made == {"mgrpo": Mgrpo, "mgrpo_trajectory": MgrpoTrajectory, "grpo": Grpo, "gspo": Gspo, "dapo": Dapo,
+                    "dr_grpo": DrGrpo, "cispo": Cispo}  # fmt: skip
+    given_settings = recipe_of(TrainingConfig(clip_low=0.1, clip_high=0.3, scale_rewards=False, invalid_penalty=0.5))
+    assert given_settings == Mgrpo(0.1, 0.3, False, 0.5)
+
+
+class OnlyGood(Recipe):
+    """Learns from what was better than the mean, and from nothing else."""
+
+    def advantages(self, rewards: object, valid: object, weights: object) -> tuple[np.ndarray, bool]:
+        advantages, degenerate = super().advantages(rewards, valid, weights)  # type: ignore[arg-type] # as it was given
+        return np.maximum(advantages, 0.0), degenerate
+
+
+class Halves:
+    """Half of what a role changed."""
+
+    def shares(self, value: Callable[[frozenset[str]], float], players: list[str]) -> dict[str, float]:
+        everyone = frozenset(players)
+        return {player: 0.5 * (value(everyone) - value(everyone - {player})) for player in players}
+
+
+def test_a_recipe_and_a_credit_of_your_own() -> None:
+    recipe = recipe_of(TrainingConfig(recipe=f"{__name__}:OnlyGood", scale_rewards=False))
+    assert recipe.advantages([0.0, 1.0], [True, True], None)[0].tolist() == [0.0, 0.5]
+    credit = credit_of(TrainingConfig(credit=f"{__name__}:Halves"))
+    assert credit is not None and credit.shares(lambda who: float(len(who)), ["trader"]) == {"trader": 0.5}
+    assert credit_of(TrainingConfig()) is None
+
+
+def test_the_recipe_of_the_manual_is_ten_lines_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "guides" / "extending.md").read_text()
+    block = page.split("<!-- tested: my_recipe.py -->\n```python\n")[1].split("```")[0]
+    assert sum(bool(line.strip()) for line in block.splitlines()) <= 10
+    (tmp_path / "my_recipe.py").write_text(block)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recipe = recipe_of(TrainingConfig(recipe="my_recipe:OnlyGood"))
+    assert recipe.advantages([0.0, 1.0], [True, True], None)[0].tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["Halves", "seeds", "missing"])
+def test_what_is_not_a_recipe_is_refused_in_a_sentence(name: str) -> None:
+    with pytest.raises(UserError, match="recipe"):
+        recipe_of(TrainingConfig(recipe=f"{__name__}:{name}"))
+    with pytest.raises(UserError, match="credit"):
+        credit_of(TrainingConfig(credit=f"{__name__}:{'OnlyGood' if name == 'Halves' else name}"))
