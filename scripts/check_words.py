@@ -82,7 +82,7 @@ _WORDS = [
     (re.compile(rf"(?<![\w-])(?:{words})(?![\w-])".replace(" ", r"\s"), re.IGNORECASE), write)
     for words, write in WORDS.items()
 ]
-_CODE = re.compile(r"^```.*?^```|<!-- templates.*?/templates -->|`[^`\n]*`|\w+://[^\s)]*|\]\([^)]*\)", re.M | re.S)
+_CODE = re.compile(r"^```.*?^```|`[^`\n]*`|\w+://[^\s)]*|\]\([^)]*\)", re.M | re.S)
 
 
 @dataclass(frozen=True)

@@ -63,3 +63,7 @@ def test_a_tree_is_read_whole(tmp_path: Path) -> None:
         (tmp_path / name).write_text('"""Made anew."""\n')
     places = [found.place for found in findings(tmp_path)]
     assert places == ["README.md:1", "docs/start/page.md:1", "configs/one.toml:1", "backend/a/b.py:1"]
+
+
+def test_pages_and_product_use_the_words_of_the_field() -> None:
+    assert findings() == []
