@@ -82,6 +82,8 @@ _WORDS = [
     (re.compile(rf"(?<![\w-])(?:{words})(?![\w-])".replace(" ", r"\s"), re.IGNORECASE), write)
     for words, write in WORDS.items()
 ]
+# Words that decide numbers: a seed's label gives another market, a tool's description is read by the trained weights.
+_KEPT = re.compile(r"seed|\bTool$")
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`|\w+://[^\s)]*|\]\([^)]*\)", re.M | re.S)
 
 
@@ -106,10 +108,10 @@ def in_text(text: str, place: str, first: int = 1) -> Iterator[Finding]:
 def in_module(text: str, place: str) -> Iterator[Finding]:
     """The words in the docstrings and strings of a module, and the names that it defines."""
     nodes = list(ast.walk(ast.parse(text)))
-    calls = [node for node in nodes if isinstance(node, ast.Call) and "seed" in ast.unparse(node.func)]
-    labels = {id(argument) for call in calls for argument in call.args}  # of seeds: another word gives another market
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _KEPT.search(ast.unparse(node.func))]
+    kept = {id(argument) for call in calls for argument in call.args}
     for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in labels:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in kept:
             yield from in_text(node.value if " " in node.value else "", place, node.lineno)
         name = getattr(node, "name", None) or getattr(node, "arg", None)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

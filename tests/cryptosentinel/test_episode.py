@@ -165,7 +165,7 @@ def test_a_coin_without_bars_is_left_alone(portfolio: bool) -> None:
 
 def test_a_price_of_zero_is_refused_in_one_sentence() -> None:
     market = with_bars(synthetic(), 1, slice(200, None), 0.0)
-    with pytest.raises(DataError, match=r"bar of BBBUSDT at .* is impossible .* mend or remove it"):
+    with pytest.raises(DataError, match=r"bar of BBBUSDT at .* is impossible .* fix or remove it"):
         BacktestRun(market, WINDOW)
 
 

@@ -52,7 +52,7 @@ def test_of_a_module_strings_docstrings_and_names_are_read() -> None:
     source = (
         '"""Made anew."""\n# by lot\nclass Judge:\n    def told(self, begun_at):\n        x = f"{self} is no arm"\n'
     )
-    source += 'y = derive_seed(1, "so many")\nkey = "anew"\n'
+    source += 'y = derive_seed(1, "so many"), Tool("a", "made anew")\nkey = "anew"\n'
     assert [found.place for found in in_module(source, "m.py")] == ["m.py:3", "m.py:1", "m.py:4", "m.py:4", "m.py:5"]
     assert all(list(in_module(f"{name} = 1", "m.py")) == [Finding("m.py:1", name, NAMES[name])] for name in NAMES)
 

@@ -102,7 +102,7 @@ def test_rules_beside_the_bars_are_found_named_or_left_out(folder: Path, tmp_pat
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "no file of rules": ({"rules": "absent.json"}, "absent.json: there is no such file"),
     "a symbol without rules": ({"rules": "rules-a.json"}, "no rules of BBBUSDT; it has AAAUSDT"),
-    "rules that are no JSON": ({"rules": "bad.json"}, "bad.json: not a readable JSON file"),
+    "rules that are not JSON": ({"rules": "bad.json"}, "bad.json: not a readable JSON file"),
     "not finer": ({"finer": "4h"}, "'4h' is not finer than the 4h bars"),
     "no finer bars": ({"finer": "1m"}, "no 1m bars of AAAUSDT, BBBUSDT between"),
 }

@@ -130,7 +130,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "nobody of that name": ((*BACKTEST, "--team", "zz"), "no team 'zz'", "folder of a finished training"),
     "a folder without a team": ((*BACKTEST, "--team", "bars"), "no team 'bars'", "folder of a finished"),
     "no such module": ((*BACKTEST, "--team", "nothing:Here"), "no module 'nothing'", "from the folder it is in"),
-    "own strategy that fails": ((*BACKTEST, "--team", "my_own:Broken"), "division by zero (my_own.py", "mend it"),
+    "own strategy that fails": ((*BACKTEST, "--team", "my_own:Broken"), "division by zero (my_own.py", "fix it"),
     "the same one twice": ((*BACKTEST, "--team", "hold,hold"), "named twice", "name each once in --team"),
     "a baseline misspelt": ((*BACKTEST, "--baselines", "hold,holt"), "no baseline 'holt'", "did you mean 'hold'"),
     "a baseline twice": ((*BACKTEST, "--baselines", "hold,hold"), "'hold' is named twice", "'hold'"),

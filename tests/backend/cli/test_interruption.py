@@ -248,7 +248,7 @@ def end_twice(stage: Stage, name: str, at: int, *, apart: bool) -> None:
     ended = stage.command(folder, scene, fault="twice", at=at)
     assert ended.code == 128 + signal.SIGINT and "Traceback" not in ended.said, (at, ended)
     noticed = "ended at once; what was stored until now is kept" in ended.said
-    assert noticed or (not apart and re.search("stopped|interrupted|go on", ended.said)), (at, ended.said)
+    assert noticed or (not apart and re.search("stopped|interrupted|continue", ended.said)), (at, ended.said)
     again = stage.repeated(folder, scene)
     assert again.code == 0 or "exists already" in again.said, (at, again.said)
     assert scene.outcome(folder) == outcome, at

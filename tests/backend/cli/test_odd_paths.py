@@ -63,7 +63,7 @@ def test_a_team_may_have_any_name(killable: Killable, nano: Path, tmp_path: Path
     assert measured.code == 0, measured.said
     played = killable(tmp_path, "backtest", "--team", TEAM, "--data", SAMPLE, *WINDOW, "--baselines", "hold")
     assert played.code == 0, played.said
-    assert "[red]x[/red]" in played.said, "a name is no markup"
+    assert "[red]x[/red]" in played.said, "a name is not markup"
     with Store.open(tmp_path / "runs" / "store") as store:
         names = {one.name for run in store.runs() for one in store.backtests(run.run)}
     assert TEAM in names

@@ -78,9 +78,9 @@ def test_it_tells_the_strongest_change_and_whether_an_example_showed_it(
 ) -> None:
     document = decision_values()
     for row in document["rows"].values():
-        row["behaviours"] = {}
+        row["behaviors"] = {}
     for name, share in (("trained", trained), ("teacher", teacher), ("warm_started", 0.82)):
-        document["rows"][name]["behaviours"] = {"trader": share}
+        document["rows"][name]["behaviors"] = {"trader": share}
     assert answer_of(document, None, 1.0)["learned"] == learned
 
 
@@ -95,7 +95,7 @@ def test_every_answer_is_short(means: list[float], shares: list[float | None], l
         row["net_return"] = mean
     roles = ("manager", "market_analyst", "risk_analyst", "trader")
     for name, part in (("trained", shares[:4]), ("warm_started", shares[4:])):
-        document["rows"][name]["behaviours"] = dict(zip(roles, part, strict=True))
+        document["rows"][name]["behaviors"] = dict(zip(roles, part, strict=True))
     answer = answer_of(document, control_values(luck), 1.0)
     assert len(answer["sentence"]) <= MOST_LETTERS
     for sentence in re.split(r"(?<=\.)\s", answer_text(answer)):

@@ -54,7 +54,7 @@ def test_a_finished_cell_is_not_run_again(plan_file: Write, run_here: Run, monke
         return really(task, report)
 
     monkeypatch.setattr(experiment_run, "_run", killed_after_four)
-    with pytest.raises(Exception, match="the same command goes on"):
+    with pytest.raises(Exception, match="the same command continues"):
         run_here(path)
     before, calls[:] = list(calls), []
 
@@ -88,15 +88,15 @@ def test_a_file_that_changed_half_way_is_refused_with_the_difference(
     ("change", "said"),
     [
         (('team = "always_short"', 'team = "always_shrt"'), "did you mean 'always_short'"),
-        (('like = "short"', 'like = "shorts"'), "is no arm"),
-        (('against = "hold"', 'against = "held"'), "is no arm"),
+        (('like = "short"', 'like = "shorts"'), "is not an arm"),
+        (('against = "hold"', 'against = "held"'), "is not an arm"),
         (('name = "short"', 'name = "hold"'), "two arms are called 'hold'"),
         (
             ('team = "always_short"', 'team = "always_short"\nset = ["costs.taker_fee=0"]'),
             "could not be compared",
         ),
         (('team = "always_short"', 'team = "always_short"\ntokens = 5'), "tokens are of an arm that is trained"),
-        (('seeds = "1-3"', 'seeds = "3-1"'), "are no seeds"),
+        (('seeds = "1-3"', 'seeds = "3-1"'), "are not seeds"),
         (('config = "quick"', 'config = "quik"'), "no preset"),
         (("[windows]", "[window]"), "unknown key 'window'"),
         (('team = "always_short"', 'team = "ema_cros"'), "did you mean 'ema_cross'"),

@@ -207,7 +207,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], set[str], str]] = {
     "infinite": (poison(NORM, float("-inf")), {"weights"}, "not finite"),
     "two output layers": (untied, {"weights"}, "tie_word_embeddings to false"),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), {"tokenizer"}, "holds no tokenizer.json"),
-    "config is no JSON": (lambda f: (f / "config.json").write_text("{"), {"config"}, "is no JSON"),
+    "config is not JSON": (lambda f: (f / "config.json").write_text("{"), {"config"}, "is not JSON"),
     "other shapes": (
         edit("config.json", intermediate_size=999),
         {"weights"},

@@ -43,7 +43,7 @@ def refused(tmp_path: Path, faults: Faults | None = None, passed: int = 0, **giv
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"exchange": "binanze"}, "'binanze' is no exchange of ccxt; near: binance"),
+        ({"exchange": "binanze"}, "'binanze' is not an exchange of ccxt; near: binance"),
         ({"symbols": ()}, "name what to trade with --symbols"),
         ({"timeframe": "8h", "overrides": ("market.resample=1d",)}, "market.resample = '1d' is of recorded data"),
         ({"start": "2023-01-01"}, "a session on an exchange begins now"),

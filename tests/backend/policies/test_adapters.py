@@ -174,9 +174,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no config": (lambda folder: (folder / CONFIG).unlink(), f"holds no {CONFIG}"),
     "no record": (lambda folder: (folder / VERSION).unlink(), f"holds no {VERSION}"),
-    "config is no JSON": (lambda folder: (folder / CONFIG).write_text("{"), f"{CONFIG} is no JSON"),
-    "config is a list": (lambda folder: (folder / CONFIG).write_text("[]"), f"{CONFIG} is no JSON object"),
-    "record is not text": (lambda folder: (folder / VERSION).write_bytes(b"\xff\xfe"), f"{VERSION} is no JSON"),
+    "config is not JSON": (lambda folder: (folder / CONFIG).write_text("{"), f"{CONFIG} is not JSON"),
+    "config is a list": (lambda folder: (folder / CONFIG).write_text("[]"), f"{CONFIG} is not a JSON object"),
+    "record is not text": (lambda folder: (folder / VERSION).write_bytes(b"\xff\xfe"), f"{VERSION} is not JSON"),
     "record lacks the role": (rewrite(VERSION, role=None), "'role'"),
     "record's role is a number": (rewrite(VERSION, role=3), "no adapter that this program wrote"),
     "of a later format": (rewrite(VERSION, format=2), "of format 2"),
@@ -187,7 +187,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "another role": (rewrite(VERSION, role="trader"), "weights and base make another"),
     "not finite": (retensored(lambda t: t[first(t)].fill_(float("nan"))), "not finite"),
     "half a layer": (retensored(lambda t: t.pop(first(t))), "an A and a B for each"),
-    "a foreign tensor": (retensored(lambda t: t.update(x=torch.zeros(2))), "holds x, which is no part"),
+    "a foreign tensor": (retensored(lambda t: t.update(x=torch.zeros(2))), "holds x, which is not a part"),
     "weights changed with their checksum": (retensored(lambda t: t[first(t)].add_(1.0)), "make another"),
 }
 

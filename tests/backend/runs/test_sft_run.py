@@ -37,7 +37,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
 def test_a_fine_tuning_is_one_run_until_it_is_begun_anew(tmp_path: Path, ending: dict[str, bool]) -> None:
     def states(request: SftRequest) -> list[str]:
         if ending["interrupted"]:
-            with pytest.raises(Interrupted, match="the same command goes on"):
+            with pytest.raises(Interrupted, match="the same command continues"):
                 fine_tune_roles(request, store=tmp_path / "store")
         else:
             fine_tune_roles(request, store=tmp_path / "store")

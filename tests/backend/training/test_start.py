@@ -237,6 +237,6 @@ def test_other_shapes_and_roles_are_refused_by_name(team: Path, nano: Path, tmp_
     start = team / "adapters" / "step-000007"
     with pytest.raises(
         UserError,
-        match=r"training\.start_from = .*first cannot be gone on from: .* its lora is .*'r': 2.*, here it is .*'r': 4",
+        match=r"training\.start_from = .*first cannot be continued from: .* its lora is .*'r': 2.* here it is .*'r': 4",
     ):
         role_policies(nano, small_config(start_from=str(team), lora_rank=4).training, start=start)

@@ -113,7 +113,7 @@ def test_a_failure_is_said_once_and_ends_nothing(
             recorder.metrics(step, {"a": 1.0})
         recorder.close()
     [said] = caplog.messages
-    assert "The run goes on" in said and "\x1b" not in said
+    assert "The run continues" in said and "\x1b" not in said
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(store.metrics("train-1")) == 3
     assert len(fake.begun) == 1
 

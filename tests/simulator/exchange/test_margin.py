@@ -40,7 +40,7 @@ VOLUME_AND_RULES = [
         volumes=[10, 10, 10],
     ),
     Case(
-        "a stop that the volume fills in part goes on at the next open",
+        "a stop that the volume fills in part continues at the next open",
         [STILL, STILL, (100, 100, 94, 96), (96.5, 97, 96, 96)],
         {0: [market(2, stop=95)]},
         [(1, 2, 100, "order"), (2, -1, 95, "stop"), (3, -1, 96.5, "stop")],

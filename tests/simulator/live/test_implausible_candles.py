@@ -71,7 +71,7 @@ def test_a_wick_is_looked_at_as_well(high: float) -> None:
     refused = assembler.take(candle(0, 100.0, high))
     assert refused is not None and refused.reason == "implausible"
     again = assembler.take(candle(0, 100.0, high))
-    assert again is not None and again.reason == "duplicate", "the same candle is no second opinion"
+    assert again is not None and again.reason == "duplicate", "the same candle is not a second opinion"
     assert assembler.take(candle(0, 100.0)) is None, "and a right one of that minute is used"
 
 

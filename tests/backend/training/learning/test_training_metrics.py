@@ -14,7 +14,7 @@ from backend.training.algorithm.alignment import align
 from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.rewards import RewardParts, sub_reward
 from backend.training.algorithm.trajectory import Trajectory, failure_kind
-from backend.training.learning.training_metrics import credit_metrics, practice_metrics, spoken_metrics
+from backend.training.learning.training_metrics import conversation_metrics, credit_metrics, practice_metrics
 
 ROLE = "trader"
 BETA = (0.1, 0.4, 0.5)
@@ -45,7 +45,7 @@ def test_kinds_of_failure_and_validity_are_shares_of_all_conversations(
     spoken: list[tuple[int, int, str | None]],
 ) -> None:
     calls = [said(rollout, length=length, reason=reason) for rollout, length, reason in spoken]
-    found = spoken_metrics(ROLE, calls, 4)
+    found = conversation_metrics(ROLE, calls, 4)
     failed = {name.rpartition("/")[2]: share for name, share in found.items() if "/failed/" in name}
     assert failed.keys() == {reason.partition(":")[0] for _, _, reason in spoken if reason is not None}
     assert sum(failed.values()) + found[f"{ROLE}/valid"] == pytest.approx(1.0)
@@ -102,4 +102,4 @@ def test_effective_calls_are_the_harmonic_by_the_arithmetic_mean_of_the_callers(
 def test_nothing_is_told_of_a_role_that_was_not_paid() -> None:
     unscored = TrajectoryCredit(said(), RewardParts(True, 1.0, 1.0), None, 0.0, 0.0)
     assert credit_metrics(ROLE, RoleCredit([unscored]), BETA) == {f"{ROLE}/unscored": 1.0}
-    assert spoken_metrics(ROLE, [], 4) == {}
+    assert conversation_metrics(ROLE, [], 4) == {}

@@ -128,5 +128,5 @@ def test_a_role_without_rows_reads_as_none(tmp_path: Path) -> None:
 def test_a_damaged_folder_is_refused_with_a_way_out(tmp_path: Path, harm: Callable[[Path], object]) -> None:
     write_data_set(tmp_path, select([said(0.5)], ANY)[0], {})
     harm(tmp_path)
-    with pytest.raises(DataError, match=r"collect anew|give the folder"):
+    with pytest.raises(DataError, match=r"collect again|give the folder"):
         read_rows(tmp_path, "trader")

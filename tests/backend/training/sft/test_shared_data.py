@@ -44,8 +44,8 @@ def made(tmp_path: Path) -> Path:
         ({"score": float("nan")}, "has the score nan"),
         ({"messages": []}, "has a turn without words"),
         ({"messages": [{"role": "user", "content": ""}]}, "has a turn without words"),
-        ({"tools": "{"}, "has schemas of tools that are no JSON"),
-        ({"tools": "{}"}, "has schemas of tools that are no list"),
+        ({"tools": "{"}, "has schemas of tools that are not JSON"),
+        ({"tools": "{}"}, "has schemas of tools that are not a list"),
     ],
 )
 def test_a_row_that_cannot_be_learned_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
