@@ -41,7 +41,10 @@ FORBIDDEN = {
     "something left for later": re.compile("TO" + r"DO\b|FIX" + r"ME\b|X" + r"XX\b|NotImplemented" + r"Error"),
 }
 EXTRAS = ("train", "llm", "ui", "paper")
-ROOT_FILES = ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".ci/run")
+ROOT_FILES = (
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff", "Makefile", "pyproject.toml",
+    ".ci/run", ".pre-commit-config.yaml", ".devcontainer/devcontainer.json",
+)  # fmt: skip
 
 
 def sources(*folders: str) -> list[Path]:
@@ -50,7 +53,7 @@ def sources(*folders: str) -> list[Path]:
 
 def texts() -> Iterator[Path]:
     yield from (ROOT / name for name in ROOT_FILES if (ROOT / name).exists())
-    for folder in (*CODE, "configs", "docs"):
+    for folder in (*CODE, "configs", "docs", ".github"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in TEXT_SUFFIXES and "__pycache__" not in path.parts and path.is_file():
                 yield path
@@ -217,7 +220,7 @@ def test_an_ignored_type_error_has_its_reason() -> None:
 
 def test_make_knows_its_targets() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in ("demo", "test", "test-all", "bench", "site", "ui", "clean", "help"):
+    for target in ("install", "demo", "test", "test-all", "bench", "site", "ui", "clean", "help"):
         assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE), target
     assert "torch==2.13.0" in (ROOT / "pyproject.toml").read_text()
 

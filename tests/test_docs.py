@@ -1,7 +1,5 @@
 """What the documentation says about files, headings and settings is true."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib
@@ -10,21 +8,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import typer
 
-import cryptosentinel as cs
 from backend.cli.main import app, commands_below
-from backend.config.load import describe, load_config
+from backend.config.load import describe
 from backend.config.schema import Config
-from backend.training.algorithm.advantages import group_advantages
-from backend.training.algorithm.alignment import align
 from backend.training.algorithm.recipes import RECIPES
-from backend.training.algorithm.rewards import main_reward, sub_reward
 from scripts.make_reference import anchor, pages
-from setup import MOVED
-from simulator.folders import SAMPLE, data_folder, named_data, sample_data
 from tests.shown_commands import CODE, DOCUMENTS, FENCE, PRESENT, ROOT, shown_commands
 
 MODULES = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if ".venv" not in str(path)]
@@ -33,7 +24,11 @@ FOLDERS = "backend benchmarks configs cryptosentinel data docs scripts simulator
 COMMANDS: dict[str, Any] = dict(commands_below(typer.main.get_command(app), "cryptosentinel"))
 TOP = tuple(f"{folder}/" for folder in FOLDERS.split())
 STOPS = 7
+MOST_WORDS, WIDEST = 25, 160  # of a sentence; characters of a line of prose
 PATHS = ("From `make demo` to the line that computes an advantage", "An order's way to its fill")
+# Pages that a user reads from beginning to end.
+PLAIN = [path for path in DOCUMENTS if path.name not in ("CHANGELOG.md", "demo.md")]
+
 GENERATED = {ROOT / "docs" / name: text for name, text in pages().items()}
 KEYS = {entry.key for entry in describe()}
 
@@ -183,6 +178,31 @@ def test_a_path_through_the_code_has_at_most_seven_stops_that_exist(title: str) 
     assert [stop for _, stop in stops if not is_there(stop)] == []
 
 
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a page's prose: of paragraphs, entries of lists and cells of tables. Code counts as a word, a
+    number as none."""
+    text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", re.sub(r"`[^`]*`", "code", text))
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[*|#]|\d+\.) ?)|(?<!\\)\|| · ", text):
+        yield from re.split(r"(?<=[.!?])\)?\s+", block.replace("*", ""))
+
+
+def too_long(text: str) -> list[str]:
+    wide = [line for line in text.splitlines() if len(line) > WIDEST and not line.startswith("|")]
+    return wide + [one for one in sentences(text) if len(re.findall(r"[^\W\d_][\w’'-]*", one)) > MOST_WORDS]
+
+
+@pytest.mark.parametrize("form", ["{}.", "One. {}!", "* one\n* {}", "| a | {} |", "[{}](page.md)", "{}\nand `a. b`."])
+def test_a_long_sentence_is_found(form: str) -> None:
+    assert len(too_long(form.format("word " * 27))) == 1
+    assert too_long(form.format("word " * 20 + "1 2 3 4 5 6 7")) == [] and too_long("x" * 161) == ["x" * 161]
+
+
+@pytest.mark.parametrize("path", PLAIN, ids=label)
+def test_a_sentence_is_short_and_a_line_fits_a_screen(path: Path) -> None:
+    assert too_long(prose(path)) == []
+
+
 def test_the_readme_is_three_minutes() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
 
@@ -190,85 +210,3 @@ def test_the_readme_is_three_minutes() -> None:
 def test_pictures_are_small() -> None:
     large = {label(path): path.stat().st_size for path in (ROOT / "docs" / "images").iterdir()}
     assert {name: size for name, size in large.items() if size > 200_000} == {}
-
-
-ROOT = Path(__file__).resolve().parents[1]
-PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-IMPORT = re.compile(r"\b(?:import|from) ((?:[a-z_]+)(?:\.\w+)*)")
-NAME = re.compile(r"\bcs\.([A-Za-z_]\w*)")
-
-
-@pytest.mark.parametrize("page", PRESENT, ids=lambda page: page.name)
-def test_documented_imports_work_in_a_wheel(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    code = [*PYTHON.findall(text), *re.findall(r"`([^`\n]+)`", FENCE.sub("", text))]
-    named = [name for part in code for name in IMPORT.findall(part)]
-    moved = [name for name in named if name.partition(".")[0] in MOVED]
-    if page.name != "architecture.md":  # which says how the wheel is made
-        assert moved == [], "in a wheel these are inside the package: name what `cryptosentinel` has"
-    assert {name for part in code for name in NAME.findall(part)} <= set(cs.__all__)
-
-
-def test_the_sample_has_a_name_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert sample_data() == data_folder(SAMPLE) == ROOT / "data" / "synthetic"
-    assert load_config(None, ["market.data=sample"]).market.data == str(sample_data())
-    frame = cs.backtest("ema_cross", data="sample", start="2021-06-01", end="2021-06-20", store="mem://").frame()
-    assert "ema_cross" in frame.index
-    (tmp_path / SAMPLE).mkdir()
-    assert named_data(SAMPLE) == Path(SAMPLE), "the user's own folder of that name goes before"
-
-
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-OUTCOMES = (0.60, 0.40, 0.80, 0.40)
-# (rollout, expert score) of each call of MarketAnalyst.
-CALLS = ((0, 0.7), (0, 0.5), (1, 0.9), (3, 0.5))
-
-
-def texts_of(picture: str) -> list[str]:
-    """What a picture says, in the order of the file."""
-    source = (DOCS / "images" / picture).read_text(encoding="utf-8")
-    return re.findall(r"<text[^>]*>([^<]*)</text>", source)
-
-
-def row_of(rollout: int, weight: float, reward: float, advantage: float) -> list[str]:
-    return [str(rollout + 1), f"1/{round(1 / weight)}", f"{reward:.2f}", f"{advantage:+.2f}".replace("-", "−")]
-
-
-def rows(picture: str, count: int) -> list[list[str]]:
-    """The rows of the groups: four texts_of each, the first of them a rollout's number."""
-    words = texts_of(picture)
-    starts = [at for at, word in enumerate(words) if re.fullmatch(r"\d", word)]
-    assert len(starts) == count
-    return [words[at : at + 4] for at in starts]
-
-
-def test_the_pictures_show_what_the_algorithm_computes() -> None:
-    team = [main_reward(True, 1.0, outcome) for outcome in OUTCOMES]
-    advantages, _ = group_advantages(team)
-    manager = [row_of(k, 0.25, reward, value) for k, (reward, value) in enumerate(zip(team, advantages, strict=True))]
-
-    counts = [sum(k == rollout for rollout, _ in CALLS) for k in range(len(OUTCOMES))]
-    weights = align(counts, "fractional", 1, np.random.default_rng(0))
-    rewards = [sub_reward(True, 1.0, OUTCOMES[rollout], expert) for rollout, expert in CALLS]
-    assert None not in rewards
-    advantages, _ = group_advantages(np.asarray(rewards, np.float64), weights)
-    analyst = [
-        row_of(rollout, float(weight), float(reward or 0), float(value))
-        for (rollout, _), weight, reward, value in zip(CALLS, weights, rewards, advantages, strict=True)
-    ]
-    assert rows("mgrpo-groups.svg", 8) == [*manager, *analyst]
-
-
-def test_the_rollouts_of_the_picture_are_those_of_the_example() -> None:
-    words = texts_of("mgrpo-rollouts.svg")
-    starts = [at for at, word in enumerate(words) if word.startswith("k = ")]
-    stretches = [words[at:end] for at, end in zip(starts, [*starts[1:], len(words)], strict=True)]
-    assert [stretch.count("MarketAnalyst") for stretch in stretches] == [2, 1, 0, 1]
-    assert [f"{outcome:.2f}" in stretch for outcome, stretch in zip(OUTCOMES, stretches, strict=True)] == [True] * 4
-
-
-def test_the_page_names_the_same_numbers() -> None:
-    page = (DOCS / "concepts" / "mgrpo.md").read_text(encoding="utf-8")
-    assert "0.1 + 0.9 × 0.60 = 0.64" in page and "0.1 + 0.4 × 0.60 + 0.5 × 0.70 = 0.69" in page
-    assert "+1.03" in page and "−0.90" in page

@@ -112,7 +112,7 @@ def backtest_teams(
     own: Mapping[str, NamedStrategy] = MappingProxyType({}),
 ) -> BacktestOutcome:
     """Play a backtest, record it in `store` and write its report into its folder below `runs`. `own` has the strategies
-    among the request's teams that are no names but code of a script or notebook.
+    among the request's teams that are not names but code of a script or notebook.
 
     Raises `UserError` for a request that cannot be met; then nothing is recorded.
     """

@@ -378,7 +378,7 @@ def test_observations_of_the_account_agree_with_the_exchange() -> None:
         gained = 0.0 if entry is None else account.positions["A"] * (account.mark["A"] - entry) / account.equity
         assert field(row, market, config, "exposure A") == pytest.approx(account.exposure["A"], rel=1e-6)
         assert field(row, market, config, "wanted A") == config.levels[action]
-        assert field(row, market, config, "unrealised A") == pytest.approx(gained, rel=1e-6)
+        assert field(row, market, config, "unrealized A") == pytest.approx(gained, rel=1e-6)
         assert field(row, market, config, "drawdown") == pytest.approx(1.0 - account.equity / peak, rel=1e-6)
         assert field(row, market, config, "idle") == pytest.approx(idle[number] / 8)
 

@@ -208,7 +208,9 @@ def test_the_oracle_expects_more_than_following_the_regime_without_regard_for_co
     costs = Costs(taker_fee=fee, spread_multiplier=1.0)
     policy = solve(truth(), costs, [-1.0, 0.0, 1.0])
     gain = policy_value(policy.exposure, costs=costs, expected=True)
-    assert gain > ratio * policy_value(follow, costs=costs, expected=True), "the dearer trading, the wider the lead"
+    assert gain > ratio * policy_value(follow, costs=costs, expected=True), (
+        "the more expensive trading, the wider the lead"
+    )
 
 
 def test_without_edge_the_oracle_stands_still() -> None:
