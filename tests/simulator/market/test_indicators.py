@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -120,13 +121,18 @@ def test_only_a_fixed_number_of_present_bars_counts(name: str, seed: int) -> Non
     call, _, bars_of = CALLS[name]
     needed = bars_of(6)
     series = bars(seed, 100)
-    shortest = call(*(values[-needed:] for values in series), 6)
+
+    def at(change: Callable[[FloatArray], FloatArray]) -> Any:
+        high, low, close = map(change, series)
+        return call(high, low, close, 6)
+
+    shortest = at(lambda values: values[-needed:])
     assert not np.isnan(shortest).any()
-    assert call(*series, 6) == shortest
+    assert at(lambda values: values) == shortest
     gaps = np.sort(np.random.default_rng(seed).choice(np.arange(101), 20))
-    assert call(*(np.insert(values, gaps, math.nan) for values in series), 6) == shortest
-    assert np.isnan(call(*(values[1 - needed :] for values in series), 6)).all()
-    assert np.isnan(call(*(values[:0] for values in series), 6)).all()
+    assert at(lambda values: np.insert(values, gaps, math.nan)) == shortest
+    assert np.isnan(at(lambda values: values[1 - needed :])).all()
+    assert np.isnan(at(lambda values: values[:0])).all()
 
 
 @pytest.mark.parametrize(
