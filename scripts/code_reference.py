@@ -18,9 +18,9 @@ _METRICS = "simulator/backtest/metrics.py"
 _SECTIONS = {"Args:": "Arguments:", "Returns:": "It returns:", "Attributes:": "Attributes:", "Raises:": "It raises:"}
 
 
-def api_page(places: Mapping[str, Sequence[str]]) -> str:
-    """The public names of `cryptosentinel`; `places` has those of each module."""
-    names = {name: place for place, inside in places.items() for name in inside}
+def api_page(places: Mapping[str, Sequence[str]], modules: Mapping[str, str]) -> str:
+    """The public names of `cryptosentinel`; `places` has those of each module, `modules` where each public one is."""
+    names = {name: place for place, inside in places.items() for name in inside} | dict(modules)
     functions = sorted(name for name in names if name[0].islower())
     classes = sorted(names.keys() - set(functions))
     lines = [
@@ -33,8 +33,14 @@ def api_page(places: Mapping[str, Sequence[str]]) -> str:
         " · ".join(f"[{name}](#{name.lower()})" for name in [*functions, *classes]),
     ]
     for name in [*functions, *classes]:
-        module = "/".join(names[name].split("."))
-        lines += ["", f"## {name}", "", *_described(name, f"{module}.py")]
+        file = f"{'/'.join(names[name].split('.'))}.py"
+        if name not in modules:
+            lines += ["", f"## {name}", "", *_described(name, file)]
+            continue
+        lines += ["", f"## {name}", "", "```text", ast.get_docstring(_tree(file)) or "", "```"]
+        for node in _tree(file).body:
+            if isinstance(node, Definition) and not node.name.startswith("_"):
+                lines += ["", f"### {name}.{node.name}", "", *_described(node.name, file)]
     return "\n".join(lines) + "\n"
 
 

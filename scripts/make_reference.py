@@ -36,7 +36,7 @@ def pages() -> dict[str, str]:
         "reference/settings.md": settings_page(),
         "reference/commands.md": commands_page(),
         "reference/layers.md": layers_page(),
-        "reference/api.md": api_page(vars(cryptosentinel)["_PLACES"]),
+        "reference/api.md": api_page(vars(cryptosentinel)["_PLACES"], vars(cryptosentinel)["_MODULES"]),
         "reference/metrics.md": metrics_page(),
         "reference/records.md": records_page(),
         "reference/licenses.md": licenses_page(),
