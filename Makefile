@@ -18,7 +18,7 @@ ifndef SEED
 SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 endif
 
-.PHONY: help demo test test-wheel test-all bench lock site ui clean
+.PHONY: help install lint fast-tests demo test test-wheel test-all bench lock site ui clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -26,11 +26,18 @@ help: ## this list
 demo: $(USER_STAMP) ## train a small team and show the effect (about five minutes on two idle cores)
 	@$(RUN)cryptosentinel demo
 
-test: $(STAMP) .venv-site ## lint, types, layers, fast tests
+install: $(STAMP) ## everything that development needs, in .venv; with PYTHON=python3.12 for another one than 3.11
+
+test: lint fast-tests ## lint, types, layers, words, fast tests
+
+lint: $(STAMP)
 	@$(RUN)ruff check .
 	@$(RUN)ruff format --check .
 	@$(RUN)mypy -n 2
 	@$(RUN)lint-imports
+	@$(RUN)python -m scripts.check_words
+
+fast-tests: $(STAMP) .venv-site
 	@$(RUN)pytest -n 2 -m "not slow"
 
 test-wheel: $(STAMP) ## the wheel, installed alone: a backtest, the preset `quick`, the page; beside it the tutorial, step by step, and the notebook
@@ -39,11 +46,7 @@ test-wheel: $(STAMP) ## the wheel, installed alone: a backtest, the preset `quic
 	    || { cat $$log; exit 1; }; } \
 	  && rm $$log && echo "the wheel works in an environment of its own, and the tutorial and the notebook as they are written"
 
-test-all: $(STAMP) .venv-vllm .venv-site ## the same with the slow tests
-	@$(RUN)ruff check .
-	@$(RUN)ruff format --check .
-	@$(RUN)mypy -n 2
-	@$(RUN)lint-imports
+test-all: lint .venv-vllm .venv-site ## the same with the slow tests
 	@echo "examples are drawn with the seed $(SEED); the same ones again: make test-all SEED=$(SEED)"
 	@EVERY_EXAMPLE=1 $(RUN)pytest -n 2 --hypothesis-seed=$(SEED)
 
@@ -90,7 +93,7 @@ $(STAMP): | .venv/bin/python
 	@touch $@ $(USER_STAMP)
 
 .venv/bin/python:
-	@PYTHON=$$(command -v python3.11 || command -v python3) \
+	@PYTHON=$${PYTHON:-$$(command -v python3.11 || command -v python3)} \
 	  && $$PYTHON -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "CryptoSentinel needs Python 3.11 or later: install python3.11 and try again" >&2; exit 2; }; \
 	$$PYTHON -m venv .venv

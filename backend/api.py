@@ -89,8 +89,8 @@ def backtest(
     `teams` are names; a strategy of your own may also be its class, an object of it, or a function `decide(view)`.
     `data` is a folder of bars, a CSV file, a pandas table with an index of open times and the columns open, high, low,
     close and volume, several by symbol, or a `Market`. The bars are kept in a folder below `runs`, so that the run can
-    be repeated. An empty `baselines` is none; left out, the configuration decides. `lookahead` of the outcome has the
-    verdict on each strategy of your own; look at it before the numbers.
+    be repeated. An empty `baselines` means no baseline; left out, the configuration decides. `lookahead` of the
+    outcome has the verdict on each strategy of your own; look at it before the numbers.
     """
     names, own = _names_and_own([teams] if isinstance(teams, str) or not isinstance(teams, Sequence) else teams)
     if not names and not options.get("like"):
@@ -161,7 +161,7 @@ def train(
 
     An empty `config` is the preset `demo`, or `recorded_training` where `data` or `from_paper` is given.
 
-    After an interruption, `resume` with the id of the run goes on. `from_paper` is the id of a paper session that
+    After an interruption, `resume` with the id of the run continues. `from_paper` is the id of a paper session that
     ended: its bars, costs and states are the data.
     """
     request = _request(TrainRequest, {"config": config, **options})
@@ -205,7 +205,7 @@ def sft(
     """Fine-tune each role on the best conversations of the teams in `sources`. `options` are those of the command
     `sft`: the fields of `SftRequest`.
 
-    `folder` becomes a team. The same call goes on after an interruption.
+    `folder` becomes a team. The same call continues after an interruption.
     """
     from backend.runs.train import fine_tune_roles  # it imports torch
 
@@ -230,7 +230,7 @@ def demo(
 
 
 def _names_and_own(tested: Sequence[Tested]) -> tuple[list[str], dict[str, NamedStrategy]]:
-    """The names of all that is tested, and by their names the strategies that are no names. Raises `UserError` for two
+    """The names of all that is tested, and by their names the strategies that are not names. Raises `UserError` for two
     of one name."""
     names: list[str] = []
     own: dict[str, NamedStrategy] = {}

@@ -120,7 +120,7 @@ class DecisionEnv:
 
         What a model did wrong, such as a call that cannot be read, comes back as an observation or ends its
         conversation, as it does in the team. Raises `UserError` for what the caller did wrong: a step before `reset`
-        or after the end, and what is no answer.
+        or after the end, and what is not an answer.
         """
         if self._episode is None:
             raise UserError("there is no episode: call reset(seed) first")
@@ -180,7 +180,7 @@ class _Episode:
         return self._advance([one for one in self._given if one is not None])
 
     def _advance(self, completions: list[Completion] | None) -> DecisionTurn:
-        """Go on with the decision until a seat is asked, or to its end."""
+        """Continue with the decision until a seat is asked, or to its end."""
         while True:
             try:
                 self._wanted = list(self._task.send(completions) if completions is not None else next(self._task))
@@ -227,7 +227,7 @@ def _parts(rollout: Rollout) -> dict[str, Any]:
 
 
 def _text_of(answer: str | ChatMessage) -> str:
-    """An answer as the text of an assistant's turn. Raises `UserError` for what is none."""
+    """An answer as the text of an assistant's turn. Raises `UserError` for what is not an answer."""
     if isinstance(answer, str):
         return answer
     if isinstance(answer, Mapping):

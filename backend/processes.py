@@ -83,8 +83,10 @@ class Workers:
     ) -> list[_Answer]:
         """What `work` makes of each task, in the order of the tasks; who is free takes the next one. Raises what the
         first failure raised. `report` is called by one process at a time."""
-        told = _one_at_a_time(report or silent)
-        return self.share(lambda helper, task: helper.do(work, task, told) if helper else work(task, told), tasks)
+        reported = _one_at_a_time(report or silent)
+        return self.share(
+            lambda helper, task: helper.do(work, task, reported) if helper else work(task, reported), tasks
+        )
 
     def share(self, work: Callable[[Helper | None, _Task], _Answer], tasks: Sequence[_Task]) -> list[_Answer]:
         """As `each`, where `work` itself asks the helper that it is given, or does the task here if it is given None.
@@ -169,7 +171,7 @@ class _HelperProcess:
             self._process.join(_EXIT_SECONDS)
             raise RunFailed(
                 f"a process beside this one died ({_how(self._process.exitcode)}), perhaps for want of memory: the "
-                "same command goes on; with --workers 1 it takes the least memory"
+                "same command continues; with --workers 1 it takes the least memory"
             ) from error
 
     def close(self) -> None:
@@ -286,11 +288,11 @@ def _sendable(error: Exception) -> Exception:
 def _one_at_a_time(report: WorkReport) -> WorkReport:
     lock = threading.Lock()
 
-    def told(what: str, done: int, total: int) -> None:
+    def reported(what: str, done: int, total: int) -> None:
         with lock:
             report(what, done, total)
 
-    return told
+    return reported
 
 
 def _how(code: int | None) -> str:

@@ -1,6 +1,6 @@
 """A window decided by the team: decide, fill, and on to the next decision, until it ends.
 
-Whether the window is history or goes on now is not known here: a backtest is one `TradingSession`, a paper session
+Whether the window is history or continues now is not known here: a backtest is one `TradingSession`, a paper session
 another.
 """
 
@@ -24,7 +24,7 @@ ThinkingTime = float | Literal["measured"]
 
 
 class TradingSession(Protocol):
-    """An account in a market that stands at a bar's close, and goes on when it is told what to submit there."""
+    """An account in a market that stands at a bar's close, and continues when it is told what to submit there."""
 
     @property
     def index(self) -> int:
@@ -32,7 +32,7 @@ class TradingSession(Protocol):
 
     @property
     def window(self) -> Window:
-        """Where it began and how often it is decided; a session that goes on now has no end yet."""
+        """Where it began and how often it is decided; a session that continues now has no end yet."""
 
     @property
     def done(self) -> bool:
@@ -46,7 +46,7 @@ class TradingSession(Protocol):
 
     def watched_by(self, watch: Watch) -> None:
         """Called once, before anything else: `apply` asks `watch` at each close between two decisions, and submits what
-        it gives. A session that was left between two decisions goes on to the next one here."""
+        it gives. A session that was left between two decisions continues to the next one here."""
 
     def late_ms(self, thought_ms: int) -> int:
         """How long after this close orders are sent whose decisions took `thought_ms` so far."""
@@ -88,7 +88,7 @@ def play(
 ) -> AgentTask[EpisodeResult]:
     """Let the team trade `run` to its end. `on_decision` gets the bars that are done. Between the decisions the guard
     looks at every bar: it closes the account past a loss limit, and sends what it held back once there is room.
-    `on_clamps` gets what it did there, with the bar. `guard` is one of these `limits` that goes on, such as one whose
+    `on_clamps` gets what it did there, with the bar. `guard` is one of these `limits` that continues, such as one whose
     state was restored; by default a fresh one.
 
     The manager decides on one coin at a time, each with 1/S of the equity to itself; with `portfolio` in the team's

@@ -131,7 +131,7 @@ def question_to_added(team: Collection[str], symbol: str, rng: random.Random, ex
 
 def exchanges(messages: ChatMessages, role: str) -> list[ToolExchange]:
     """The calls so far with their results; what the first message of a full prompt tells counts as called. Calls that
-    do not parse, and results that are no JSON object, are left out."""
+    do not parse, and results that are not a JSON object, are left out."""
     user = next((message["content"] for message in messages if message["role"] == "user"), "")
     found: list[ToolExchange] = opening_results(SPEAKERS[role], user)
     types = SPEAKERS[role].argument_types()

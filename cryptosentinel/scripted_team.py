@@ -167,8 +167,8 @@ def _wish(lean: str) -> tuple[float, str]:
 
 
 def coin_size(coins: int) -> float:
-    """The exposure that a portfolio of so many coins gives one of mean volatility and a strong lean: half of the coins
-    fill the account."""
+    """The exposure that a portfolio of that number of coins gives one of mean volatility and a strong lean: half of
+    the coins fill the account."""
     return min(1.0, 2.0 / max(1, coins))
 
 

@@ -57,7 +57,7 @@ class Ruling:
     """A verdict of RiskAnalyst that made the manager's position smaller.
 
     Attributes:
-        verdict: "approve", "reduce", "veto", or "invalid" where its answer was none.
+        verdict: "approve", "reduce", "veto", or "invalid" where its answer was not valid.
         ordinal: number of its conversation.
         verdicts: how many were given on this symbol and side; the strictest holds.
     """
@@ -310,7 +310,7 @@ class _DecisionSession:
 
     def delegate_all(self, several: AskSeveral) -> AgentTask[dict[str, Any]]:
         """Let the sub-agents answer several questions side by side. The answers are applied in the order of the
-        questions, whichever comes first."""
+        questions, not in the order of arrival."""
         calls = [ToolCall(f"consult_{question.ask}", question) for question in several.questions]
         transcripts = yield from side_by_side([self._ask(call) for call in calls])
         self.sub_transcripts += transcripts

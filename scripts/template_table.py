@@ -1,14 +1,13 @@
 """Says how each chat template that TRL ships is written here: `python -m scripts.template_table`.
 
-It prints the table of `docs/guides/models.md`, and with `--write` puts it there. The templates come without their
-tokenizers, so each gets one of bytes in which what it writes as special tokens are special tokens. Names and findings
-are printed, nothing of a template.
+It prints a table, whose first line stands in `docs/guides/models.md`. The templates come without their tokenizers, so
+each gets one of bytes in which what it writes as special tokens are special tokens. Names and findings are printed,
+nothing of a template.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +19,6 @@ from cryptosentinel.llm.templates import FormatReport, described_format
 from simulator.errors import UserError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "models.md"
-BEGIN, END = "<!-- templates: written by python -m scripts.template_table --write -->", "<!-- /templates -->"
 _SPECIAL = re.compile(
     r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|<(?:start|end)_of_[a-z]+>|<\|[a-z_]+>|<[a-z_]+\|>|<\|\"\|>"
     r"|\[gMASK\]|<sop>|</?think>|</?tool_call>|</?tool_response>|\[/?INST\]|</?arg_(?:key|value)>"
@@ -81,14 +79,10 @@ def table() -> str:
 
 
 def main() -> None:
-    """Print the table, or write it."""
+    """Print the table."""
     if not shipped_templates():
         raise SystemExit("TRL is not installed, so there are no templates: install the extra that brings it")
-    if "--write" not in sys.argv[1:]:
-        print(table())
-        return
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    print(table())
 
 
 if __name__ == "__main__":

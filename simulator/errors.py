@@ -1,4 +1,4 @@
-"""Errors that a user can mend. The command line prints their message without a traceback."""
+"""Errors that a user can fix. The command line prints their message without a traceback."""
 
 
 class UserError(Exception):
@@ -10,7 +10,7 @@ class DataError(UserError):
 
 
 class RunFailed(Exception):
-    """A run that cannot go on although its input was right. The message says why and what to try."""
+    """A run that cannot continue although its input was right. The message says why and what to try."""
 
 
 class Interrupted(RunFailed):

@@ -16,8 +16,8 @@ _FORMER = ".former.tmp"
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` (UTF-8) to `path` in one step: a reader, or whoever comes after a kill, finds the former file or the
-    new one. Raises OSError; then the former file is untouched and nothing is left beside it."""
+    """Write `text` (UTF-8) to `path` in one step: a reader, or the next program after a kill, finds the former file or
+    the new one. Raises OSError; then the former file is untouched and nothing is left beside it."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     part = path.with_name(path.name + _UNFINISHED)  # of a killed writer it is written over

@@ -1,4 +1,4 @@
-"""Parquet in and out, with the errors that a user can mend. Times are integer milliseconds, UTC, inside the program."""
+"""Parquet in and out, with the errors that a user can fix. Times are integer milliseconds, UTC, inside the program."""
 
 from __future__ import annotations
 

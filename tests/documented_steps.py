@@ -94,6 +94,7 @@ PARTS: dict[str, tuple[Step, ...]] = {
     ),
     "strategies": (
         Step("cryptosentinel backtest --team ema_cross --start 2021-06-01 --baselines hold", says="report: runs/"),
+        Step("cryptosentinel backtest --team my_module:MyStrategy", says="no look-ahead"),
         Step("cryptosentinel backtest --team my_strategy:AboveMean --start 2021-06-01 --baselines hold", says="no look-ahead"),
         Step("cryptosentinel backtest --data DIR --symbols BTCUSDT --timeframe 1h --resample 4h", RECORDED),
         Step("cryptosentinel check lookahead --team sma_cross", says="no look-ahead"),
@@ -213,8 +214,6 @@ NAMES = (
 # Why a command is not run there.
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "asks an exchange, and the environment of a test has no network": (
-        "cryptosentinel data download --exchange binance --market swap --symbols BTC/USDT,ETH/USDT --timeframe 1h,1m --start "
-        "2023-01-01 --out bars",
         "cryptosentinel data download --exchange binance --market swap --symbols BTC/USDT,ETH/USDT --timeframe 1h,1m --start "
         "2024-01-01 --out bars/binance-swap",
         "cryptosentinel paper run --exchange binance --symbols BTC/USDT,ETH/USDT --timeframe 1m --decide-every 15",

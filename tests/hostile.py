@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from backend.config.schema import Config
 from backend.models.manifest import MANIFEST
+from tests import local_server
+from tests.local_server import QuietHandler
 
 KEY_VARIABLE, KEY = "CRYPTOSENTINEL_API_KEY", "a-key-that-nobody-else-may-see"
 
@@ -46,28 +46,19 @@ def canary(folder: Path) -> Iterator[Canary]:
     folder.mkdir(parents=True, exist_ok=True)
     seen: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             seen.append(f"{self.command} {self.path} {self.headers.get('Authorization')}")
-            self.send_error(503)
+            self.close_connection = True
+            self.answer(503, b"")
 
         do_POST = do_GET
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        made = Canary(folder, f"http://127.0.0.1:{server.server_port}/v1", seen)
+    with local_server.serving(Handler) as url:
+        made = Canary(folder, f"{url}/v1", seen)
         made.program.write_text(f"#!/bin/sh\ntouch '{folder / 'was-run'}'\n")
         made.program.chmod(made.program.stat().st_mode | stat.S_IXUSR)
         yield made
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 # Settings that run, contact or read, each with a value that a canary notices, and what else makes them valid.

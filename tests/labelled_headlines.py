@@ -17,8 +17,7 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -29,21 +28,17 @@ from cryptosentinel.protocol.untrusted import clean
 
 HERE = Path(__file__).resolve().parent
 LABELS = HERE / "headline_labels.json"
-_SPAN = re.compile(r"(\d+)-(\d+)([A-Z])")
+_SPAN = re.compile(r"(\d+)-(\d+)[A-Z]")
 
 
 @dataclass
 class Recall:
-    """What of the labelled spans was masked, by kind; `missed` are file, hash and span of what was not; `by_headline`
-    are the spans of each headline and how many of them were missed."""
+    """How many headlines had every span masked, in each of the two samples, and how many spans were, of how many."""
 
     headlines: int = 0
-    clean: int = 0  # headlines of which every span was masked
-    withheld: int = 0
-    spans: Counter[str] = field(default_factory=Counter)
-    caught: Counter[str] = field(default_factory=Counter)
-    missed: list[str] = field(default_factory=list)
-    by_headline: list[tuple[int, int]] = field(default_factory=list)
+    clean: int = 0
+    spans: int = 0
+    caught: int = 0
     read_later: int = 0
     clean_later: int = 0
 
@@ -59,28 +54,27 @@ def measured(folder: Path) -> Recall:
     """The recall of the masking on the labelled headlines. Raises `KeyError` where the news lacks one of them."""
     recall, labels = Recall(), json.loads(LABELS.read_text())
     for file, rows in labels["files"].items():
-        texts = {_digest(text): text for text in headlines_of(folder / file)}
+        texts = {hashlib.sha256(text.encode()).hexdigest()[:16]: text for text in headlines_of(folder / file)}
         for digest, *spans in labels["read_later"][file]:
-            masked = masked_headline(texts[digest])
             recall.read_later += 1
-            recall.clean_later += all(_is_hidden(texts[digest], masked, *_parsed(span)[:2]) for span in spans)
+            recall.clean_later += all(_hidden(texts[digest], spans))
         for digest, *spans in rows:
-            text = texts[digest]
-            masked = masked_headline(text)
+            hidden = _hidden(texts[digest], spans)
             recall.headlines += 1
-            recall.withheld += masked.withheld
-            missed_before = len(recall.missed)
-            for span in spans:
-                begin, end, kind = _parsed(span)
-                hidden = _is_hidden(text, masked, begin, end)
-                recall.spans[kind] += 1
-                recall.caught[kind] += hidden
-                if not hidden:
-                    recall.missed.append(f"{file} {digest} {span}")
-            missed = len(recall.missed) - missed_before
-            recall.by_headline.append((len(spans), missed))
-            recall.clean += missed == 0
+            recall.clean += all(hidden)
+            recall.spans += len(hidden)
+            recall.caught += sum(hidden)
     return recall
+
+
+def _hidden(text: str, spans: list[str]) -> list[bool]:
+    """Of each span whether it was masked."""
+    masked, found = masked_headline(text), []
+    for span in spans:
+        match = _SPAN.fullmatch(span)
+        assert match is not None
+        found.append(_is_hidden(text, masked, int(match[1]), int(match[2])))
+    return found
 
 
 def _is_hidden(text: str, masked: MaskedHeadline, begin: int, end: int) -> bool:
@@ -94,13 +88,3 @@ def headlines_of(path: Path) -> list[str]:
     names = pq.read_schema(path).names
     column = pq.read_table(path, columns=["title" if "title" in names else "text"]).column(0).to_pylist()
     return [clean(text or "", MAX_TEXT_CHARS) for text in column]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _parsed(span: str) -> tuple[int, int, str]:
-    match = _SPAN.fullmatch(span)
-    assert match is not None
-    return int(match[1]), int(match[2]), match[3]

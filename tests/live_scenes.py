@@ -63,7 +63,6 @@ class Heard:
     events: list[FeedEvent]
     counted: Mapping[str, int]
     injected: dict[str, int]
-    requests: int
 
     def candles(self, symbol: str) -> list[tuple[float, ...]]:
         return [
@@ -114,7 +113,7 @@ def listen(
                     raise listener.defect
             finally:
                 await listener.close()
-            return Heard(events, listener.counters, dict(exchange.draws.injected), exchange.requests)
+            return Heard(events, listener.counters, dict(exchange.draws.injected))
 
     found: Heard = in_virtual_time(job)
     return found

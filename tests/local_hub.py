@@ -8,12 +8,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+from tests import local_server
+from tests.local_server import QuietHandler
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LARGE = (".safetensors", ".bin")  # kept apart on the hub, with their SHA-256
@@ -52,19 +53,11 @@ def serving(hub: LocalHub) -> Iterator[LocalHub]:
     class Handler(_Handler):
         served = hub
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        try:
-            yield hub
-        finally:
-            server.shutdown()
-            thread.join()
+    with local_server.serving(Handler) as hub.url:
+        yield hub
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(QuietHandler):
     served: LocalHub
 
     def do_HEAD(self) -> None:
@@ -72,9 +65,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._answer()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: what was asked is in `asked`."""
 
     def _answer(self) -> None:
         hub, path = self.served, unquote(urlsplit(self.path).path)
@@ -129,39 +119,21 @@ class _Handler(BaseHTTPRequestHandler):
         body = content[start:]
         if path.name in self.served.cut and self.command == "GET":
             body = body[:-1]
-        self.send_response(206 if start else 200)
-        self.send_header("ETag", f'"{etag}"')
-        self.send_header("X-Repo-Commit", self.served.commit)
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(len(body)))
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": self.served.commit, "Accept-Ranges": "bytes"}
         if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        if path.name in self.served.dropped:
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        length = None
+        if path.name in self.served.dropped and self.command == "GET":
             self.served.dropped.discard(path.name)
-            self.wfile.write(body[: len(body) // 2])
-            self.wfile.flush()
-            self.close_connection = True
-            return
-        self.wfile.write(body)
+            body, length = body[: len(body) // 2], len(body)
+        self.answer(206 if start else 200, body, length=length, headers=headers)
 
     def _json(self, document: object) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.answer(200, json.dumps(document).encode())
 
     def _refuse(self, status: int, code: str) -> None:
-        self.send_response(status)
-        if code:
-            self.send_header("X-Error-Code", code)
-        self.send_header("X-Error-Message", "\x1b[31mfrom the server\x1b[0m")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        said = {"X-Error-Code": code} if code else {}
+        self.answer(status, b"", headers={**said, "X-Error-Message": "\x1b[31mfrom the server\x1b[0m"})
 
 
 def _sha1(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""A market with something in every field, and a strategy that follows any signal: for tests of the analyses."""
+"""A market with something in every field, its other futures, and a strategy that follows any signal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from simulator import strategies
 from simulator.backtest.run import orders_for_target
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
+from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market, MarketView
 from simulator.market.series import DataSeries
 from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.markets import without_bars
 
 BARS = 320
 
@@ -30,14 +32,49 @@ def rich_market(bars: int = BARS) -> Market:
     market = generate(SyntheticConfig(bars=bars, seed=3, symbols=("AAAUSDT", "BBBUSDT")))
     rng = np.random.default_rng(5)
     holes = rng.random(market.close.shape) < 0.03
-    arrays: dict[str, Any] = {name: np.where(holes, np.nan, getattr(market, name)) for name in BAR_COLUMNS}
     time = market.open_time[::2] + market.interval
     return replace(
-        market,
-        **arrays,
+        without_bars(market, holes),
         partial=(rng.random(holes.shape) < 0.2) & ~holes,
         series={"onchain/fees": DataSeries(time, {"value": rng.normal(10.0, 3.0, len(time))})},
     )
+
+
+def other_future(market: Market, bar: int, seed: int) -> Market:
+    """The same market up to the close of `bar`, and another one from there on: bars, volumes, spreads, holes, funding,
+    headlines. Among the new headlines are some about events before the clock that are only known after it."""
+    rng = np.random.default_rng(seed)
+    now = market.view(bar).now
+    later = slice(bar + 1, None)
+    arrays: dict[str, Any] = {}
+    shape = market.close[later].shape
+    level = np.exp(rng.normal(0.0, 0.5, (1, shape[1])) + np.cumsum(rng.normal(0.0, 0.05, shape), axis=0))
+    absent = rng.random(shape) < 0.1
+    for name in BAR_COLUMNS:
+        values = getattr(market, name).copy()
+        factor = level if name in ("open", "high", "low", "close") else np.exp(rng.normal(0.0, 1.0, shape))
+        filled = np.nan_to_num(values[later], nan=2e-4 if name == "half_spread" else 100.0)
+        values[later] = np.where(absent, np.nan, filled * factor)
+        arrays[name] = values
+    funding = {
+        symbol: tuple(
+            event if event.time <= now else FundingEvent(event.time, float(rng.normal(0.0, 0.01))) for event in events
+        )
+        for symbol, events in market.funding.items()
+    }
+    known = [item for item in market.news if item.known_at <= now]
+    texts = ("prices surge on strong demand", "hack drains exchange", "crash deepens")
+    unknown = [
+        NewsItem(now - int(rng.integers(0, market.interval)), now + 1 + number, symbol, str(rng.choice(texts)))
+        for number, symbol in enumerate([*market.symbols, None] * 3)
+    ]
+    series = {}
+    for name, one in market.series.items():
+        drawn = {column: rng.normal(0.0, 9.0, len(one)) for column in one.columns}
+        kept = one.known_at <= now
+        series[name] = DataSeries(one.known_at, {c: np.where(kept, one.columns[c], drawn[c]) for c in one.columns})
+    news = (*known, *unknown)
+    return replace(market, **arrays, funding=funding, news=news, series=series, truth=None)
 
 
 Signal = Callable[[MarketView, str], float]

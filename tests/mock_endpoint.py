@@ -6,13 +6,11 @@ By default the scripted team answers: the role is recognised by its system promp
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from cryptosentinel.agents.registry import ROLES
@@ -20,6 +18,8 @@ from cryptosentinel.llm.chat_format import ChatMessages
 from cryptosentinel.llm.scripted import ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import MalformedCall, read_call, render_call
 from cryptosentinel.scripted_team import expert_policies
+from tests import local_server
+from tests.local_server import QuietHandler
 
 MODEL = "test-model"
 
@@ -140,10 +140,7 @@ class Endpoint:
 def serve(answering: Answering | None = None, *first: Reply) -> Iterator[Endpoint]:
     """An endpoint on a free port of this machine."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # headers and body leave together
-
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             self._answer({})
 
@@ -155,49 +152,20 @@ def serve(answering: Answering | None = None, *first: Reply) -> Iterator[Endpoin
             said = endpoint.reply_to(heard)
             if stopping.wait(said.delay):
                 return
-            try:
-                self.send_response(said.status)
-                for name, value in {"Content-Type": "application/json", **said.headers}.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(said.body)))
-                self.end_headers()
-                if said.cut:
-                    self.wfile.write(said.body[: len(said.body) // 2])
-                    self.wfile.flush()
-                    self.close_connection = True
-                elif said.drip:
-                    for byte in said.body:
-                        self.wfile.write(bytes([byte]))
-                        self.wfile.flush()
-                        if stopping.wait(said.drip):
-                            return
-                else:
-                    self.wfile.write(said.body)
-                    self.wfile.flush()
-            except (BrokenPipeError, ConnectionResetError):  # the client has given up
-                self.close_connection = True
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            if not isinstance(sys.exc_info()[1], ConnectionError):
-                super().handle_error(request, client_address)
+            if said.cut:
+                self.answer(said.status, said.body[: len(said.body) // 2], length=len(said.body), headers=said.headers)
+                return
+            first = said.body[:1] if said.drip else said.body
+            self.answer(said.status, first, headers={**said.headers, "Content-Length": str(len(said.body))})
+            for byte in said.body[len(first) :]:
+                if stopping.wait(said.drip):
+                    return
+                self.wfile.write(bytes([byte]))
+                self.wfile.flush()
 
     stopping = threading.Event()
-    server = Server(("127.0.0.1", 0), Handler)
     models = reply({"object": "list", "data": [{"id": MODEL, "object": "model"}, {"id": "other", "object": "model"}]})
-    endpoint = Endpoint(f"http://127.0.0.1:{server.server_port}/v1", answering or scripted(), models, list(first))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    endpoint = Endpoint("", answering or scripted(), models, list(first))
+    with local_server.serving(Handler, stopping) as url:
+        endpoint.url = f"{url}/v1"
         yield endpoint
-    finally:
-        stopping.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
+
+from tests import local_server
+from tests.local_server import QuietHandler
 
 HOUR = 3_600_000
 START = 1_700_006_400_000  # 2023-11-15 00:00
@@ -132,12 +133,8 @@ class MockExchange:
         self.recorded: dict[str, Any] = {}
         self.requests: list[str] = []
         self.retry_after = "1"
-        self.port = 0
+        self.url = ""
         self.ended = threading.Event()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def answer(self, path: str, query: dict[str, str]) -> Any:
         """The document for a request, None for an unknown path."""
@@ -216,8 +213,8 @@ def _spoilt(rows: list[Any], fault: str) -> list[Any]:
     return []
 
 
-def _handler(exchange: MockExchange) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+def _handler(exchange: MockExchange) -> type[QuietHandler]:
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             exchange.requests.append(self.path)
@@ -225,72 +222,34 @@ def _handler(exchange: MockExchange) -> type[BaseHTTPRequestHandler]:
             fault = exchange.script.pop(0) if exchange.script else "sound"
             document = exchange.answer(parts.path, query)
             if document is None:
-                self._send(404, b'{"msg": "no such path"}')
+                self.answer(404, b'{"msg": "no such path"}')
                 return
             if fault in CANDLE_FAULTS and isinstance(document, list):
                 document = _spoilt(document, fault)
             body = json.dumps(document).encode()
             if fault in STATUS_FAULTS:
-                self._send(STATUS_FAULTS[fault], b'{"code": -1, "msg": "not now"}', retry_after=fault in ("429", "418"))
+                waits = {"Retry-After": exchange.retry_after} if fault in ("429", "418") else {}
+                self.answer(STATUS_FAULTS[fault], b'{"code": -1, "msg": "not now"}', headers=waits)
             elif fault == "slow":
                 exchange.ended.wait(0.6)
                 self.close_connection = True
             elif fault == "closed":
                 self.close_connection = True
             elif fault == "cut":
-                self._send(200, body[: len(body) // 2], length=len(body))
-                self.close_connection = True
+                self.answer(200, body[: len(body) // 2], length=len(body))
             elif fault == "truncated":
-                self._send(200, body[: len(body) // 2])
+                self.answer(200, body[: len(body) // 2])
             elif fault == "page":
-                self._send(200, b"<html>busy</html>", kind="text/html")
+                self.answer(200, b"<html>busy</html>", "text/html")
             else:
-                self._send(200, body)
-
-        def _send(
-            self,
-            status: int,
-            body: bytes,
-            *,
-            length: int | None = None,
-            retry_after: bool = False,
-            kind: str = "application/json",
-        ) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body) if length is None else length))
-            if retry_after:
-                self.send_header("Retry-After", exchange.retry_after)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing is printed."""
+                self.answer(200, body)
 
     return Handler
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away in mid-answer is part of the play; anything else is printed."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
 
 
 @contextmanager
 def serving(known: History) -> Iterator[MockExchange]:
     """The exchange at a free port of this machine, for the time of a block."""
     exchange = MockExchange(known)
-    server = _Server(("127.0.0.1", 0), _handler(exchange))
-    exchange.port = server.server_address[1]
-    thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01), daemon=True)
-    thread.start()
-    try:
+    with local_server.serving(_handler(exchange), exchange.ended) as exchange.url:
         yield exchange
-    finally:
-        exchange.ended.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()

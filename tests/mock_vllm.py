@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cryptosentinel.llm.chat_codec import ChatCodec
+from tests import local_server
+from tests.local_server import QuietHandler
 
 Logits = npt.NDArray[np.float64]
 Fault = Literal[
@@ -80,13 +80,9 @@ class MockVllm:
         self.running: Counter[str] = Counter()
         self.most_at_once = 0
         self.headers: list[dict[str, str]] = []
-        self.port = 0
+        self.url = ""
         self.ended = threading.Event()
         self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def logits(self, model: str, ids: list[int]) -> Logits:
         """Those of the next token, (V,)."""
@@ -237,16 +233,13 @@ def _spoil(document: dict[str, Any], fault: Fault) -> None:
         choice |= {"token_ids": [], "logprobs": {"token_logprobs": []}}
 
 
-def _handler(mock: MockVllm) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # or each answer on a kept connection waits 40 ms
-
+def _handler(mock: MockVllm) -> type[QuietHandler]:
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             if mock.gone:
                 self.close_connection = True
             elif self.path == "/health":
-                self._send(200 if mock.healthy else 503, b"", "text/plain")
+                self.answer(200 if mock.healthy else 503, b"", "text/plain")
             elif self._unknown_key():
                 self._send_json(401, {"error": "Unauthorized"})
             elif self.path == "/v1/models":
@@ -272,7 +265,7 @@ def _handler(mock: MockVllm) -> type[BaseHTTPRequestHandler]:
                     mock.drop_load_answers -= 1
                     self.close_connection = True
                 elif isinstance(answer, str):
-                    self._send(status, answer.encode(), "text/plain")
+                    self.answer(status, answer.encode(), "text/plain")
                 else:
                     self._send_json(status, answer)
             else:
@@ -306,42 +299,21 @@ def _handler(mock: MockVllm) -> type[BaseHTTPRequestHandler]:
             elif fault == "closed" or mock.gone:
                 self.close_connection = True
             elif fault == "cut":
-                self._send(200, whole[: len(whole) // 2], "application/json", length=len(whole))
-                self.close_connection = True
+                self.answer(200, whole[: len(whole) // 2], length=len(whole))
             elif fault == "truncated":
-                self._send(200, whole[: len(whole) // 2], "application/json")
+                self.answer(200, whole[: len(whole) // 2])
             elif fault == "page":
-                self._send(200, b"<html>busy</html>", "text/html")
+                self.answer(200, b"<html>busy</html>", "text/html")
             else:
-                self._send(200, whole, "application/json")
+                self.answer(200, whole)
 
         def _unknown_key(self) -> bool:
             return bool(mock.key) and self.headers["Authorization"] != f"Bearer {mock.key}"
 
         def _send_json(self, status: int, document: Any) -> None:
-            self._send(status, json.dumps(document).encode(), "application/json")
-
-        def _send(self, status: int, body: bytes, kind: str, length: int | None = None) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body) if length is None else length))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing is printed."""
+            self.answer(status, json.dumps(document).encode())
 
     return Handler
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away in mid-answer is part of the play; anything else is printed."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
 
 
 @contextmanager
@@ -354,15 +326,8 @@ def serving(codec: ChatCodec, **settings: Any) -> Iterator[MockVllm]:
 @contextmanager
 def serving_mock(mock: MockVllm) -> Iterator[MockVllm]:
     """The same for a server that is made already."""
-    server = _Server(("127.0.0.1", 0), _handler(mock))
-    mock.port = server.server_address[1]
-    thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01), daemon=True)
-    thread.start()
-    try:
-        yield mock
-    finally:
-        mock.ended.set()
-        mock.gate.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with local_server.serving(_handler(mock), mock.ended) as mock.url:
+        try:
+            yield mock
+        finally:
+            mock.gate.set()

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.mock_endpoint import Reply, refusal, reply
+from tests import mock_endpoint
+from tests.mock_endpoint import Reply, chat, refusal, reply
 
 Call = tuple[str, dict[str, Any]]
 
@@ -49,7 +50,9 @@ Server = Callable[[dict[str, Any]], Reply]
 class OpenAIKind:
     """A server of the OpenAI kind. What it does otherwise than others is said by its fields."""
 
-    refuses: Mapping[str, Callable[[dict[str, Any]], Reply | None]] = field(default_factory=dict)
+    refuses: Mapping[str, Reply] = field(
+        default_factory=dict
+    )  # by a field that it does not take; a temperature of 1 it does
     limit: str = "max_tokens"
     thoughts: int = 0
     thought_field: str = ""
@@ -61,9 +64,8 @@ class OpenAIKind:
     counter: Counter = field(default_factory=Counter)
 
     def __call__(self, body: dict[str, Any]) -> Reply:
-        for name, refuse in self.refuses.items():
-            said = refuse(body)
-            if said is not None:
+        for name, said in self.refuses.items():
+            if name in body and (name, body[name]) != ("temperature", 1):
                 self.counter.refused.append(name)
                 return said
         missing = self.wants(body)
@@ -73,7 +75,7 @@ class OpenAIKind:
         messages = body["messages"]
         listed = [tool["function"]["name"] for tool in body.get("tools", ())] or _described(messages[0]["content"])
         if not listed:
-            return reply(_chat({"content": "pong"}, "stop", None))
+            return chat({"content": "pong"})
         results = sum(one["role"] == "tool" or "<tool_response>" in (one["content"] or "") for one in messages)
         call = answer_of(listed, results)
         needed = self.thoughts + LENGTHS.get(call[0], 30)
@@ -101,19 +103,12 @@ class OpenAIKind:
                 "completion_tokens_details": {"reasoning_tokens": thought} if self.thoughts else None,
             }
         finish = "length" if not whole else "tool_calls" if message.get("tool_calls") else "stop"
-        return reply(_chat(message, finish, usage))
+        return chat(message, finish, usage)
 
 
 def message_of(call: Call, **more: Any) -> dict[str, Any]:
     """A message with one call, as OpenAI writes it."""
-    function = {"name": call[0], "arguments": json.dumps(call[1])}
-    return {"content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": function}], **more}
-
-
-def _chat(message: dict[str, Any], finish: str, usage: Any) -> dict[str, Any]:
-    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
-    document = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-    return document if usage is None else document | {"usage": usage}
+    return mock_endpoint.call(*call, **more)
 
 
 def _described(system: str) -> list[str]:
@@ -122,32 +117,14 @@ def _described(system: str) -> list[str]:
     return [json.loads(line)["function"]["name"] for line in lines]
 
 
-def _openai_error(name: str, message: str, code: str = "unsupported_parameter") -> Reply:
+def _openai(name: str, message: str, code: str) -> Reply:
     error = {"message": message, "type": "invalid_request_error", "param": name, "code": code}
     return reply({"error": error}, 400)
 
 
-def _no_temperature(body: dict[str, Any]) -> Reply | None:
-    if body.get("temperature", 1.0) == 1.0:
-        return None
-    text = "Unsupported value: 'temperature' does not support 0.25 with this model. Only the default (1) is supported."
-    return _openai_error("temperature", text, "unsupported_value")
-
-
-def _newer_limit(body: dict[str, Any]) -> Reply | None:
-    if "max_tokens" not in body:
-        return None
-    text = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-    return _openai_error("max_tokens", text)
-
-
-def _google_unknown(name: str) -> Callable[[dict[str, Any]], Reply | None]:
-    def refuse(body: dict[str, Any]) -> Reply | None:
-        text = f'Invalid JSON payload received. Unknown name "{name}": Cannot find field.'
-        error = {"code": 400, "message": text, "status": "INVALID_ARGUMENT"}
-        return reply([{"error": error}], 400) if name in body else None
-
-    return refuse
+def _google_unknown(name: str) -> Reply:
+    text = f'Invalid JSON payload received. Unknown name "{name}": Cannot find field.'
+    return reply([{"error": {"code": 400, "message": text, "status": "INVALID_ARGUMENT"}}], 400)
 
 
 def _signed(body: dict[str, Any]) -> str | None:
@@ -161,11 +138,6 @@ def _google(call: Call) -> dict[str, Any]:
     message = message_of(call)
     message["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": "s"}}
     return message
-
-
-def _no_forced_call(body: dict[str, Any]) -> Reply | None:
-    text = "No endpoints found that support the provided 'tool_choice' value."
-    return reply({"error": {"message": text, "code": 404}}, 404) if "tool_choice" in body else None
 
 
 def _openrouter(call: Call) -> dict[str, Any]:
@@ -186,50 +158,46 @@ def _several(call: Call) -> dict[str, Any]:
     return message | {"tool_calls": [message["tool_calls"][0], message["tool_calls"][0] | {"id": "call_2"}]}
 
 
-def _no_tools(status: int, text: str) -> Callable[[dict[str, Any]], Reply | None]:
-    return lambda body: refusal(status, text) if "tools" in body else None
+def _in_text(before: str, behind: str) -> Callable[[Call], dict[str, Any]]:
+    return lambda call: {"content": before + json.dumps({"name": call[0], "arguments": call[1]}) + behind}
 
 
-def _no_forced_thoughts(body: dict[str, Any]) -> Reply | None:
-    if "tool_choice" not in body:
-        return None
-    text = "tool_choice: Thinking may not be enabled when tool_choice forces tool use."
-    return reply({"error": {"code": "invalid_request_error", "message": text, "type": "invalid_request_error"}}, 400)
-
-
-def _temperature_of_thoughts(body: dict[str, Any]) -> Reply | None:
-    text = "`temperature` may only be set to 1 when thinking is enabled."
-    return None if body.get("temperature", 1) == 1 else refusal(400, text)
-
-
-def _as_json(call: Call) -> dict[str, Any]:
-    return {"content": f"```json\n{json.dumps({'name': call[0], 'arguments': call[1]})}\n```"}
-
-
-def _as_tag(call: Call) -> dict[str, Any]:
-    return {"content": f"<tool_call>\n{json.dumps({'name': call[0], 'arguments': call[1]})}\n</tool_call>"}
-
-
+_AS_JSON, _AS_TAG = _in_text("```json\n", "\n```"), _in_text("<tool_call>\n", "\n</tool_call>")
+_NEWER_LIMIT = (
+    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+)
+_ONE_TEMPERATURE = (
+    "Unsupported value: 'temperature' does not support 0.25 with this model. Only the default (1) is supported."
+)
+_FORCED = "tool_choice: Thinking may not be enabled when tool_choice forces tool use."
+_NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 SERVERS: dict[str, Callable[[], OpenAIKind]] = {
     "openai": OpenAIKind,
     "openai, a model that thinks": lambda: OpenAIKind(
-        {"max_tokens": _newer_limit, "temperature": _no_temperature},
+        {
+            "max_tokens": _openai("max_tokens", _NEWER_LIMIT, "unsupported_parameter"),
+            "temperature": _openai("temperature", _ONE_TEMPERATURE, "unsupported_value"),
+        },
         limit="max_completion_tokens",
         thoughts=THOUGHT_TOKENS,
     ),
     "anthropic": lambda: OpenAIKind(write=lambda call: message_of(call, content="I look at the trend.")),
     "anthropic, a model that thinks": lambda: OpenAIKind(
-        {"tool_choice": _no_forced_thoughts, "temperature": _temperature_of_thoughts}, thoughts=THOUGHT_TOKENS
+        {
+            "tool_choice": reply({"error": {"code": "invalid_request_error", "message": _FORCED}}, 400),
+            "temperature": refusal(400, "`temperature` may only be set to 1 when thinking is enabled."),
+        },
+        thoughts=THOUGHT_TOKENS,
     ),
     "google": lambda: OpenAIKind(
-        {"parallel_tool_calls": _google_unknown("parallel_tool_calls"), "seed": _google_unknown("seed")},
+        {name: _google_unknown(name) for name in ("parallel_tool_calls", "seed")},
         thoughts=THOUGHT_TOKENS,
         thoughts_apart=True,
         write=_google,
         wants=_signed,
     ),
     "openrouter": lambda: OpenAIKind(
-        {"tool_choice": _no_forced_call},
+        {"tool_choice": refusal(404, "No endpoints found that support the provided 'tool_choice' value.")},
         thoughts=THOUGHT_TOKENS,
         thought_field="reasoning",
         write=_openrouter,
@@ -237,35 +205,23 @@ SERVERS: dict[str, Callable[[], OpenAIKind]] = {
     ),
     "ollama": lambda: OpenAIKind(thoughts=THOUGHT_TOKENS, thought_field="reasoning", write=_object_arguments),
     "ollama, a model without tools": lambda: OpenAIKind(
-        {"tools": _no_tools(400, "registry.ollama.ai/library/gemma:2b does not support tools")}, write=_as_json
+        {"tools": refusal(400, "registry.ollama.ai/library/gemma:2b does not support tools")}, write=_AS_JSON
     ),
     "vllm": lambda: OpenAIKind(thoughts=THOUGHT_TOKENS, thought_field="reasoning_content", write=_several),
     "vllm without a tool parser": lambda: OpenAIKind(
         {
-            "tool_choice": lambda body: (
-                refusal(400, 'tool_choice = "required" is not supported') if "tool_choice" in body else None
-            ),
-            "tools": _no_tools(
-                400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
-            ),
+            "tool_choice": refusal(400, 'tool_choice = "required" is not supported'),
+            "tools": refusal(400, _NO_PARSER),
         },
-        write=_as_json,
+        write=_AS_JSON,
     ),
     "llama.cpp without --jinja": lambda: OpenAIKind(
-        {"tools": _no_tools(500, "tools param requires --jinja flag")},
+        {"tools": refusal(500, "tools param requires --jinja flag")},
         thoughts=THOUGHT_TOKENS,
         thoughts_in_text=True,
         counts=False,
-        write=_as_tag,
+        write=_AS_TAG,
     ),
 }
-# By server, what it refuses and how often; everything else is answered at once.
-REFUSALS: dict[str, list[str]] = {
-    "openai, a model that thinks": ["max_tokens", "temperature"],
-    "anthropic, a model that thinks": ["tool_choice", "temperature"],
-    "google": ["parallel_tool_calls", "seed"],
-    "openrouter": ["tool_choice"],
-    "ollama, a model without tools": ["tools"],
-    "vllm without a tool parser": ["tool_choice", "tools"],
-    "llama.cpp without --jinja": ["tools"],
-}
+# By server, what it refuses, once each; everything else is answered at once.
+REFUSALS = {name: list(make().refuses) for name, make in SERVERS.items() if make().refuses}

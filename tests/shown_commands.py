@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "data/README.md")),
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "data/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 PRESENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]  # that one tells of files as they were

@@ -173,7 +173,7 @@ def decision_values(gain: float = 0.001) -> dict[str, Any]:
         mean = 0.0031 - place * gain
         rows[name] = {
             "net_return": mean, "net_return_ci95": [mean - 0.0004, mean + 0.0004], "outcome": 0.58 - place / 1e2,
-            "questions": 2.0, "traded": 0.6, "behaviours": shares[name],
+            "questions": 2.0, "traded": 0.6, "behaviors": shares[name],
         }  # fmt: skip
     return {
         "states": 1000, "scenario_paths": 256, "stretches": 24, "allowed": 0.0375, "rows": rows,

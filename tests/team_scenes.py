@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from backend.builders.loaded_team import team_settings
+from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.chat_codec import ChatCodec, make_byte_codec
@@ -22,6 +21,7 @@ from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import Team, TeamDecision
 from cryptosentinel.team_settings import TeamConfig, TeamSettings
+from cryptosentinel.tools.context import ToolContext
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
@@ -86,6 +86,33 @@ def hand_made_account(
         mark=marks,
         drawdown=drawdown,
     )
+
+
+def course_of(view: MarketView, account: AccountView, orders: Sequence[Order]) -> list[dict[str, float]]:
+    """Exposures now and after each bar in which orders fill, those that wait among them, at the last closes."""
+    superseded = {order.symbol for order in orders}
+    live = [*(order for order in account.pending if order.symbol not in superseded), *orders]
+    held = {symbol: account.exposure[symbol] for symbol in view.symbols}
+    course = [dict(held)]
+    for moment in sorted({order.delay for order in live}):
+        for order in live:
+            if order.delay == moment:
+                change, before = order.quantity * view.last_close(order.symbol) / account.equity, held[order.symbol]
+                if order.reduce_only:
+                    change = min(max(change, -max(before, 0.0)), max(-before, 0.0))
+                held[order.symbol] += change
+        course.append(dict(held))
+    return course
+
+
+def context_at(market: Market, bar: int = -1, exposures: dict[str, float] | None = None, **more: Any) -> ToolContext:
+    """What a tool is given at a bar, about the first coin, by default masked and of an account without positions."""
+    view = market.view(bar % len(market))
+    given: dict[str, Any] = {
+        "view": view, "account": hand_made_account(view, exposures or {}), "mask": Mask(market.symbols, True),
+        "symbols": market.symbols, "horizon_bars": 6, "share": 1.0, "symbol": market.symbols[0],
+    }  # fmt: skip
+    return ToolContext(**(given | more))
 
 
 def half_taught_policies() -> dict[str, ScriptedPolicy]:
@@ -190,7 +217,13 @@ def decide(
     return run_all([team.decide(view, account, symbols or market.symbols, guard, seed, share=share)], engine)[0]
 
 
-def exposure_after(view: MarketView, account: AccountView, orders: Sequence[Order], symbol: str) -> float:
-    """Signed exposure of `symbol` once all `orders` are filled at the last close."""
-    quantity = account.positions[symbol] + sum(order.quantity for order in orders if order.symbol == symbol)
-    return float(np.float64(quantity) * view.last_close(symbol) / account.equity)
+def held_after(
+    orders: Sequence[Order], market: Market | None = None, bar: int = 200, exposures: dict[str, float] | None = None
+) -> dict[str, float]:
+    """Signed exposure of each coin once all `orders` are filled at the last close, of an account with `exposures`."""
+    view = (market or synthetic()).view(bar)
+    account = hand_made_account(view, exposures or {})
+    held = dict(account.positions)
+    for order in orders:
+        held[order.symbol] += order.quantity
+    return {symbol: quantity * view.last_close(symbol) / account.equity for symbol, quantity in held.items()}

@@ -24,8 +24,10 @@ FOLDERS = "backend benchmarks configs cryptosentinel data docs scripts simulator
 COMMANDS: dict[str, Any] = dict(commands_below(typer.main.get_command(app), "cryptosentinel"))
 TOP = tuple(f"{folder}/" for folder in FOLDERS.split())
 STOPS = 7
+MOST_WORDS, WIDEST = 25, 160  # of a sentence; characters of a line of prose
 PATHS = ("From `make demo` to the line that computes an advantage", "An order's way to its fill")
-
+# Pages that a user reads from beginning to end.
+PLAIN = [path for path in DOCUMENTS if path.name not in ("CHANGELOG.md", "demo.md")]
 
 GENERATED = {ROOT / "docs" / name: text for name, text in pages().items()}
 KEYS = {entry.key for entry in describe()}
@@ -174,6 +176,31 @@ def test_a_path_through_the_code_has_at_most_seven_stops_that_exist(title: str) 
     assert [int(number) for number, _ in stops] == list(range(1, len(stops) + 1))
     assert 2 <= len(stops) <= STOPS
     assert [stop for _, stop in stops if not is_there(stop)] == []
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a page's prose: of paragraphs, entries of lists and cells of tables. Code counts as a word, a
+    number as none."""
+    text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", re.sub(r"`[^`]*`", "code", text))
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[*|#]|\d+\.) ?)|(?<!\\)\|| · ", text):
+        yield from re.split(r"(?<=[.!?])\)?\s+", block.replace("*", ""))
+
+
+def too_long(text: str) -> list[str]:
+    wide = [line for line in text.splitlines() if len(line) > WIDEST and not line.startswith("|")]
+    return wide + [one for one in sentences(text) if len(re.findall(r"[^\W\d_][\w’'-]*", one)) > MOST_WORDS]
+
+
+@pytest.mark.parametrize("form", ["{}.", "One. {}!", "* one\n* {}", "| a | {} |", "[{}](page.md)", "{}\nand `a. b`."])
+def test_a_long_sentence_is_found(form: str) -> None:
+    assert len(too_long(form.format("word " * 27))) == 1
+    assert too_long(form.format("word " * 20 + "1 2 3 4 5 6 7")) == [] and too_long("x" * 161) == ["x" * 161]
+
+
+@pytest.mark.parametrize("path", PLAIN, ids=label)
+def test_a_sentence_is_short_and_a_line_fits_a_screen(path: Path) -> None:
+    assert too_long(prose(path)) == []
 
 
 def test_the_readme_is_three_minutes() -> None:

@@ -56,11 +56,6 @@ def test_it_is_of_its_settings_and_their_market() -> None:
     assert market.close[-1] == pytest.approx([215.177321, 79.5908817, 240.574475, 5.25978629], rel=1e-6)
 
 
-def test_the_script_refuses_another_team(tmp_path: Path) -> None:
-    with pytest.raises(cs.UserError, match="no team"):
-        script.copy_team(tmp_path, tmp_path / "out")
-
-
 def test_one_name_is_known_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert team_folder(SAMPLE_TEAM) == team_folder(Path(SAMPLE_TEAM)) == SHIPPED

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 
-from scripts.licenses import locked
-from scripts.make_site import ELSEWHERE, lay_out, main, on_the_site
+from scripts.make_site import ELSEWHERE, lay_out, on_the_site
 from tests.ui.browsing import CHROMIUM, PATIENCE, needs_chromium
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,23 +92,6 @@ def test_a_page_keeps_its_code_and_its_addresses() -> None:
     assert linked == set()
     moved, linked = on_the_site("[a](../../deploy/compose.yaml)", usage, "start/usage.md")
     assert (moved, linked) == ("[a](../files/deploy/compose.yaml.txt)", {ROOT / "deploy" / "compose.yaml"})
-
-
-def test_a_bar_in_a_cell_of_code_is_one_without_its_backslash() -> None:
-    row = "| a | `list[int] \\| <none>` | b | `c` |\n"
-    shown, _ = on_the_site(row, ROOT / "docs" / "start" / "usage.md", "start/usage.md")
-    assert shown == "| a | <code>list[int] &#124; &lt;none&gt;</code> | b | `c` |\n"
-
-
-def test_without_mkdocs_it_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--mkdocs", str(tmp_path / "mkdocs")]) == 2
-    assert "`make site` installs it" in capsys.readouterr().err
-
-
-def test_what_builds_the_site_is_no_part_of_what_a_user_or_a_test_needs() -> None:
-    assert {"mkdocs", "mkdocs-material"} <= locked("site").keys()
-    others = [path.stem for path in (ROOT / "requirements").glob("*.txt") if path.stem != "site"]
-    assert [name for name in others if "mkdocs" in locked(name)] == []
 
 
 @needs_mkdocs

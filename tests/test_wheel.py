@@ -206,15 +206,6 @@ def test_ones_own_strategy_uses_ones_own_modules_of_these_names(installed: Path,
 
 
 @pytest.mark.slow
-def test_a_strategy_is_tested_on_the_sample(installed: Path, empty: Path) -> None:
-    said = run(installed, empty, "backtest", "--team", "ema_cross", "--start", "2021-06-01", "--baselines", "hold")
-    assert "ema_cross" in said and "hold" in said
-    assert [path.name for path in empty.iterdir()] == ["runs"]
-    assert "backtest-" in run(installed, empty, "runs")
-    assert len(list(empty.glob("runs/backtest-*/report.html"))) == 1
-
-
-@pytest.mark.slow
 def test_the_quick_demo_runs(installed: Path, empty: Path) -> None:
     said = run(installed, empty, "demo", "--config", "quick")
     assert "report: runs/" in said and "a decision of the trained team earns" in " ".join(said.split())

@@ -49,7 +49,7 @@ def job_queue() -> JobQueue:
 @contextmanager
 def mistakes_explained() -> Iterator[None]:
     """Show what a user can understand as a message: a `UserError`, an extra that is not installed, a full disk. There
-    is a way to try again where the store was busy; the page goes on after it."""
+    is a way to try again where the store was busy; the page continues after it."""
     try:
         yield
     except (UserError, ModuleNotFoundError, OSError) as error:
@@ -112,7 +112,7 @@ def _pool() -> ThreadPoolExecutor:
 
 def in_time(key: str, read: Callable[[], Any]) -> tuple[Any, bool]:
     """What `read` gives, and whether that is of now: else it is the last that came for this `key`, None where nothing
-    ever did, and the reading goes on beside. Raises what `read` raises."""
+    ever did, and the reading continues beside. Raises what `read` raises."""
     futures: dict[str, Future[Any]] = st.session_state.setdefault("reads", {})
     known: dict[str, Any] = st.session_state.setdefault("read", {})
     future = futures.get(key)

@@ -1,6 +1,6 @@
 """The door of the page: an ASGI middleware before everything that Streamlit serves.
 
-Whoever can use the page can run programs as its user, so every request but the health check needs the token that
+A user of the page can run programs as its user, so every request but the health check needs the token that
 `cryptosentinel ui` prints. It comes once, as `?token=` of an address, and becomes a cookie that scripts cannot read.
 Requests of other origins are refused, and so is showing the page in a frame of another one. Nothing here logs or
 writes an address, because it may hold the token.

@@ -147,7 +147,7 @@ def _in_this_process(config: EngineConfig, think: bool) -> LoadedEngine:
 
 def _users_own(config: EngineConfig) -> LoadedEngine:
     """The engine of `engine.kind`: what the user's function makes of these settings and of a codec of bytes, whose
-    conversations it continues. Raises `UserError` for what is no engine; so does the engine where it fails."""
+    conversations it continues. Raises `UserError` for what is not an engine; so does the engine where it fails."""
     codec = make_byte_codec()
     made = function(ENGINE, config.kind)(config, codec)
     lacking = [name for name in ("generate", "policy_version") if not callable(getattr(made, name, None))]

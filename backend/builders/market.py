@@ -132,7 +132,7 @@ def thinking_time_of(config: Config) -> ThinkingTime:
 
 
 def limits_of(config: GuardConfig) -> GuardLimits:
-    """The guard's limits as the configuration has them, where 0 is no limit."""
+    """The guard's limits as the configuration has them, where 0 is not a limit."""
     limits: dict[str, Any] = {name: value or math.inf for name, value in config.model_dump().items()}
     return GuardLimits(**limits)
 

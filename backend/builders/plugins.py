@@ -39,7 +39,7 @@ def load_plugins(config: Config) -> None:
 
 def reward_of(config: TrainingConfig) -> Reward | None:
     """The user's own outcome score of a decision; None for the shipped one. Raises `UserError`, and so does what is
-    returned where its score is none."""
+    returned where its score is not a number."""
     if not config.reward:
         return None
     name, call = config.reward, function(REWARD, config.reward)

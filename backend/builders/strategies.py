@@ -38,8 +38,8 @@ Make = Callable[[], Strategy]
 class NamedStrategy:
     """A strategy to test: `make` returns a new one for each run.
 
-    `load` is there for a user's own: it imports the user's code anew, so that what it makes shares no state of a module
-    with any other run. `code` is the class or function that a script or notebook gave.
+    `load` is there for a user's own: it imports the user's code again, so that its strategies share no state of a
+    module with any other run. `code` is the class or function that a script or notebook gave.
     """
 
     name: str
@@ -170,14 +170,14 @@ def made_ready(strategy: NamedStrategy) -> tuple[NamedStrategy, int]:
 
 def with_arguments(strategy: NamedStrategy, text: str) -> NamedStrategy:
     """A strategy called with arguments, as `fast=10,slow=50`. Raises `UserError` for an argument that it does not take,
-    a value that is none, and values that it refuses."""
+    a value of another type, and values that it refuses."""
     given: dict[str, float | int] = {}
     taken = arguments_of_strategy(strategy)
     for part in text.split(","):
         key, equals, value = (one.strip() for one in part.partition("="))
         if not equals or key not in taken:
             raise UserError(
-                f"{strategy.name}: '{part.strip()}' is no argument of it{suggestion(key, list(taken))}; write "
+                f"{strategy.name}: '{part.strip()}' is not an argument of it{suggestion(key, list(taken))}; write "
                 f"{', '.join(f'{name}=NUMBER' for name in taken) or 'none: it takes no number'}"
             )
         try:

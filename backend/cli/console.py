@@ -41,7 +41,7 @@ class PlainConsole(Console):
         super().__init__(markup=False, emoji=False, **options)
 
     def render_str(self, text: str, *, style: str | Style = "", **options: Any) -> Text:
-        """The text as it is; its markup is none."""
+        """The text as it is, without markup."""
         return super().render_str(visible(text), style=style, **{**options, "markup": False, "emoji": False})
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:

@@ -33,7 +33,7 @@ def data_sample(
         int | None, typer.Option("--seed", help="Seed of the generator; default: that of the shipped data.")
     ] = None,
 ) -> None:
-    """Write the synthetic sample and its no-edge twin, exactly as they are shipped in data/."""
+    """Write the synthetic sample and its no-edge control, exactly as they are shipped in data/."""
     from simulator.data.archive import SAMPLE_SEED, write_sample
 
     for path in write_sample(out, SAMPLE_SEED if seed is None else seed):

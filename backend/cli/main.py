@@ -185,7 +185,7 @@ def main() -> None:
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:
-    """A thread that writes a file (TensorBoard's) hands its error on to whoever writes next, who says it; a traceback
+    """A thread that writes a file (TensorBoard's) hands its error on to the next writer, which reports it; a traceback
     beside that would say it again. Of a fault of the program the traceback stays."""
     if not isinstance(failure.exc_value, OSError):
         threading.__excepthook__(failure)
@@ -195,7 +195,7 @@ def _check_arguments(arguments: list[str]) -> None:
     """End the program where an argument holds what a terminal obeys; a file's name that a shell has put there may."""
     for argument in arguments:
         if any(unicodedata.category(one) == "Cc" and one not in "\n\t" for one in argument):
-            _fail(f"the argument {argument!r} holds a control character: rename the file, or type it anew", 2)
+            _fail(f"the argument {argument!r} holds a control character: rename the file, or type it again", 2)
 
 
 def _check_folder() -> None:

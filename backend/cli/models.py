@@ -102,9 +102,9 @@ def pull(
 
     console.print(f"{name} at {revision}")
     done = pull_model(name, revision, to, models)
-    told = "fetched into" if done.fetched else "is whole already in"
+    reported = "fetched into" if done.fetched else "is whole already in"
     console.print(
-        f"{done.files} files, {done.size / 2**20:,.1f} MiB of commit {done.revision[:12]}: {told} {done.folder}"
+        f"{done.files} files, {done.size / 2**20:,.1f} MiB of commit {done.revision[:12]}: {reported} {done.folder}"
     )
     _conclude(check_base(done.folder), done.folder)
     console.print(f"use it with: --set training.base_model={name if to is None else done.folder}")

@@ -162,7 +162,7 @@ def runs_replay(
         replay = replay_decision(opened, run, decision, instead, team=team, by="rules" if rules else "team")
     console.print(_replay_table(replay))
     same = "The orders are the same." if replay.same else "The orders differ."
-    console.print(f"{same} {replay.asked} requests were answered anew; the others as in the run.", soft_wrap=True)
+    console.print(f"{same} {replay.asked} requests were answered again; the others as in the run.", soft_wrap=True)
 
 
 @runs_app.command("export")
@@ -252,7 +252,7 @@ def runs_compare(
         )
     console.print(table)
     console.print(
-        "wealth%: final wealth over that of the first, less 1, with its interval. p: that the Sharpe ratios do not "
+        "wealth%: final wealth over that of the first, minus 1, with its interval. p: that the Sharpe ratios do not "
         "differ (Ledoit and Wolf); Holm: corrected for all that were compared",
         soft_wrap=True,
     )

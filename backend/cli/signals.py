@@ -1,9 +1,9 @@
 """How a command ends when it is told to: Ctrl-C, or a signal from a process manager.
 
 The first signal ends the command in order: what is under way is left, the run is recorded as interrupted, and the
-message says how to go on. That may take a while, as when a model is being saved. A second signal ends the process at
-once. Nothing that was acknowledged is lost by that: the store and the checkpoints outlive a kill at any moment. Whoever
-opens the store next finds the run interrupted.
+message says how to continue. That may take a while, as when a model is being saved. A second signal ends the process at
+once. Nothing that was acknowledged is lost by that: the store and the checkpoints outlive a kill at any moment. The
+program that opens the store next finds the run interrupted.
 
 After a signal the program ends as soon as its last word is said: what the interpreter does at its end, as waiting for
 threads of libraries, is given some seconds.
@@ -96,6 +96,6 @@ def _take_after_the_work(number: int, frame: FrameType | None) -> None:
 
 def _silence_leftovers() -> None:
     """What the interruption left half made is reported by Python when it is removed, as a coroutine that nobody awaited
-    or a loop of events without its socket. That is no trouble: the process ends, and one message says why."""
+    or a loop of events without its socket. That does no harm: the process ends, and one message says why."""
     sys.unraisablehook = lambda unraisable: None
     warnings.simplefilter("ignore", RuntimeWarning)

@@ -39,7 +39,7 @@ def store_check(store: StoreOption = STORE) -> None:
     if check.problems:
         raise RunFailed(
             f"store {store} has {sum(map(len, check.problems.values()))} problems in {len(check.problems)} runs. The "
-            "other runs are whole. Go back to a backup (docs/guides/operations.md), or keep this store and remove a "
+            "other runs are whole. Go back to a backup (docs/guides/deployment.md), or keep this store and remove a "
             f"run with `cryptosentinel runs delete RUN`: {', '.join(list(check.problems)[:_SHOWN])}"
         )
     console.print("no problem: every record can be read")

@@ -73,7 +73,7 @@ def train(
         ),
     ] = "",
 ) -> None:
-    """Train a team with M-GRPO. Ctrl-C is safe: go on with --resume."""
+    """Train a team with M-GRPO. Ctrl-C is safe: continue with --resume."""
     if from_paper:
         request = request_from_paper(from_paper, request, recorded)
     if dry_run:

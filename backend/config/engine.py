@@ -80,7 +80,7 @@ class EngineConfig(Section):
 
     @property
     def endpoint(self) -> Provider | None:
-        """The provider that answers; None for an address that is no provider's."""
+        """The provider that answers; None for an address that is not a provider's."""
         if self.kind == "openai_api":
             return provider_at(self.url) if self.url else PROVIDERS["openai"]
         return PROVIDERS.get(self.kind)
@@ -88,7 +88,7 @@ class EngineConfig(Section):
     def price(self, model: str) -> Price | None:
         """The shipped price of `model` where this engine runs it; None where it is not known.
 
-        What runs on machines of one's own has the price 0: a local model, vLLM, and servers at this very machine.
+        What runs on machines of your own has the price 0: a local model, vLLM, and servers at this very machine.
         """
         if self.own:  # only its author knows
             return None

@@ -109,8 +109,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text. Raises `ValueError` for what is none, for one nested deeper than `MOST_DEPTH`, and for
-    numbers of absurd length."""
+    """The tables of a TOML text. Raises `ValueError` for what is not TOML, for one nested deeper than `MOST_DEPTH`,
+    and for numbers of absurd length."""
     if _DEEP_KEY.search(text):
         raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels")
     try:
@@ -163,7 +163,7 @@ def _set(data: dict[str, Any], parts: Sequence[str], value: Any, where: str) -> 
 
 
 def _parts(key: str) -> list[str]:
-    """The names in a dotted key, without their quotes; none where it is no such key."""
+    """The names in a dotted key, without their quotes; none where it is not such a key."""
     parts, place = [], 0
     while part := _PART.match(key, place):
         parts.append(part[1].strip().strip("\"'"))
@@ -177,7 +177,7 @@ def _validated(data: dict[str, Any], source: str, overridden: dict[str, str]) ->
     for place, text in _texts(data):
         if "\0" in text or (not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text)):
             raise ConfigError(
-                f"{source}: {place} holds a NUL character or half a surrogate pair: {text[:60]!r}; write it anew"
+                f"{source}: {place} holds a NUL character or half a surrogate pair: {text[:60]!r}; write it again"
             )
     try:
         # Through JSON, because strict validation takes a list for a tuple only there.

@@ -52,7 +52,9 @@ class MarketConfig(Section):
         description="synthetic: what there is to know. trend: drift, which MarketAnalyst's tools show. private: also "
         "spreads that stay wide and jumps, and each role's tools show what no other's do",
     )
-    edge: bool = Field(EDGE, description="synthetic: false gives the twin without any information about the drift")
+    edge: bool = Field(
+        EDGE, description="synthetic: false gives the no-edge control, without any information about the drift"
+    )
     drift_ratio: float = Field(
         DRIFT_RATIO, ge=0.0, le=2.0, description="synthetic: drift a day in bull and bear, in daily volatilities"
     )

@@ -119,7 +119,7 @@ def guarded(what: str, call: Callable[_P, _R]) -> Callable[_P, _R]:
         except UserError:
             raise
         except Exception as error:  # whatever a user's own code raises
-            raise UserError(f"{what} failed: {describe_failure(error)}; mend it first") from error
+            raise UserError(f"{what} failed: {describe_failure(error)}; fix it first") from error
 
     return guard
 
@@ -184,7 +184,7 @@ def imported_attribute(text: str, what: str, example: str) -> tuple[ModuleType, 
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise UserError(f"no module '{module_name}' in {here}: run the command from the folder it is in") from None
         raise UserError(
-            f"module '{module_name}' cannot be imported: {describe_failure(error)}; mend it first"
+            f"module '{module_name}' cannot be imported: {describe_failure(error)}; fix it first"
         ) from error
     return module, getattr(module, attribute, None)
 

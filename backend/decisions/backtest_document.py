@@ -87,7 +87,7 @@ class InferenceCost(RoleInference):
 class RejectionDocument(BaseModel):
     """A request, or the part of it that `detail` names, that was not executed.
 
-    `order` has the fields of the request (`simulator.exchange.orders`); a quantity that was no number is None.
+    `order` has the fields of the request (`simulator.exchange.orders`); a quantity that was not a number is None.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -249,7 +249,7 @@ class BacktestDocument(StoredDocument):
 
     @property
     def return_after_inference(self) -> float:
-        """Total return less what inference cost, as a share of the equity at the start."""
+        """Total return minus what inference cost, as a share of the equity at the start."""
         return self.total_return - self.inference_money / self.equity[0]
 
     def result(self) -> BacktestResult:

@@ -26,7 +26,7 @@ class _Checked(BaseModel):
 class _Row(_Checked):
     """Means over windows or states, the return of each window, and how often each role does what counts."""
 
-    behaviours: dict[str, Number | None] = {}
+    behaviors: dict[str, Number | None] = {}
     __pydantic_extra__: dict[str, Number | list[Number] | None]
 
 
@@ -56,7 +56,7 @@ class _Answer(_Checked):
     minus_holding: _Estimate
     control: _Estimate | None
     achievable_share: Number | None
-    behaviours: dict[str, dict[str, Number | None]]
+    behaviors: dict[str, dict[str, Number | None]]
     seconds: Number
 
 
@@ -122,5 +122,5 @@ def _check(model: type[BaseModel], document: dict[str, Any], where: str) -> None
         place = ".".join(str(part) for part in first["loc"])
         raise StoreError(
             f"{where} cannot be read ({place}: {first['msg']}): its document is damaged; import the run again from its "
-            "export, or make the run anew"
+            "export, or make the run again"
         ) from error

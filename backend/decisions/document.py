@@ -1,4 +1,4 @@
-"""The document of a stored decision: who was asked what, what they said, what RiskAnalyst and the guard changed, the
+"""The document of a stored decision: questions and answers, what RiskAnalyst and the guard changed, the
 orders, and what the account made of them.
 
 `DecisionDocument` writes and reads the content of a `DecisionRecord`; `backend.decisions.recording` makes it of a
@@ -34,8 +34,9 @@ class _Part(BaseModel):
 
 
 class StoredCall(_Part):
-    """What a turn was read as when it was said: a call of `tool` with its checked `arguments`, which opened so many
-    conversations; or no valid call, for the reason `code` (`cryptosentinel.protocol.tool_calls.Code`) and `detail`."""
+    """What a turn was read as when it was said: a call of `tool` with its checked `arguments`, with the number of
+    conversations it opened; or no valid call, for the reason `code` (`cryptosentinel.protocol.tool_calls.Code`) and
+    `detail`."""
 
     tool: ModelText = ""
     arguments: dict[str, JsonValue] = {}

@@ -149,5 +149,5 @@ def _json(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Half a surrogate pair, which a model may have said, is no UTF-8."""
+    """Half a surrogate pair, which a model may have said, is not UTF-8."""
     return text.encode("utf-8", "replace").decode()

@@ -28,7 +28,7 @@ _COIN = re.compile(r"^(\S+): held ", re.MULTILINE)  # a coin's line in the manag
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn of a model: its exact words, the call that they are or why they are none, what came back (None where
+    """One turn of a model: its exact words, the call that they are or why it is not a call, what came back (None where
     nothing did), the conversations that it opened, none or one, or several side by side, and the thought before it."""
 
     content: str

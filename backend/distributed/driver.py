@@ -1,6 +1,6 @@
 """The driver of a training on Ray: the trainer of `backend.training.trainer`, whose rollouts and learners are actors.
 
-It plans each step, hands its shards to whoever is free, lets the roles' trainers learn when all shards are stored,
+It plans each step, hands its shards to free workers, lets the roles' trainers learn when all shards are stored,
 validates the new weights itself, and keeps the state of the run. It ends with the bits of a training in one process.
 """
 

@@ -65,7 +65,7 @@ class RunFiles:
         archive.unlink()
 
     def fetch_folder(self, name: str, anew: bool = False) -> None:
-        """Bring a folder that another process has sent, if there is one; with `anew` also where an older one is."""
+        """Bring a folder that another process has sent, if there is one; with `again` also where an older one is."""
         place = self.folder / name
         if self._files is None or (place.is_dir() and not anew) or not self._files.exists(f"{self._root}/{name}.tar"):
             return

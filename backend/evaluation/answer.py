@@ -15,14 +15,14 @@ from backend.evaluation.evaluate import TRAINED, WARM_STARTED
 
 ANSWER = "answer"  # the name of its record
 TEACHER, HOLDING = "teacher", "holding"
-LEAST_CHANGE = 0.2  # of a behaviour's share, below which nothing is said to have been learned
+LEAST_CHANGE = 0.2  # of a behavior's share, below which nothing is said to have been learned
 MOST_LETTERS = 240  # of the first sentence
 _BARS = {"trained": TRAINED, "initial": WARM_STARTED, "teacher": TEACHER, "holding": HOLDING}
 
 
 @dataclass(frozen=True)
-class Behaviour:
-    """A role's behaviour in words: what it `does` (the row of a table), and what a team learned that does it `more` or
+class Behavior:
+    """A role's behavior in words: what it `does` (the row of a table), and what a team learned that does it `more` or
     `less` than before."""
 
     does: str
@@ -30,19 +30,19 @@ class Behaviour:
     less: str
 
 
-BEHAVIOURS = {
-    "manager": Behaviour("consults the whole team", "to consult its whole team", "to decide without its whole team"),
-    "market_analyst": Behaviour(
+BEHAVIORS = {
+    "manager": Behavior("consults the whole team", "to consult its whole team", "to decide without its whole team"),
+    "market_analyst": Behavior(
         "finds the direction where the evidence is clear",
         "to see where prices go when the evidence is clear",
         "less of where prices go",
     ),
-    "risk_analyst": Behaviour(
+    "risk_analyst": Behavior(
         "limits positions in crowded coins",
         "to limit positions in coins that may crash or jump",
         "to allow positions in coins that may crash or jump",
     ),
-    "trader": Behaviour(
+    "trader": Behavior(
         "trades at the market while the spread is wide",
         "to trade at the market while the spread is wide",
         "not to trade at the market while the spread is wide",
@@ -63,9 +63,9 @@ def answer_of(value: Mapping[str, Any], control: Mapping[str, Any] | None, secon
         "minus_holding": _minus(value, HOLDING),
         "control": None if control is None else _minus(control, HOLDING),
         "achievable_share": _share(value),
-        "behaviours": {
-            role: {name: rows[row].get("behaviours", {}).get(role) for name, row in _BARS.items() if name != HOLDING}
-            for role in BEHAVIOURS
+        "behaviors": {
+            role: {name: rows[row].get("behaviors", {}).get(role) for name, row in _BARS.items() if name != HOLDING}
+            for role in BEHAVIORS
         },
         "seconds": round(seconds, 1),
     }
@@ -110,16 +110,16 @@ def _judgement(answer: Mapping[str, Any]) -> str:
 
 
 def _learned(answer: Mapping[str, Any]) -> str:
-    """The behaviour that training changed most; empty where none changed much."""
+    """The behavior that training changed most; empty where none changed much."""
     changes = {
         role: shares["trained"] - shares["initial"]
-        for role, shares in answer["behaviours"].items()
+        for role, shares in answer["behaviors"].items()
         if shares["trained"] is not None and shares["initial"] is not None
     }
     role = max(changes, key=lambda one: abs(changes[one]), default=None)
     if role is None or abs(changes[role]) < LEAST_CHANGE:
         return ""
-    shares, words = answer["behaviours"][role], BEHAVIOURS[role]
+    shares, words = answer["behaviors"][role], BEHAVIORS[role]
     what = words.more if changes[role] > 0.0 else words.less
     shown = shares["teacher"]
     beyond = shown is not None and (shares["trained"] - shown) * changes[role] > LEAST_CHANGE * abs(changes[role])

@@ -18,6 +18,7 @@ from simulator.errors import DataError
 from simulator.market.timeframes import YEAR_MS
 
 _LEVEL = 0.95
+_MOST_RETURNS = 20_000  # that are resampled: of more, some are put together
 _SAMPLES = 2_000
 _FEWEST_SAMPLES, _MOST_BARS = 200, 20_000_000  # of all resamples together: what a reader waits for
 
@@ -63,10 +64,11 @@ def evidence_of(result: BacktestDocument, hold: BacktestDocument | None, trials:
     per_year, returns = YEAR_MS / interval, _returns(result)
     held = _returns(hold) if hold is not None and hold.times == result.times else None
     intervals, problem = None, ""
+    together = max(1, len(returns) // _MOST_RETURNS)
     try:
         ruined = held is not None and held.min(initial=0.0) <= -1.0
-        other = None if ruined or held is None else held.tobytes()
-        intervals = _intervals(returns.tobytes(), per_year, other)
+        other = None if ruined or held is None else _compounded(held, together).tobytes()
+        intervals = _intervals(_compounded(returns, together).tobytes(), per_year / together, other)
     except DataError as error:
         problem = str(error)
     traded = math.fsum(abs(fill.quantity) * fill.price for fill in result.fills)
@@ -88,6 +90,15 @@ def _intervals(returns: bytes, per_year: float, held: bytes | None) -> WindowInt
     samples = min(_SAMPLES, max(_FEWEST_SAMPLES, _MOST_BARS // max(len(returns) // 8, 1)))
     other = None if held is None else np.frombuffer(held)
     return window_intervals(np.frombuffer(returns), per_year, other, samples=samples, level=_LEVEL)
+
+
+def _compounded(returns: FloatArray, count: int) -> FloatArray:
+    """Returns of `count` bars each, (n // count,); bars that are left over at the beginning are not used. A resampled
+    block spans many bars, so the interval is nearly that of the bars themselves."""
+    if count == 1:
+        return returns
+    used = returns[len(returns) % count :].reshape(-1, count)
+    return np.asarray(np.expm1(np.log1p(np.maximum(used, -1.0)).sum(axis=1)))
 
 
 def _returns(result: BacktestDocument) -> FloatArray:

@@ -38,13 +38,13 @@ STATES_AT_ONCE = 100  # decided side by side: the engine is busy, and the scenar
 @dataclass(frozen=True)
 class StateValues:
     """Of one team over N states, (N,) each: net return and outcome score, questions, and whether it sent orders.
-    `behaviours` are those of its roles."""
+    `behaviors` are those of its roles."""
 
     net_return: FloatArray
     outcome: FloatArray
     questions: FloatArray
     traded: FloatArray
-    behaviours: Mapping[str, FloatArray] = field(default_factory=dict)
+    behaviors: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
 def greedy_teams(config: Config, trained: LoadedTeam, warm_started: LoadedTeam) -> list[LoadedTeam]:
@@ -81,10 +81,10 @@ def values_in(
     parts = []
     for first in range(0, len(queries), STATES_AT_ONCE):
 
-        def told(what: str, done: int, total: int, before: int = first) -> None:
+        def reported(what: str, done: int, total: int, before: int = first) -> None:
             report(what, before + done, len(queries))
 
-        parts.append(state_values(config, queries[first : first + STATES_AT_ONCE], teams, told))
+        parts.append(state_values(config, queries[first : first + STATES_AT_ONCE], teams, reported))
     return queries, joined_values(parts)
 
 
@@ -136,9 +136,9 @@ def _joined(parts: Sequence[StateValues]) -> StateValues:
     arrays = {
         array.name: np.concatenate([getattr(part, array.name) for part in parts])
         for array in fields(StateValues)
-        if array.name != "behaviours"
+        if array.name != "behaviors"
     }
-    return StateValues(**arrays, behaviours=joined_behaviours([part.behaviours for part in parts]))
+    return StateValues(**arrays, behaviors=joined_behaviors([part.behaviors for part in parts]))
 
 
 def value_document(
@@ -169,7 +169,7 @@ def value_document(
 def _full_row(config: Config, values: StateValues, stretches: Sequence[IntArray]) -> dict[str, Any]:
     means = [float(values.net_return[positions].mean()) for positions in stretches]
     interval = mean_interval(means, RESAMPLES, config.evaluation_seed)
-    return {**row_of(values), "net_return_ci95": list(interval), "behaviours": shares(values.behaviours)}
+    return {**row_of(values), "net_return_ci95": list(interval), "behaviors": shares(values.behaviors)}
 
 
 def row_of(values: StateValues) -> dict[str, float]:
@@ -187,7 +187,7 @@ def _values_of(rollouts: Sequence[Rollout]) -> StateValues:
         _of_outcomes([rollout.outcome for rollout in rollouts]),
         questions=np.array([len(rollout.subs) for rollout in rollouts], np.float64),
         traded=np.array([bool(rollout.decision.orders) for rollout in rollouts], np.float64),
-        behaviours=role_behaviours(rollouts),
+        behaviors=role_behaviors(rollouts),
     )
 
 
@@ -222,7 +222,7 @@ def _difference(config: Config, ours: StateValues, other: StateValues, stretches
 # -- what each role does ---------------------------------------------------------------------------------------------
 
 
-def role_behaviours(rollouts: Sequence[Rollout]) -> dict[str, FloatArray]:
+def role_behaviors(rollouts: Sequence[Rollout]) -> dict[str, FloatArray]:
     """Of each role, (N,): whether it does what matters, 1 or 0, and not a number where the question does not arise.
     States are judged by the public signs of a private market, not by what a role says:
 
@@ -231,22 +231,22 @@ def role_behaviours(rollouts: Sequence[Rollout]) -> dict[str, FloatArray]:
     * RiskAnalyst reduces or vetoes a position in a crowded coin,
     * the team trades at the market while the spread is wide, against which Trader's tools warn.
     """
-    return {role: np.array([does(one) for one in rollouts]) for role, does in _BEHAVIOURS.items()}
+    return {role: np.array([does(one) for one in rollouts]) for role, does in _BEHAVIORS.items()}
 
 
-def joined_behaviours(parts: Sequence[Mapping[str, FloatArray]]) -> dict[str, FloatArray]:
+def joined_behaviors(parts: Sequence[Mapping[str, FloatArray]]) -> dict[str, FloatArray]:
     """Those of all states, where those of some stretches of them are in `parts`."""
     return {role: np.concatenate([part[role] for part in parts]) for role in parts[0]}
 
 
-def shares(behaviours: Mapping[str, FloatArray]) -> dict[str, float | None]:
+def shares(behaviors: Mapping[str, FloatArray]) -> dict[str, float | None]:
     """The share of the states in which each role does it; None where the question never arises."""
-    asked = {role: values[~np.isnan(values)] for role, values in behaviours.items()}
+    asked = {role: values[~np.isnan(values)] for role, values in behaviors.items()}
     return {role: float(values.mean()) if len(values) else None for role, values in asked.items()}
 
 
 def _consults_all(rollout: Rollout) -> float:
-    return float({one.role for one in rollout.subs} >= set(_BEHAVIOURS) - {"manager"})
+    return float({one.role for one in rollout.subs} >= set(_BEHAVIORS) - {"manager"})
 
 
 def _finds_direction(rollout: Rollout) -> float:
@@ -272,7 +272,7 @@ def _pays_wide_spread(rollout: Rollout) -> float:
     return float(any(order.kind == "market" for order in rollout.decision.orders))
 
 
-_BEHAVIOURS: dict[str, Callable[[Rollout], float]] = {
+_BEHAVIORS: dict[str, Callable[[Rollout], float]] = {
     "manager": _consults_all,
     "market_analyst": _finds_direction,
     "risk_analyst": _limits_crowded,

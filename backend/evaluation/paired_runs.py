@@ -46,7 +46,7 @@ class PairedDifference:
     """What `ours` made beyond `theirs`.
 
     Attributes:
-        wealth: its final wealth over the other's, less 1, with the 95 % interval.
+        wealth: its final wealth over the other's, minus 1, with the 95 % interval.
         sharpe: difference of the annual Sharpe ratios. p_value: two-sided, that there is none (Ledoit and Wolf 2008).
         adjusted: the same after Holm's correction for all comparisons that were asked for at once.
     """
@@ -81,7 +81,7 @@ def _results_of(store: Store, run_id: str) -> tuple[RunRecord, dict[str, Backtes
     run = store.run(run_id)
     results = {one.name: one.document for one in read_backtests(store, run_id)}
     if run.kind != "backtest" or not results:
-        raise UserError(f"run {run_id} is no backtest with a result ({run.kind}, {run.status}): compare backtests")
+        raise UserError(f"run {run_id} is not a backtest with a result ({run.kind}, {run.status}): compare backtests")
     stated = run.config.get("teams")
     return run, results, [str(name) for name in stated or () if name in results]
 
@@ -117,7 +117,7 @@ def paired_differences(compared: Sequence[ComparedResult], seed: int = 0) -> lis
 
 
 def _lead(returns: FloatArray, base: FloatArray, per_year: float, seed: int) -> Interval:
-    """The final wealth of `returns` over that of `base`, less 1. What never trades does not vary, so its lead is the
+    """The final wealth of `returns` over that of `base`, minus 1. What never trades does not vary, so its lead is the
     other's turned round."""
     if varies(returns):
         lead = window_intervals(returns, per_year, base, samples=_SAMPLES, seed=seed).against

@@ -4,7 +4,7 @@ Whatever is tested on which data and window is in the ledger, so that the best o
 trial is told from another by all that decides what it does: configuration, prompts, sampling, seed, weights, source.
 Nothing resets the count: it stays when a run is deleted.
 
-What a team earns on bars that it was trained or chosen on is no evidence. Its manifest lists these bars. Two recorded
+What a team earns on bars that it was trained or chosen on is not evidence. Its manifest lists these bars. Two recorded
 markets are compared by time, since coins move together; a generated one only with its like.
 """
 
@@ -65,8 +65,8 @@ def add_trial(store: Store, run: str, name: str, data_hash: str, start: int, sto
 
 
 def count_trials(trials: Sequence[TrialRecord], data_hash: str, start: int, stop: int) -> TrialCount:
-    """What was tested on a market in any window that overlaps [start, stop) (ms): whoever knows a part of a window
-    knows something of it."""
+    """What was tested on a market in any window that overlaps [start, stop) (ms): to know a part of a window
+    is to know something of it."""
     found = [one for one in trials if one.data_hash == data_hash and one.start < stop and start < one.stop]
     return TrialCount(len({one.digest for one in found}), len({one.run for one in found}))
 
@@ -137,7 +137,7 @@ def overlaps(
             )
         marked[name] = (
             f"IN SAMPLE: {name} was trained or chosen on bars of this window, until {format_time(until)} UTC, so what "
-            "it earned here is no evidence"
+            "it earned here is not evidence"
         )
     return marked
 

@@ -33,7 +33,7 @@ class ArmResult:
         means: of what is shown beside it, None where an arm has none.
         interval: of the mean; None where there are too few values, for the reason in `problem`.
         tokens: that the trainings took, a seed's mean; None where nothing was trained.
-        share: of what the evidence allows beyond leaving all positions as they are, what the arm gets: the mean of the
+        share: of the achievable value beyond leaving all positions as they are, what the arm gets: the mean of the
             seeds' shares; None where that is not known, and of the arm that leaves them.
     """
 
@@ -217,7 +217,7 @@ def _arm(experiment: ExperimentFile, name: str, rows: Sequence[Mapping[str, Any]
 def _with_shares(
     arms: list[ArmResult], tables: Mapping[str, FloatArray], allowed: Mapping[str, FloatArray]
 ) -> list[ArmResult]:
-    """The arms with their shares of what the evidence allows; as they are where no arm leaves all positions and so
+    """The arms with their shares of the achievable value; as they are where no arm leaves all positions and so
     knows it. `allowed` (seeds, 1) is that of each arm, not a number where it is unknown."""
     holding = next((arm.arm for arm in arms if np.all(allowed[arm.arm] > 0.0)), None)
     if holding is None:

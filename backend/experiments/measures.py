@@ -33,7 +33,7 @@ class Measure:
 
     Attributes:
         words: what it is, inside a sentence. each: what it is of, as "a window".
-        scale, digits: it is shown times `scale`, with so many digits behind the point.
+        scale, digits: it is shown times `scale`, with `digits` behind the point.
         unit: behind a difference, with its blank. axis: behind a value on a picture's axis and in a heading.
     """
 

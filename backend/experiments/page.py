@@ -113,7 +113,7 @@ def result_blocks(result: ExperimentResult) -> list[ReportBlock]:
         Column("differs", "differs", "text", ""),
     ]
     shares = any(arm.share is not None for arm in result.arms)
-    columns += [Column("share", "of the achievable", "text", "of what the evidence allows")] if shares else []
+    columns += [Column("share", "of the achievable", "text", "of the achievable value")] if shares else []
     columns += [one for one in _FIGURES if any(arm.means.get(one.key) is not None for arm in result.arms)]
     columns += [Column("tokens", "tokens trained", "count", "")] if any(arm.tokens for arm in result.arms) else []
     cells = zip(result.arms, arm_cells(result).items(), strict=True)

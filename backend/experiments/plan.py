@@ -87,7 +87,7 @@ class ArmPlan(Section):
     @classmethod
     def _short(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"'{name}' is no name of an arm: write lower-case letters, digits, _ + . -")
+            raise ValueError(f"'{name}' is not a name of an arm: write lower-case letters, digits, _ + . -")
         return name
 
     @model_validator(mode="after")
@@ -132,7 +132,9 @@ class ExperimentPlan(Section):
         wanted = [("test.against", self.test.against)] if self.test.against else []
         for key, name in [*wanted, *((f"like of arm '{arm.name}'", arm.like) for arm in self.arms if arm.like)]:
             if name not in names:
-                raise ValueError(f"{key} = '{name}' is no arm{suggestion(name, names)}; there are {', '.join(names)}")
+                raise ValueError(
+                    f"{key} = '{name}' is not an arm{suggestion(name, names)}; there are {', '.join(names)}"
+                )
         for arm in self.arms:
             if any(other.name == arm.like and other.like for other in self.arms):
                 raise ValueError(f"arm '{arm.name}' is like '{arm.like}', which is random itself")
@@ -204,7 +206,7 @@ def read_experiment(path: Path, seeds: str = "", name: str = "") -> ExperimentFi
         raise UserError(f"{path}: this is not valid TOML: {error}") from error
     called = name or path.stem
     if not _NAME.fullmatch(called):
-        raise UserError(f"'{called}' is no name of an experiment: write lower-case letters, digits, _ + . -")
+        raise UserError(f"'{called}' is not a name of an experiment: write lower-case letters, digits, _ + . -")
     config = load_config(plan.config, [with_environment(one, str(path)) for one in plan.set])
     experiment = ExperimentFile(called, text, plan, config, seed_numbers(seeds or plan.seeds))
     _check(path, experiment)
@@ -217,11 +219,11 @@ def seed_numbers(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = _SEEDS.fullmatch(part.strip())
         if match is None:
-            raise UserError(f"'{text}' are no seeds: write 1-10, or 1,2,5-8")
+            raise UserError(f"'{text}' are not seeds: write 1-10, or 1,2,5-8")
         first = int(match[1])
         last = int(match[2] or first)
         if last < first or last - first >= _MOST_SEEDS:
-            raise UserError(f"'{part.strip()}' are no seeds: at most {_MOST_SEEDS}, the lower one first")
+            raise UserError(f"'{part.strip()}' are not seeds: at most {_MOST_SEEDS}, the lower one first")
         found += range(first, last + 1)
     if len(set(found)) < len(found):
         raise UserError(f"'{text}' names a seed twice")

@@ -1,1 +1,2 @@
-"""Jobs: commands of the program that run in processes of their own, one after the other, whoever asked for them."""
+"""Jobs: commands of the program that run in processes of their own, one after the other, whatever program submitted
+them."""

@@ -74,7 +74,7 @@ class Findings:
         return value
 
     def note(self, what: str, detail: str) -> None:
-        """Something to know that is no fault."""
+        """Something to know that is not a fault."""
         self.entries.append(ModelFinding(what, "note", detail))
 
 

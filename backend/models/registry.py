@@ -154,7 +154,7 @@ def step_of(kept: Path) -> int | None:
 
 
 def _folders(parent: Path) -> Iterator[Path]:
-    """The folders in `parent` by name; hidden ones, such as unfinished downloads, are none."""
+    """The folders in `parent` by name; hidden ones, such as unfinished downloads, are left out."""
     try:
         paths = sorted(parent.iterdir()) if parent.is_dir() else []
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Paper sessions: the team on a feed that goes on, with a journal from which it goes on after any end."""
+"""Paper sessions: the team on a feed that continues, with a journal from which it continues after any end."""

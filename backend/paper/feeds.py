@@ -97,7 +97,7 @@ def new_start(config: Config, request: WindowRequest, make_feed: MakeFeed) -> Fe
 
 
 def start_again(config: Config, history: Market, start: Mapping[str, Any], make_feed: MakeFeed) -> FeedStart:
-    """That of a session that goes on: `start` is the first entry of its journal, with its `history`.
+    """That of a session that continues: `start` is the first entry of its journal, with its `history`.
 
     Raises as `new_start` does, and `DataError` for recorded data that is not what the session was begun with.
     """

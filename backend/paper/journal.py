@@ -5,7 +5,7 @@
 | `start` | the history, and where the session begins | anything else |
 | `bar` | a bar of all symbols, what filled in it, what the guard sends at its close | the next order or decision |
 | `decision` | the orders that were decided, with everything said, the guard's state | they are sent |
-| `missed` | that nothing was decided at a close, and why | the session goes on |
+| `missed` | that nothing was decided at a close, and why | the session continues |
 | `control` | kill switch, stop, resume; the orders of the switch | they are sent |
 | `notice` | what the feed tells of itself, and data that was not used | the next event |
 | `end` | that the session is over | its result is stored |

@@ -107,7 +107,7 @@ class ReplayedSession:
         return self._thought.pop(0) if self._thought else thought_ms
 
     def apply(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
-        """Send the orders as late as they were, and go on to the next close at which something was decided."""
+        """Send the orders as late as they were, and continue to the next close at which something was decided."""
         recorded = self._here().decision
         if recorded is not None and not recorded["dropped"]:
             late = [max(one, int(recorded["begun"])) for one in thinking_ms or [0] * len(requests)]

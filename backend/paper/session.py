@@ -29,7 +29,7 @@ from backend.paper.journal import (
     requests_to_json,
 )
 from backend.paper.switch import Switch, SwitchOrder
-from backend.paper.thinking import Thinker
+from backend.paper.thinking import DeadlineRunner
 from backend.store.errors import StoreError
 from backend.store.records import JournalRecord
 from cryptosentinel.guard.guard import Guard
@@ -83,7 +83,7 @@ class PaperSession:
         self._due = True  # whether a decision at this close is to be taken
         self._thinking, self._began = False, broker.close  # whether one is under way, and when it began
         self._watch: Watch | None = None
-        self._thinker: Thinker | None = None
+        self._thinker: DeadlineRunner | None = None
         self._clamps: list[Clamp] = []
         self._ready: tuple[Sequence[OrderRequest], list[int]] = ((), [])  # written, and to be sent
         self._killed = False
@@ -111,7 +111,7 @@ class PaperSession:
         return self._broker.account()
 
     def watched_by(self, watch: Watch) -> None:
-        """Take the guard's look at each close, and go on to the first decision."""
+        """Take the guard's look at each close, and continue to the first decision."""
         self._watch = watch
         if self._due and not self.done:
             late = max(self._now, self._bars.now()) - self._broker.close
@@ -132,8 +132,8 @@ class PaperSession:
         return self._began - self._broker.close + max(thought_ms, passed)
 
     def apply(self, requests: Sequence[OrderRequest], thinking_ms: Sequence[int] = ()) -> None:
-        """Write the decision, send its orders, and go on to the next one. While the kill switch is set, or the session
-        is over, nothing of it is sent."""
+        """Write the decision, send its orders, and continue. While the kill switch is set, or the session is over,
+        nothing of it is sent."""
         if self.done and not self._thinking:
             return
         begun = self._began - self._broker.close
@@ -172,7 +172,7 @@ class PaperSession:
 
     # -- what else a session does -----------------------------------------------------------------------------------
 
-    def thinks_with(self, thinker: Thinker) -> None:
+    def thinks_with(self, thinker: DeadlineRunner) -> None:
         """Tell `thinker` of each decision that begins, and write its summary with it."""
         self._thinker = thinker
 
@@ -225,7 +225,7 @@ class PaperSession:
 
     def resumed(self, released: bool) -> None:
         """Write that the session continues, and whether the kill switch was taken back."""
-        what = "resume" if released else "go on"
+        what = "resume" if released else "continue"
         self._journal.write("control", self._now, {"what": what, "bar_index": self.index, "requests": []})
 
     def finish(self) -> None:

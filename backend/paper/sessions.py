@@ -34,7 +34,7 @@ from backend.paper.monitor import Monitor
 from backend.paper.parity import Parity, check_parity
 from backend.paper.session import PaperSession
 from backend.paper.switch import Switch, read_order, release, running
-from backend.paper.thinking import StrategyPlayer, Thinker, trade
+from backend.paper.thinking import DeadlineRunner, StrategyPlayer, trade
 from backend.runs.backtest import Subject, market_settings, subject_of
 from backend.runs.requests import RUNS, SILENT, STORE, Observer, PaperRequest, RunStart
 from backend.store.errors import StoreError
@@ -279,7 +279,7 @@ def play_session(
     try:
         feed.open(broker.close)
         with running(parts.folder):
-            thinker = Thinker(why_not)
+            thinker = DeadlineRunner(why_not)
             session.thinks_with(thinker)
             if team is None:
                 assert player is not None

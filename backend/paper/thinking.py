@@ -46,7 +46,7 @@ def in_background(work: Callable[[], _T], name: str) -> Future[_T]:
     return answer
 
 
-class Thinker:
+class DeadlineRunner:
     """Runs work beside the session, one piece at a time. `why_not` is asked again and again meanwhile; `answered`
     counts the requests that got an answer since `begin`."""
 
@@ -150,7 +150,7 @@ class StrategyPlayer:
             )
 
 
-def trade(player: StrategyPlayer, session: TradingSession, thinker: Thinker) -> None:
+def trade(player: StrategyPlayer, session: TradingSession, thinker: DeadlineRunner) -> None:
     """Let `player` trade `session` to its end."""
     session.watched_by(_no_orders)
     while not session.done:

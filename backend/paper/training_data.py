@@ -2,7 +2,7 @@
 
 The market is rebuilt from the journal, as parity does it, so it does not matter where the data came from. It is written
 into the session's folder as a data folder, named by its hash: what a training read stays what it was, also when the
-session goes on.
+session continues.
 """
 
 from __future__ import annotations

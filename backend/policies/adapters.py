@@ -32,7 +32,7 @@ from simulator.files import whole_folder
 CONFIG, WEIGHTS, VERSION = "adapter_config.json", "adapter_model.safetensors", "version.json"
 _MOST_BYTES = 4 * 2**20  # of a file of JSON
 _FORMAT = 1  # of version.json
-_EXPORT = "export it anew from its run"
+_EXPORT = "export it again from its run"
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,9 @@ def read_adapter(folder: Path, base: str | None = None) -> AdapterFile:
             run=_text(record["run"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{folder} is no adapter that this program wrote ({error!r} is amiss): {_EXPORT}") from error
+        raise UserError(
+            f"{folder} is not an adapter that this program wrote ({error!r} is amiss): {_EXPORT}"
+        ) from error
     if record.get("format") != _FORMAT or config.get("peft_type") != "LORA":
         raise UserError(
             f"{folder} holds a {config.get('peft_type')} adapter of format {record.get('format')}; what is read are "
@@ -170,7 +172,7 @@ def _read_weights(adapter: AdapterFile) -> dict[str, Tensor]:
         raise UserError(f"{adapter.folder} holds no {WEIGHTS}{other}: {_EXPORT}")
     content = _bytes(path)
     if _sha256(content) != adapter.sha256:
-        raise UserError(f"{path} was cut short or changed: its checksum is not that of {VERSION}. Copy it anew")
+        raise UserError(f"{path} was cut short or changed: its checksum is not that of {VERSION}. Copy it again")
     try:
         return safetensors.torch.load(content)
     except SafetensorError as error:
@@ -184,7 +186,7 @@ def _check_tensors(adapter: AdapterFile, tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         layer, dot, part = name.removesuffix(".weight").rpartition(".lora_")
         if not dot or part not in ("A", "B"):
-            raise UserError(f"{adapter.weights} holds {name}, which is no part of a LoRA adapter: {_EXPORT}")
+            raise UserError(f"{adapter.weights} holds {name}, which is not a part of a LoRA adapter: {_EXPORT}")
         layers.add(layer)
         if tensor.dim() != 2 or tensor.shape[0 if part == "A" else 1] != rank:
             raise UserError(f"{name} in {adapter.weights} is {tuple(tensor.shape)}, not of rank {rank}: {_EXPORT}")
@@ -205,15 +207,17 @@ def _check_tensors(adapter: AdapterFile, tensors: Mapping[str, Tensor]) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise UserError(f"{path.parent} holds no {path.name}, so it is no adapter that this program wrote: {_EXPORT}")
+        raise UserError(
+            f"{path.parent} holds no {path.name}, so it is not an adapter that this program wrote: {_EXPORT}"
+        )
     try:
         document = read_document(path, _MOST_BYTES)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): give this user permission to read it") from error
     except ValueError as error:
-        raise UserError(f"{path} is no JSON ({error}): {_EXPORT}") from error
+        raise UserError(f"{path} is not JSON ({error}): {_EXPORT}") from error
     if not isinstance(document, dict):
-        raise UserError(f"{path} is no JSON object: {_EXPORT}")
+        raise UserError(f"{path} is not a JSON object: {_EXPORT}")
     return document
 
 

@@ -43,7 +43,7 @@ def role_policies(
         try:
             load_versions(policies, start)
         except UserError as error:
-            raise UserError(f"training.start_from = {training.start_from} cannot be gone on from: {error}") from error
+            raise UserError(f"training.start_from = {training.start_from} cannot be continued from: {error}") from error
         if training.kl > 0.0:
             policies.anchor()
     return policies, chat_format(read_tokenizer(base), base, think=think)

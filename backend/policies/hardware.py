@@ -69,7 +69,7 @@ class Hardware:
         return torch.autocast(self.kind, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def pack(self, model: PreTrainedModel) -> None:
-        """Quantise a frozen base in place, if that is wanted, before it gets adapters."""
+        """Quantize a frozen base in place, if that is wanted, before it gets adapters."""
         if self.quantization == "nf4":
             _quantise(model, self.dtype)
             self.carry(model)  # which packs it
@@ -223,6 +223,8 @@ def describe_hardware(training: TrainingConfig, former: Mapping[str, Any] | None
 
 
 def hardware_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """What to tell of a run that goes on with other hardware than it began with; both as `describe_hardware`."""
+    """What to tell of a run that continues with other hardware than it began with; both as `describe_hardware`."""
     changed = [f"{key} was {before[key]}, now {now[key]}" for key in now if before.get(key, now[key]) != now[key]]
-    return f"the hardware is another ({'; '.join(changed)}): the run goes on, but not bit for bit" if changed else None
+    return (
+        f"the hardware is another ({'; '.join(changed)}): the run continues, but not bit for bit" if changed else None
+    )

@@ -13,7 +13,7 @@ first conversation, in lexicographic order, that has it. The nodes that a conver
 last ones, so its queries are a stretch at its end.
 
 Hugging Face's own layers do the computing; only the attention function is ours (`attend`). It is registered beside
-theirs and is theirs for a pass without a tree, so checkpointed layers, adapters and quantised weights work as they do
+theirs and is theirs for a pass without a tree, so checkpointed layers, adapters and quantized weights work as they do
 without it. Shapes: B conversations of at most T tokens, N nodes, H heads, G kv heads, D head dim.
 """
 
@@ -76,12 +76,12 @@ class PrefixTree:
 
 
 def sortable(ids: npt.NDArray[np.integer[Any]]) -> bytes:
-    """Token ids as bytes whose order is that of the ids, so equal beginnings are neighbours when sorted."""
+    """Token ids as bytes whose order is that of the ids, so equal beginnings are neighbors when sorted."""
     return ids.astype(">u4").tobytes()
 
 
 def common_starts(rows: Sequence[npt.NDArray[np.integer[Any]]]) -> tuple[list[int], Ints]:
-    """The order in which equal beginnings are neighbours, and for each of the rows, as they were given, how many of its
+    """The order in which equal beginnings are neighbors, and for each of the rows, as they were given, how many of its
     first tokens an earlier one in that order has: its longest common beginning with any of them."""
     order = sorted(range(len(rows)), key=lambda row: sortable(rows[row]))
     starts = np.zeros(len(rows), np.int64)

@@ -30,7 +30,7 @@ LEAST_TRADES_RANKED = 5
 _MOST_SETTINGS = 60  # that differ, in a comparison
 
 _DIFFERENCE_COLUMNS = (
-    Column("wealth", "Over the first", "change", "final wealth over that of the first, less 1"),
+    Column("wealth", "Over the first", "change", "final wealth over that of the first, minus 1"),
     Column("interval", "95 % interval", "text", "of that difference; if it includes 0: not statistically significant"),
     Column("sharpe_gap", "Sharpe gap", "ratio", "difference of the annual Sharpe ratios"),
     Column("p_value", "p", "ratio", "probability of such a difference of the Sharpe ratios where there is none"),
@@ -42,7 +42,7 @@ _TEAM_COLUMNS = (
     *_DIFFERENCE_COLUMNS,
     Column("tokens", "Tokens", "count", "read and sampled by its models"),
     Column("money", "Thinking", "money", "what the models' answers cost, in the account's currency"),
-    Column("after_thinking", "After thinking", "change", "return less what thinking cost"),
+    Column("after_thinking", "After thinking", "change", "return minus what thinking cost"),
 )
 _CAPTION = (
     "Only what traded the same bars, in the same window, at the same costs is compared. Stationary block bootstrap of "
@@ -141,12 +141,12 @@ def _pictures(first: str, differences: Mapping[str, PairedDifference]) -> list[P
 
 
 def wealth_chart(differences: Mapping[str, PairedDifference]) -> go.Figure:
-    """By label: final wealth over the first's, less 1, with its 95 % interval, in percent."""
+    """By label: final wealth over the first's, minus 1, with its 95 % interval, in percent."""
     rows = {
         label: charts.IntervalBar(100.0 * one.wealth.value, 100.0 * one.wealth.low, 100.0 * one.wealth.high)
         for label, one in differences.items()
     }
-    return charts.interval_chart(rows, "final wealth over the first's, less 1", " %")
+    return charts.interval_chart(rows, "final wealth over the first's, minus 1", " %")
 
 
 def _settings_table(runs: Sequence[RunSummary]) -> ReportBlock:
@@ -189,7 +189,7 @@ class ComparisonOutcome:
         return "\n".join([*sentences, *(f"{mark}." for mark in marks_within(self.compared))])
 
     def frame(self) -> pd.DataFrame:
-        """A row for each but the first: `wealth`, its final wealth over the first's less 1, with the interval `low` to
+        """A row for each but the first: `wealth`, its final wealth over the first's minus 1, with the interval `low` to
         `high`; `sharpe`, the difference of the annual Sharpe ratios; `p_value` of that, and `adjusted` by Holm."""
         rows = [
             {"wealth": row.wealth.value, "low": row.wealth.low, "high": row.wealth.high, "sharpe": row.sharpe,

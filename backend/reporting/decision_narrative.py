@@ -91,7 +91,7 @@ def consequences(tree: DecisionTree) -> list[Line]:
         asked, allowed = _percent(ruling.asked), _percent(ruling.allowed)
         text = f"My verdict binds: {ruling.side} {ruling.symbol} goes from {asked} to {allowed}."
         if ruling.verdict == "invalid":
-            several = f"One of my {ruling.verdicts} answers was no valid verdict"
+            several = f"One of my {ruling.verdicts} answers was not a valid verdict"
             what = several if ruling.verdicts > 1 else "I gave no valid verdict"
             text = f"{what}, so {ruling.side} {ruling.symbol} may not grow: {allowed} instead of {asked}."
         elif ruling.verdicts > 1:
@@ -190,7 +190,7 @@ def _question(consult: str, question: AskAnalyst | AskAboutPosition, names: dict
 
 
 def _sentence(call: ToolCall | MalformedCall, content: str, names: dict[str, str]) -> str:
-    """A call in a sentence; what is no valid call, as it stands."""
+    """A call in a sentence; what is not a valid call, as it stands."""
     if isinstance(call, MalformedCall):
         return content or "(said nothing)"
     arguments = call.arguments
@@ -324,8 +324,8 @@ def _facts(tree: DecisionTree) -> Mapping[str, str]:
         everyone = [node for node in tree.manager.everyone() if node is not tree.manager]
         for node in everyone:
             question = question_sentence(node)
-            told = f"on {question}: " if question else ""
-            facts[f"{role_title(node.role)} {node.document.ordinal + 1}"] = told + answer_sentence(node, tree.names)
+            reported = f"on {question}: " if question else ""
+            facts[f"{role_title(node.role)} {node.document.ordinal + 1}"] = reported + answer_sentence(node, tree.names)
     facts["Decision"] = headline(tree).partition(" → ")[0]
     for line in consequences(tree):
         label = line.title if line.speaker != "risk_analyst" else f"{line.title} binds"

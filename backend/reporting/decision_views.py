@@ -78,7 +78,7 @@ def _asked(node: ConversationNode) -> str:
 
 
 def _called(node: ConversationNode, turn: Turn) -> str:
-    """The call that `turn` is, with its arguments; what is no valid call as it stands, with the reason."""
+    """The call that `turn` is, with its arguments; what is not a valid call as it stands, with the reason."""
     if isinstance(turn.call, MalformedCall):
         return f"no valid call ({turn.call.code}: {turn.call.detail}): {turn.content or '(nothing)'}"
     arguments = turn.call.arguments.model_dump(exclude_none=True)

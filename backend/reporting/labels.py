@@ -96,7 +96,7 @@ EVIDENCE_COLUMNS = (
     Column("drawdown_interval", "Drawdown", "text", "where 95 of 100 such windows have it"),
     Column("against_interval", "Over holding", "text", "final wealth over that of holding, 95 % interval"),
     Column("probabilistic_sharpe", "Sharpe above 0", "share", "probability, for one trial"),
-    Column("deflated_sharpe", "After all trials", "share", "probability that it is no luck of the trials so far"),
+    Column("deflated_sharpe", "After all trials", "share", "probability that it is not luck of the trials so far"),
     Column("break_even_cost", "Break-even cost", "small_share", "of the traded value, at which nothing is left"),
 )
 COST_TITLES = {
@@ -166,7 +166,7 @@ INFERENCE_COLUMNS = (
     Column("seconds", "Seconds", "count", "waited for answers, those of a batch counted for each in it"),
     Column("money", "Money", "money", "by the price table of the configuration"),
     Column("share", "Of the start", "small_share", "money as a share of the equity at the start"),
-    Column("left", "Return after it", "change", "total return less the money for inference"),
+    Column("left", "Return after it", "change", "total return minus the money for inference"),
 )
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

@@ -29,7 +29,7 @@ class MarketReload:
 
     @cached_property
     def regimes(self) -> list[Regimes]:
-        """The labellings of its bars, which all results of the run share; none without a market. Raises `DataError`
+        """The labelings of its bars, which all results of the run share; none without a market. Raises `DataError`
         where they cannot be made."""
         return [] if self.market is None else usual_regimes(self.market)
 

@@ -313,7 +313,7 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         "held_out": _comparison(held_out),
         "no_edge": _on_control(control),
         "held_out_value": summary.evaluations.get("held_out_value"),
-        "behaviour": {key: trained.get(key) for key in ("exposure", "trades", "long_share", "hold_rate")},
+        "behavior": {key: trained.get(key) for key in ("exposure", "trades", "long_share", "hold_rate")},
         "training": {key: closing.get(key) for key in ("stages", "rollbacks", "best_step")},
         "backtests": {
             backtest.name: {key: getattr(backtest.document, key) for key in ("metrics", "costs", "absent_bars")}

@@ -34,8 +34,8 @@ class RunRow:
 
     `total_return`, `sharpe`, `max_drawdown` and `costs` (a share of the start) are of the first team of a backtest, or
     means over the held-out windows of an evaluation.
-    `certainty` is the probability that the true Sharpe ratio is above 0. `difference` is the trained team less the
-    warm-started one, of an evaluation, and the return less that of holding, of a backtest; `interval` is its
+    `certainty` is the probability that the true Sharpe ratio is above 0. `difference` is the trained team minus the
+    initial one, of an evaluation, and the return minus that of holding, of a backtest; `interval` is its
     95 % interval. Of a backtest it is that of the final wealth over that of holding,
     times what holding came to.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.evaluation.answer import BEHAVIOURS
+from backend.evaluation.answer import BEHAVIORS
 from backend.evaluation.evidence import attribution
 from backend.reporting import charts
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow, Tile
@@ -96,8 +96,8 @@ def answer_picture(answer: Mapping[str, Any]) -> Picture:
 def learned_table(answer: Mapping[str, Any]) -> Table:
     """How often each role does what counts, before training and after it."""
     rows = tuple(
-        TableRow(role_title(role), answer["behaviours"].get(role, {}), behaviour.does)
-        for role, behaviour in BEHAVIOURS.items()
+        TableRow(role_title(role), answer["behaviors"].get(role, {}), behavior.does)
+        for role, behavior in BEHAVIORS.items()
     )
     caption = (
         "In the held-out states, with the likeliest answers. A dash: the question never arises. Trader's row is of the "

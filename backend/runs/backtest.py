@@ -68,6 +68,7 @@ from simulator.market.coins import COINS, base_coin
 from simulator.market.gaps import gap_summary
 from simulator.market.market import Market
 from simulator.market.timeframes import DAY_MS
+from simulator.strategies import MatchedRandom, Oracle
 from simulator.synthetic.truth import truth_of
 
 _GENERATED = {"kind", "coins", "bars", "seed", "edge", "drift_ratio", "news_accuracy"}  # settings of a generated market
@@ -111,7 +112,7 @@ def backtest_teams(
     own: Mapping[str, NamedStrategy] = MappingProxyType({}),
 ) -> BacktestOutcome:
     """Play a backtest, record it in `store` and write its report into its folder below `runs`. `own` has the strategies
-    among the request's teams that are no names but code of a script or notebook.
+    among the request's teams that are not names but code of a script or notebook.
 
     Raises `UserError` for a request that cannot be met; then nothing is recorded.
     """
@@ -131,6 +132,8 @@ def backtest_teams(
 
 def plan_backtest(request: BacktestRequest, own: Mapping[str, NamedStrategy] = MappingProxyType({})) -> BacktestPlan:
     """Load what a backtest needs, and check it; `own` as for `backtest_teams`. Raises `UserError`."""
+    only_strategies = all(name in own or names_strategy(name) for name in request.tested)
+    request = request.native() if only_strategies else request
     config = market_settings(request)
     load_plugins(config)
     market = load_market(config.market, config.costs)
@@ -141,7 +144,7 @@ def plan_backtest(request: BacktestRequest, own: Mapping[str, NamedStrategy] = M
     warm_ups = [strategies[name][1] if name in strategies else WARM_UP_BARS for name in teams]
     own_world = not config.market.data and trained_world(teams) is not None
     days: int | None = DAYS_OF_TEAM if own_world else DAYS
-    if all(name in strategies for name in teams):  # they are quick: all of the history, and a decision at each bar
+    if only_strategies:  # they are quick: all of the history, and a decision at each bar
         request, days = replace(request, decide_every=request.decide_every or 1), None
     elif not (request.decide_every or config.market.data):
         request = replace(request, decide_every=config.team.decide_every or 0)
@@ -373,14 +376,27 @@ def play_backtest(plan: BacktestPlan, store: Store, run: str, folder: Path, obse
             results[subject.name] = result
             refused += [f"{subject.name}: {result.refused}"] if result.refused else []
             write_backtest(store, run, subject.name, result, cost, lookahead)
-        names = [name for name in config.evaluation.baselines if name not in results]
-        matched = [next(iter(results.values()))]
-        for name, [result] in baselines(names, market, [window], plan.account, matched, plan.seed).items():
+        for name, result in _baselines(plan, results).items():
             write_backtest(store, run, name, result)
         record = store.run(run)
         notes = [*refused, *plan.notes, *dict.fromkeys(later)]
         store.set_document(replace(record, config={**record.config, "notes": notes, "trials": trials}))
     return write_report(store, run, folder)
+
+
+def _baselines(plan: BacktestPlan, results: Mapping[str, BacktestResult]) -> dict[str, BacktestResult]:
+    """The configured baselines that are not among `results`. They decide once a day at most, as they are meant; but the
+    oracle and the random trader that is matched to the first of `results` have its rhythm."""
+    names = [name for name in plan.config.evaluation.baselines if name not in results]
+    own = plan.window
+    calm = replace(own, decide_every=max(own.decide_every, DAY_MS // plan.market.interval))
+    played: dict[str, BacktestResult] = {}
+    for name in names:
+        window = own if name in (MatchedRandom.name, Oracle.name) else calm
+        matched = [next(iter(results.values()))]
+        for _, [result] in baselines([name], plan.market, [window], plan.account, matched, plan.seed).items():
+            played[name] = result
+    return played
 
 
 def _episode(

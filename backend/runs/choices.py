@@ -29,7 +29,7 @@ class BacktestChoices:
 
     @classmethod
     def of(cls, folder: Path) -> BacktestChoices:
-        """What is in `folder`. Raises `UserError` where it is none, or holds no bars that can be used."""
+        """What is in `folder`. Raises `UserError` where it is not a folder, or holds no bars that can be used."""
         series = tuple(one for one in Catalog(folder).series() if one.first is not None and _has_bars(one.path))
         if not series:
             raise UserError(f"{folder}: its files hold no bars; choose another folder")
@@ -58,7 +58,8 @@ class BacktestChoices:
 
     def suggested_days(self, symbols: Sequence[str], timeframe: str) -> tuple[date, date]:
         """The last weeks in which all these symbols have bars: the first day, from which on a team has its history
-        where there are so many bars, and the day after the last. Raises `UserError` where they have none in common."""
+        where there is that number of bars, and the day after the last. Raises `UserError` where they have none in
+        common."""
         spans, interval = [self._used(symbol, timeframe) for symbol in symbols], TIMEFRAMES[timeframe]
         if not spans:
             raise UserError("no symbol is chosen: choose at least one")

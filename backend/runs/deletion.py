@@ -88,7 +88,7 @@ def delete_run(store: Store, plan: RunDeletion, on_deleted: Callable[[int], None
     except OSError as error:
         raise UserError(
             f"{error.filename or plan.folder} cannot be deleted ({error.strerror}): run {plan.run} is half deleted; "
-            "mend that and delete it again"
+            "fix that and delete it again"
         ) from error
     store.delete_run(plan.run, on_deleted)
 

@@ -43,7 +43,7 @@ def run_demo(
     stopped; the folder of a finished one is renamed to its run's id and kept.
 
     `workers` processes share the work, this one included; by default one for each core, and no more than the training
-    has shards. What comes out does not depend on how many there are.
+    has shards. The result does not depend on how many there are.
 
     Raises `UserError` for recorded bars, which have no no-edge control.
     """

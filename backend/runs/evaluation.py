@@ -317,11 +317,11 @@ def _do(piece: _Piece, report: WorkReport) -> Played:
     teams = [team for name, team in parts.teams.items() if name == TRAINED or not piece.control]
     names = [f"value of {team.name}" for team in teams]
 
-    def told(what: str, done: int, total: int) -> None:
+    def reported(what: str, done: int, total: int) -> None:
         finished = names.index(what) * total + done
         report(f"{piece.control} {piece.first}", finished // len(teams), total)  # states in which all have decided
 
-    values = state_values(config, queries, teams, told)
+    values = state_values(config, queries, teams, reported)
     known = config.market.kind == "private" and config.market.edge and not config.team.portfolio
     return [], values, allowed_above_holding(config, queries) if known else None
 
@@ -330,8 +330,8 @@ def _summed(report: WorkReport, states: int) -> WorkReport:
     """One bar for all pieces: each reports how many of its own states are done."""
     done: dict[str, int] = {}
 
-    def told(piece: str, finished: int, total: int) -> None:
+    def reported(piece: str, finished: int, total: int) -> None:
         done[piece] = finished
         report("held-out states", sum(done.values()), states)
 
-    return told
+    return reported

@@ -51,7 +51,7 @@ GivenAnswer = Mapping[str, Any]  # the arguments of the call that a role ends wi
 
 @dataclass(frozen=True)
 class DecisionReplay:
-    """The stored decision and the same one replayed. `asked` requests were answered anew."""
+    """The stored decision and the same one replayed. `asked` requests were answered again."""
 
     then: StoredDecision
     now: StoredDecision
@@ -106,7 +106,7 @@ def replay_decision(
     if before is None or stored_before is None or abs(before - stored_before) > _CLOSE * abs(stored_before):
         raise UserError(
             f"the replay came to an account of {before} at that decision, where the run had {stored_before}: the "
-            "settings or the program have changed since; make the backtest anew"
+            "settings or the program have changed since; make the backtest again"
         )
     return DecisionReplay(then, now, then_tree, decision_tree(now.document), answers.asked)
 
@@ -186,7 +186,7 @@ def parse_answers(texts: Sequence[str]) -> dict[str, GivenAnswer]:
 
 def checked_answers(team: Team, answers: Mapping[str, GivenAnswer]) -> dict[str, str]:
     """The replaced answers as the calls that the roles of `team` end with. Raises `UserError` for a role that is not in
-    the team, and for an answer that is none of its."""
+    the team, and for an answer of another role."""
     roles, calls = _roles(team), {}
     for key, arguments in answers.items():
         if key not in roles:
@@ -227,9 +227,9 @@ def _object(name: str, text: str) -> GivenAnswer:
     try:
         value = parse_json(text)
     except ValueError as error:
-        raise UserError(f'{name}: what follows the = is no JSON ({error}): write it like {{"up": 0.7}}') from error
+        raise UserError(f'{name}: what follows the = is not JSON ({error}): write it like {{"up": 0.7}}') from error
     if not isinstance(value, dict):
-        raise UserError(f'{name}: what follows the = is no JSON object: write it like {{"up": 0.7}}')
+        raise UserError(f'{name}: what follows the = is not a JSON object: write it like {{"up": 0.7}}')
     return value
 
 
@@ -256,7 +256,7 @@ class StoredAnswers:
     """Answers with the stored turns, by the seeds of their requests.
 
     The requests of the decision that is replayed have the seeds `edited`. Of these a role in `replaced` may say
-    something else; whoever is shown what it was not shown then is asked anew, which is `live`. Any other request that
+    something else; a role that is shown something else is asked again, which is `live`. Any other request that
     the run did not make raises `UserError`. `asked` counts what `live` was asked.
     """
 

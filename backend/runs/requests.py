@@ -216,6 +216,14 @@ class MarketRequest(RunRequest):
                 return load_config(config, options={"market.timeframe": only, "market.resample": ""})
         return config
 
+    def native(self) -> Self:
+        """The request on the bars as they are, where they are of one timeframe and none is asked for. (A preset makes
+        longer ones of them for teams, which take their time.)"""
+        there = timeframes_in(Path(self.data)) & TIMEFRAMES.keys() if self.data else set()
+        if len(there) != 1 or self._sets_timeframe(self.config):
+            return self
+        return replace(self, timeframe=there.pop())
+
     def _sets_timeframe(self, source: Config | str | None) -> bool:
         """Whether the user states the timeframe; the presets do so for the sample."""
         keys = {one.partition("=")[0].strip() for one in self.overrides}
@@ -342,7 +350,7 @@ class BacktestRequest(WindowRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest(MarketRequest):
-    """A training with M-GRPO. `resume` is the id of a run to go on with; that run's configuration is used. `origin` is
+    """A training with M-GRPO. `resume` is the id of a run to continue; its configuration is used. `origin` is
     what the run's record says of where its data came from."""
 
     resume: Annotated[str, Option(ADVANCED, "Id of a run to resume; its own configuration is used.")] = ""
@@ -366,7 +374,7 @@ class EvaluateRequest(MarketRequest):
     in_sample: Annotated[bool, Option(CHECKS, "Measure on windows that it was trained on, marked so for ever.")] = False
 
     def check(self) -> None:
-        """As for every request; also the team's folder. What its manifest says is checked later."""
+        """As for every request; also the team's folder. Its manifest is checked later."""
         if not self.config:
             read_manifest(team_folder(self.folder))
         self.on(self.config or None)

@@ -57,7 +57,7 @@ def like_stored(store: Store, request: BacktestRequest, observer: Observer = SIL
     """`request` on the market, in the window and with the seed of the stored backtest `request.like`.
 
     What the request itself names goes before: teams, overrides, data, baselines, another seed. Raises `UserError` for a
-    run that is no backtest or does not say how its teams were named.
+    run that is not a backtest or does not say how its teams were named.
     """
     given = [name for name in ("start", "end", "decide_every") if getattr(request, name)]
     if given:
@@ -85,7 +85,7 @@ def stored_setup(store: Store, run_id: str) -> StoredSetup:
     stated = run.config.get("teams")
     tested = [str(name) for name in stated if name in results] if isinstance(stated, list) else []
     if run.kind != "backtest" or not tested:
-        raise UserError(f"run {run_id} is no backtest with a result ({run.kind}, {run.status}): choose a backtest")
+        raise UserError(f"run {run_id} is not a backtest with a result ({run.kind}, {run.status}): choose a backtest")
     config = own_config(run)
     document = results[tested[0]]
     every = run.config.get(_EVERY)

@@ -46,7 +46,7 @@ def play_strategy(subject: NamedStrategy, market: Market, window: Window, terms:
     except Exception as error:
         if subject.load is None:
             raise
-        raise UserError(f"{subject.name} failed: {describe_failure(error)}; mend it first") from error
+        raise UserError(f"{subject.name} failed: {describe_failure(error)}; fix it first") from error
     seconds, warm_up = time.monotonic() - begun, int(getattr(strategy, "warmup", 0))
     return PlayedStrategy(subject, own, window, terms, result, recorded, seconds, warm_up)
 

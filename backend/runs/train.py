@@ -117,7 +117,7 @@ def train_team(
     """Train a team, record the run in `store`, and leave the team in the run's folder below `runs`.
 
     Raises `UserError` for a request that cannot be met; then nothing is recorded. Raises `RunFailed` where the training
-    cannot go on, and `Interrupted` after Ctrl-C; both can be resumed.
+    cannot continue, and `Interrupted` after Ctrl-C; both can be resumed.
     """
     process = process or ThisProcess()
     config, run = request.settings(), request.resume or new_run_id("train")
@@ -173,8 +173,8 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT, store: Sto
     """Collect conversations, train each role on the best of them, score them on held-out states, and record that as a
     run in `store`.
 
-    The same request goes on where it stopped. Raises `UserError` for a request that cannot be met, `RunFailed` where
-    the training cannot go on, and `Interrupted` after Ctrl-C.
+    The same request continues where it stopped. Raises `UserError` for a request that cannot be met, `RunFailed` where
+    the training cannot continue, and `Interrupted` after Ctrl-C.
     """
     config, folder = request.settings(), request.folder
     require_start(config.training)
@@ -194,7 +194,7 @@ def fine_tune_roles(request: SftRequest, observer: Observer = SILENT, store: Sto
                     document = {"counts": counts, "scores": result.scores, "losses": result.losses}
                     opened.put(EvaluationRecord(run, SFT, 0, document))
     except (KeyboardInterrupt, Interrupted):
-        raise Interrupted(f"stopped; what is in {folder} is kept, and the same command goes on from here") from None
+        raise Interrupted(f"stopped; what is in {folder} is kept, and the same command continues from here") from None
     return SftOutcome(folder, config, counts, result.scores, result.losses)
 
 
@@ -211,14 +211,14 @@ def _sft_run(store: Store, document: Mapping[str, Any], folder: Path) -> tuple[s
 
 
 def _resumed(store: Store, request: TrainRequest, folder: Path, process: ThisProcess, observer: Observer) -> Config:
-    """The configuration of a run that goes on. Makes sure that no other program trains it. Raises `UserError`,
+    """The configuration of a run that continues. Makes sure that no other program trains it. Raises `UserError`,
     also for an imported run."""
     run = request.resume
     record = store.run(run)
     if record.kind != "train":
-        raise UserError(f"run {run} is no training run: `cryptosentinel runs` lists those that are")
+        raise UserError(f"run {run} is not a training run: `cryptosentinel runs` lists those that are")
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder, so nothing to go on from: give --runs as before")
+        raise UserError(f"{folder}: no such folder, so nothing to continue from: give --runs as before")
     config = own_config(record)
     check_links(folder)
     process.check_resumed(folder)

@@ -1,7 +1,7 @@
 """Stationary block bootstrap of the bars of one window (Politis and Romano 1994).
 
-Bars are drawn in blocks of random length, so that what neighbouring bars have to do with each other stays. Means and
-the Sharpe ratio are studentised: each resample is measured in its own standard error, made of its blocks (Götze and
+Bars are drawn in blocks of random length, so that what neighboring bars have to do with each other stays. Means and
+the Sharpe ratio are studentized: each resample is measured in its own standard error, made of its blocks (Götze and
 Künsch 1996; for the Sharpe ratio Ledoit and Wolf 2008). That covers better than plain percentiles where tails are fat.
 """
 
@@ -47,9 +47,9 @@ class WindowIntervals:
         bars: returns that were resampled. block: mean length of a block, in bars.
         total_return: of windows of this length from the same law.
         sharpe: annual, like `metrics.sharpe`.
-        max_drawdown: where the largest drawdown of such windows lies. No studentised interval is known for it, so it is
+        max_drawdown: where the largest drawdown of such windows lies. No studentized interval is known for it, so it is
             made of percentiles.
-        against: final wealth over that of the other curve, less 1; None without one.
+        against: final wealth over that of the other curve, minus 1; None without one.
     """
 
     bars: int
@@ -157,7 +157,7 @@ def optimal_block(values: FloatArray) -> float:
 
 
 def autocovariances(values: FloatArray) -> FloatArray:
-    """(n,): mean product of the centred values with those of each lag later, divided by n."""
+    """(n,): mean product of the centered values with those of each lag later, divided by n."""
     centred = values - values.mean()
     size = 1 << (2 * len(values) - 1).bit_length()
     spectrum = np.fft.rfft(centred, size)

@@ -1,12 +1,12 @@
 """Intervals of means: of independent values, as of what windows or seeds came to, and of seeds × windows; and p-values
 of several comparisons.
 
-Of independent values it is Student's interval for fewer than 12, a symmetric studentised bootstrap (Hall 1992) from
+Of independent values it is Student's interval for fewer than 12, a symmetric studentized bootstrap (Hall 1992) from
 there on. A percentile bootstrap holds the mean too seldom where values are few: of 24 values with the tails of
 Student's t with 3 degrees in 91.8 of 100 cases instead of 95, of five values in 81
 (`tests/backend/statistics/test_coverage.py`).
 
-The windows of one seed have something in common (a training, often a market), so seeds × windows are no independent
+The windows of one seed have something in common (a training, often a market), so seeds × windows are not independent
 values: to pool them makes an interval that is far too narrow. There are two designs:
 
 * nested: each seed has windows of its own, as where it generates its own market. Only the means of the seeds are

@@ -32,7 +32,7 @@ def sharpe_difference_test(
     """Whether two curves of returns (n,) of the same bars have different Sharpe ratios.
 
     Ledoit and Wolf, "Robust Performance Hypothesis Testing with the Sharpe Ratio", Journal of Empirical Finance 15
-    (2008): circular blocks of both curves together, each resample studentised with the variance of its blocks. The
+    (2008): circular blocks of both curves together, each resample studentized with the variance of its blocks. The
     blocks have the length that `optimal_block` finds for the difference's influence.
 
     Raises `DataError` for fewer than 30 returns, and where a curve does not vary.

@@ -27,7 +27,7 @@ class Deferred(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
     def leave(self) -> None:
-        """From now on whoever imports the module gets itself."""
+        """From now on an import of the module gives itself."""
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
 

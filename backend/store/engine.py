@@ -46,7 +46,7 @@ class DatabaseEngine:
         """Close the database after the request under way; a second call does nothing.
 
         Closing writes what is new into one table, which a later opening merges: seconds and a gigabyte of memory for a
-        table of 800 MB, and twice. So whoever has written a large table also has it merged.
+        table of 800 MB, and twice. So a writer of a large table also has it merged.
         """
         with self._one_at_a_time:
             self._database.close()

@@ -212,7 +212,7 @@ class TrajectoryRecord(Record):
 
 @dataclass(frozen=True)
 class RewardRecord(Record):
-    """Reward of one trajectory. Every part is kept, so that it can be weighed anew later."""
+    """Reward of one trajectory. Every part is kept, so that it can be weighed again later."""
 
     table = "reward"
     identity = ("run", "step", "query", "rollout", "role", "ordinal")
@@ -336,7 +336,7 @@ class PublishedRecord(Record):
 class TrialRecord(Record):
     """One way of trading that was tested on one window: a row of the ledger of trials.
 
-    It names the run that tested it and is no part of it: it stays when the run is deleted, and is in no export of it.
+    It names the run that tested it and is not a part of it: it stays when the run is deleted, and no export has it.
     """
 
     table = "trial"

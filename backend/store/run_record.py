@@ -121,11 +121,11 @@ def recorded_run(
     except KeyboardInterrupt:
         store.finish_run(run, "interrupted", "stopped by the user")
         advice = {
-            "train": f"; go on with: cryptosentinel train --resume {run}{how}",
-            "demo": "; the same command goes on from here",
-            "experiment": "; the same command goes on from here",
-            "sft": "; the same command goes on from here",
-            "paper": f"; go on with: cryptosentinel paper resume {run}",
+            "train": f"; continue with: cryptosentinel train --resume {run}{how}",
+            "demo": "; the same command continues from here",
+            "experiment": "; the same command continues from here",
+            "sft": "; the same command continues from here",
+            "paper": f"; continue with: cryptosentinel paper resume {run}",
         }
         raise Interrupted(f"run {run} was interrupted; what it stored is kept{advice.get(kind, '')}") from None
     except Exception as error:

@@ -190,7 +190,7 @@ class Store:
     # -- deleting ---------------------------------------------------------------------------------------------------
 
     def mark_deleting(self, run_id: str) -> None:
-        """Begin to delete a run: from now on nobody reads it or goes on with it. A second call does no harm, and
+        """Begin to delete a run: from now on nobody reads it or continues with it. A second call does no harm, and
         neither does one for records whose run is not there. Raises `StoreError` if the run is being written."""
         if self._status(run_id) == "interrupted":
             self.claim(run_id)  # it may only look abandoned

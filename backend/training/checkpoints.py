@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on bit for bit, in one folder a step, safetensors and JSON only.
+"""Checkpoints: everything that a run needs to continue bit for bit, in one folder a step, safetensors and JSON only.
 
 A checkpoint is written beside the others under a temporary name and renamed when it is whole, so that an interrupt or
 a full disk leaves the former one usable. A file that was cut short is refused: safetensors knows its length, and JSON
@@ -119,7 +119,7 @@ def load_newest(folder: Path, policies: RolePolicies, learners: Mapping[str, Lea
 def load_checkpoint(path: Path, policies: RolePolicies, learners: Mapping[str, Learner]) -> TrainingState:
     """Put policies and learners where they were. Raises `UserError` for a checkpoint of another model or a damaged
     one."""
-    way_out = f"remove {path} to go on from the one before"
+    way_out = f"remove {path} to continue from the one before"
     state = read_kept(path / _STATE, TrainingState, way_out)
     policies.load(path / "policies")
     for role, learner in learners.items():

@@ -29,7 +29,7 @@ from backend.training.rollout.shared_shards import SharedShards, TrainingPlace
 
 @dataclass(frozen=True)
 class TrainingParts(RolloutParts):
-    """What every process of a training has, whoever learns: what rolls out, and what writes the records. `folder` is
+    """What every process of a training has, whatever learns: what rolls out, and what writes the records. `folder` is
     the run's; `workers` share what there is to roll out, and `place` is where a helper among them finds the rest."""
 
     recorder: TrainingRecorder
@@ -73,7 +73,7 @@ class RolloutSource(Protocol):
 @dataclass(frozen=True)
 class LearningStep:
     """What came of a step of learning: metrics, the credit of each role as far as it is known here, which role was
-    rolled back in which step, and why the run cannot go on, None if it can."""
+    rolled back in which step, and why the run cannot continue, None if it can."""
 
     metrics: dict[str, float]
     credits: Mapping[str, RoleCredit] = field(default_factory=dict)

@@ -52,11 +52,11 @@ def run_rl(
     on_progress: Callable[[Progress], None],
     workers: Workers = ALONE,
 ) -> TrainingResult:
-    """Train a team in `folder`, going on from its newest checkpoint if there is one. What comes out does not depend on
+    """Train a team in `folder`, continuing from its newest checkpoint if there is one. The result does not depend on
     how many `workers` there are.
 
     Raises `UserError` for a configuration or data that cannot be used or a model that this machine has no room for,
-    `RunFailed` where training cannot go on.
+    `RunFailed` where training cannot continue.
     """
     check_ready(config)
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 role learns its own. The result is a team folder: a base model and an adapter a role, a warmer start than the base
 alone.
 
-A run is a folder, and everything in it is written whole or not at all: the same call goes on where it stopped.
+A run is a folder, and everything in it is written whole or not at all: the same call continues where it stopped.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ class SftResult:
 
 
 def run_sft(config: Config, market: Market, sources: Sequence[str], folder: Path, report: WorkReport) -> SftResult:
-    """Collect, choose, train and score in `folder`, going on with what is there.
+    """Collect, choose, train and score in `folder`, continuing with what is there.
 
     `sources` are the teams that are listened to, as `collection.sources_of` takes them, and data sets that were made
     elsewhere, as `shared_data.is_data_set` knows them. Raises `UserError` for sources,
-    a folder or a configuration that cannot be used, `RunFailed` where training cannot go on.
+    a folder or a configuration that cannot be used, `RunFailed` where training cannot continue.
     """
     load_plugins(config)
     if config.team.roles[: len(STANDARD)] != STANDARD:
@@ -143,7 +143,7 @@ def _finished(folder: Path) -> SftResult:
         saved = read_document(folder / SCORES, nan=True)
         return SftResult(folder, read_data_manifest(folder / DATA), saved["roles"], saved["losses"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder / SCORES} cannot be read ({error}): remove it to score anew") from error
+        raise UserError(f"{folder / SCORES} cannot be read ({error}): remove it to score again") from error
 
 
 def _claim(folder: Path, document: dict[str, Any]) -> None:
@@ -168,7 +168,7 @@ def _claim(folder: Path, document: dict[str, Any]) -> None:
         names = {"config": "settings", "sources": "sources", "data_hash": "data"}
         raise UserError(
             f"{folder} was begun with other {' and '.join(names[key] for key in different)}: choose a new folder with "
-            "--out, or repeat the former command to go on"
+            "--out, or repeat the former command to continue"
         )
 
 
@@ -241,13 +241,13 @@ def _read_collected(path: Path) -> list[ScoredConversation]:
     try:
         return [_COLLECTED.validate_python(one) for one in read_document(path, nan=True)]
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{path} cannot be read ({error}): remove it to collect these states anew") from error
+        raise DataError(f"{path} cannot be read ({error}): remove it to collect these states again") from error
 
 
 def _train_role(
     config: Config, folder: Path, role: str, policies: RolePolicies, codec: ChatFormat, report: WorkReport
 ) -> tuple[float, float] | None:
-    """Train a role's adapter on its rows, going on from its checkpoint; the imitation losses before and after.
+    """Train a role's adapter on its rows, continuing from its checkpoint; the imitation losses before and after.
 
     A role without rows keeps the base's answers.
     """
@@ -264,7 +264,7 @@ def _train_role(
 def _fit(
     config: Config, folder: Path, role: str, policies: RolePolicies, examples: Sequence[Example], report: WorkReport
 ) -> None:
-    """All steps of one role; a checkpoint now and then, from which they go on."""
+    """All steps of one role; a checkpoint now and then, from which they continue."""
     settings, path = config.sft, folder / TRAINING / f"{role}.safetensors"
     trainer = SupervisedTrainer(
         policies.trainable(role),
@@ -285,7 +285,7 @@ def _fit(
     if path.is_file():
         tensors, saved = read_tensors(path)
         if any(saved.get(key) != value for key, value in header.items()):
-            raise UserError(f"{path} belongs to another role, base model or data set: remove it to train {role} anew")
+            raise UserError(f"{path} belongs to another role, base model or data set: remove it to train {role} again")
         policies.load_role_state(role, _section(tensors, "policy/"))
         trainer.resume(int(saved["done"]), _section(tensors, "optimizer/"))
     what = f"sft {role}"

@@ -1,7 +1,7 @@
 """What a training begins with: a base model, given or made here, and the weights of a team that was trained before.
 
 Whatever it has of another run's folder is copied into its own, but for a base that lies elsewhere itself: the other run
-may go on, move or go.
+may continue, move or go.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Trainer:
     """Trains the team of `parts`, validates it, and keeps the best version.
 
     Results lie in the run's folder: `adapters/` (a version for each validation that was the best so far),
-    `metrics.jsonl`, `tensorboard/`. After `resume` a run goes on as if it had not been interrupted, bit for bit on the
+    `metrics.jsonl`, `tensorboard/`. After `resume` a run continues as if it never was interrupted, bit for bit on the
     CPU. Metrics of step n tell about the n-th step and the team after it; those of step 0 about the team before any
     training.
     """
@@ -91,7 +91,7 @@ class Trainer:
     # -- one step ---------------------------------------------------------------------------------------------------
 
     def step(self) -> dict[str, float]:
-        """One step of training; its metrics. Raises `RunFailed` where the run cannot go on."""
+        """One step of training; its metrics. Raises `RunFailed` where the run cannot continue."""
         state, step = self.state, self.state.step
         stage = self._curriculum.stage(state.stage, self._spent_of_stage2())
         rollouts = self._rollouts.collect(StepPlan(step, stage))
@@ -164,7 +164,7 @@ class Trainer:
         return self._tokens_spent() or (self.state.stage == 2 and self.state.step >= self._total())
 
     def _validates_after(self, steps: int) -> bool:
-        """Whether a validation is due when so many steps are done, apart from tokens that are spent."""
+        """Whether a validation is due after that number of steps, apart from tokens that are spent."""
         return steps % self.config.validation_every == 0 or steps == self._total(steps)
 
     def _tokens_spent(self) -> bool:

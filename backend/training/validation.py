@@ -47,7 +47,7 @@ class Validation:
 
 
 def validate(shared: SharedShards, queries: Sequence[Query], shards: int, seed: int) -> Validation:
-    """Roll the team out on `queries` in so many shards, always with the same sampling seeds."""
+    """Roll the team out on `queries` in that number of shards, always with the same sampling seeds."""
     return validation_of(shared.validate([part(queries, one, shards) for one in range(shards)], seed))
 
 

@@ -76,7 +76,7 @@ class WandbLogger:
             self.failed = True
             # Its text is from outside: a line of it, without control characters.
             reason = f"{type(error).__name__}: {str(error)[:200]!a}"
-            _log.warning("Weights & Biases failed (%s). The run goes on; its own records have all metrics", reason)
+            _log.warning("Weights & Biases failed (%s). The run continues; its own records have all metrics", reason)
 
     def _begin(self, project: str, run: str, folder: Path) -> None:
         import wandb

@@ -63,7 +63,7 @@ def opening(role: Role, context: ToolContext) -> str:
 
 
 def opening_results(role: Role, message: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """The tool results in a message that `opening` wrote: the tool, its arguments, which are none, and the result."""
+    """The tool results in a message that `opening` wrote: the tool, its arguments, which are empty, and the result."""
     found: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     for line in message.splitlines():
         name, colon, result = line.partition(": {")

@@ -24,7 +24,7 @@ _OUTCOMES = ("up", "flat", "down")
 
 
 class Analysis(Arguments):
-    """Probabilities of the three outcomes at the horizon, normalised by their sum, which must be above 0."""
+    """Probabilities of the three outcomes at the horizon, normalized by their sum, which must be above 0."""
 
     model_config = in_kinds(*({name: {"type": "number", "exclusiveMinimum": 0, "maximum": 1}} for name in _OUTCOMES))
     reason: str = Field(default="", max_length=200, description="what the tools said")

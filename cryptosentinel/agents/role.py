@@ -66,7 +66,7 @@ class Role:
     speaks_of_positions: bool = field(default=True, kw_only=True)
 
     def turns(self, coins: int) -> int:
-        """How many turns it has in a decision on so many coins."""
+        """How many turns it has in a decision on that number of coins."""
         return self.max_turns + self.turns_per_coin * (coins - 1)
 
     def argument_types(self) -> dict[str, type[Arguments]]:
@@ -91,7 +91,7 @@ class SubAgent(Role):
     """A role that the manager may ask. `consult` is the call with which it does; its arguments are the question.
     `taken_over` are the tools that the manager has itself in a team without this role.
 
-    What a role of one's own needs to be trained:
+    What a role of your own needs to be trained:
 
     Attributes:
         score: how good an answer was, from 0 to 1, given what was asked, what followed (simple returns of the coin over

@@ -190,7 +190,7 @@ class _Words:
 
     @lru_cache(maxsize=CACHED)  # noqa: B019
     def stands_beside(self, word: str) -> bool:
-        """Whether `word`, in small letters, is no part of a name that it stands next to."""
+        """Whether `word`, in small letters, is not a part of a name that it stands next to."""
         return word not in INSTITUTIONS and (word in self._beside or any(s in self._beside for s in _stems(word, 3)))
 
 
@@ -200,7 +200,7 @@ def _covers(words: frozenset[str], word: str) -> bool:
 
 
 def _stems(word: str, least: int) -> Iterator[str]:
-    """What `word` may be a regular form of, with at least so many letters."""
+    """What `word` may be a regular form of, with at least that number of letters."""
     for suffix, endings in _SUFFIXES:
         if word.endswith(suffix):
             for ending in endings:
@@ -370,7 +370,7 @@ def _name_at(sentence: str, lower: str, begin: int) -> tuple[int, str, str] | No
 @lru_cache(maxsize=1)
 def _index() -> dict[str, list[tuple[str, str | None, bool]]]:
     """The listed names by their first word in small letters, the longest first: the name, the ticker of a coin, and
-    whether it is a name however it is written, since it is no ordinary word."""
+    whether it is a name however it is written, since it is not an ordinary word."""
     index: dict[str, list[tuple[str, str | None, bool]]] = {}
     listed: dict[str, str | None] = dict.fromkeys(_PHRASES) | _NAMES
     for name in sorted(listed, key=len, reverse=True):
@@ -381,7 +381,7 @@ def _index() -> dict[str, list[tuple[str, str | None, bool]]]:
 
 
 def _judge(pieces: list[_Piece]) -> None:
-    """Replace the words of a sentence that are no ordinary ones, or are names by how they are written."""
+    """Replace the words of a sentence that are not ordinary ones, or are names by how they are written."""
     words = _words()
     long = [piece.text for piece in pieces if piece.kind == "word" and len(piece.text) > 3 and not piece.opens]
     ordinary = [text for text in long if words.ordinary(_stem(text).lower())]
@@ -467,7 +467,7 @@ def _hide_firm(pieces: list[_Piece], last: int) -> None:
 
 
 def _speaks(word: str) -> bool:
-    """Whether a word in small letters stands between names and is no part of one."""
+    """Whether a word in small letters stands between names and is not a part of one."""
     return word.lower() in FUNCTION_WORDS
 
 

@@ -22,7 +22,8 @@ WITHHELD = "withheld"  # what stands in the place of a headline that is not show
 
 class Mask:
     """Two-way names of the symbols of one decision. With `enabled` False both ways are the identity, but for symbols
-    that are no plain word: names come from an exchange, and one that is a sentence or a tag is `#1`, `#2`, … instead.
+    that are not a plain word: names come from an exchange, and one that is a sentence or a tag is `#1`, `#2`, …
+    instead.
     """
 
     def __init__(self, symbols: Sequence[str], enabled: bool) -> None:

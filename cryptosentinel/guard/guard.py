@@ -1,10 +1,11 @@
 """Hard limits in plain code. Every order is reviewed here after the models, and no model can get around it.
 
-The guard reduces or drops orders and logs each clamp with its rule. Its own orders only close positions, or go on with
+The guard reduces or drops orders and logs each clamp with its rule. Its own orders only close positions, or continue
+with
 what it held back. It fails closed: if a number that it needs is missing, the order is dropped. If its own code fails,
 nothing that was asked passes, all positions are closed, and a clamp without a symbol, `guard_error`, is the alarm.
 
-**What is promised.** Take the closes and the equity at a review. Whichever part of the open orders fills from then on,
+**What is promised.** Take the closes and the equity at a review. Any part of the open orders may fill from then on,
 in whatever order and however late, the positions valued at these closes over this equity are within the limits of size
 (one symbol, gross) - or, where they lay beyond one already, because prices or the equity have moved, no
 further out than what was open before could bring them. An order at a price worse than the close (a stop, a limit
@@ -21,7 +22,7 @@ at once is right only if both fill, which is what thin volume, gaps and latency 
 Closing a position is free: only unusable data and the number of orders of a decision can stop it.
 
 **Losses.** Past `daily_loss` or `max_drawdown`, looked at on every bar, all positions are closed with orders at the
-market that go on until the account is flat, and nothing opens until the pause is over. A loss is limited to
+market that continue until the account is flat, and nothing opens until the pause is over. A loss is limited to
 what it is at the close where it is seen, and what the prices do until the closing orders have filled.
 
 **Turnover.** What was traded in the last 24 hours, what the open orders can trade, and closing it all again, is at most
@@ -71,11 +72,11 @@ class Guard:
         self._state = GuardState()
 
     def state(self) -> dict[str, Any]:
-        """What it remembers, as JSON: a guard that `restore`s it goes on as this one."""
+        """What it remembers, as JSON: a guard that `restore`s it continues as this one."""
         return self._state.to_json()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave. Raises `UserError` for a damaged one and keeps what it remembers then."""
+        """Continue from what `state` gave. Raises `UserError` for a damaged one and keeps what it remembers then."""
         self._state = state_from_json(state)
 
     def review(

@@ -27,7 +27,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 @dataclass(frozen=True)
 class GuardLimits:
-    """Infinity is no limit.
+    """Infinity is not a limit.
 
     Attributes:
         max_exposure, max_gross_exposure: of one symbol, and summed as absolute values, which is the leverage; fractions
@@ -112,7 +112,7 @@ class GuardState:
         return self._on_day(now, account.equity)._with_traded(now, account.traded)._flat(limits, now, account)
 
     def beyond_daily_loss(self, limits: GuardLimits, equity: float) -> bool:
-        """Whether so much was lost since the day began, or the `equity` is no number."""
+        """Whether so much was lost since the day began, or the `equity` is not a number."""
         return self.day_equity is not None and not equity > self.day_equity * (1.0 - limits.daily_loss)
 
     def turnover(self, account: AccountView) -> float:

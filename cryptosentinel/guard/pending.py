@@ -3,7 +3,7 @@
 Nobody knows at the close of a bar which orders the next bars fill: a coin may have no bar, the volume may allow a part,
 an order may arrive late, a stop may fire first. So every open order may fill by any part of it, at any time and in any
 order, and each may fill without the others. `Reach` is the interval that a position can then get to. A reduction that
-is not filled yet makes no room for an increase, and the limits hold whichever subset of the orders fills.
+is not filled yet makes no room for an increase, and the limits hold for any subset of the orders that fills.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class OrderSchedule:
         self._doubtful: list[Order] = []
 
     def unit(self, order: Order) -> float:
-        """Exposure of one base unit of `order`, at the last close or where it would open a position if that is dearer;
-        NaN without a price."""
+        """Exposure of one base unit of `order`, at the last close or where it would open a position if that costs
+        more; NaN without a price."""
         close = self._at_close(order.symbol)
         if order.kind == "market" or order.reduce_only:
             return close

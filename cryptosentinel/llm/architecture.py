@@ -40,7 +40,7 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
         )
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or type(config) in MODEL_FOR_MASKED_LM_MAPPING:
         raise UserError(
-            f"{kind} is no causal language model (AutoModelForCausalLM has no class that answers with it): give one, "
+            f"{kind} is not a causal language model (AutoModelForCausalLM has no class for it): give one, "
             "such as Llama, Mistral, Qwen or Gemma"
         )
     found: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]

@@ -169,7 +169,7 @@ class ChatCodec(ChatFormat):
         return self._before_response + self.encode_data(f"\n{text}\n") + self._after_response
 
     def user_turn(self, text: str) -> list[int]:
-        """What follows a finished assistant turn when the user speaks again, assistant header included."""
+        """What follows a finished assistant turn when the user writes again, assistant header included."""
         return self._before_user + self.encode_data(f"user\n{text}") + self._opening
 
     def encode_data(self, text: str) -> list[int]:

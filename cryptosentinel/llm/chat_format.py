@@ -89,7 +89,7 @@ class ChatFormat(ABC):
 
     @abstractmethod
     def user_turn(self, text: str) -> list[int]:
-        """What follows a finished assistant turn when the user speaks again, and the next answer's beginning."""
+        """What follows a finished assistant turn when the user writes again, and the next answer's beginning."""
 
     def continue_after(self, finished: bool, text: str, tool: str = "") -> list[int]:
         """`tool_response` after a completion; a turn that was cut off (`finished` False) is closed first."""
@@ -107,7 +107,7 @@ class ChatFormat(ABC):
     @abstractmethod
     def messages(self, ids: Sequence[int]) -> ChatMessages:
         """The turns of a conversation as `{"role", "content"}`: system, user, assistant and tool. Calls are in the form
-        of `tool_calls.render_call`. A beginning at the end is no turn until something follows it."""
+        of `tool_calls.render_call`. A beginning at the end is not a turn until something follows it."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens spelled out. Bytes that are not UTF-8 become U+FFFD."""

@@ -1,6 +1,6 @@
-"""The one protocol that every engine speaks: a batch of requests in, sampled token ids and their log-probs out.
+"""The one protocol of every engine: a batch of requests in, sampled token ids and their log-probs out.
 
-Text is never re-tokenised: what an engine sampled is what is trained on.
+Text is never re-tokenized: what an engine sampled is what is trained on.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class StreamingEngine(Engine, Protocol):
         ...
 
     def cancel_pending(self) -> None:
-        """Cancel all that is under way, whoever asked for it. After Ctrl-C nobody else can: it may have come before
+        """Cancel all that is under way, for any caller. After Ctrl-C nobody else can: it may have come before
         `submit` gave its future to the caller."""
         ...
 

@@ -27,7 +27,7 @@ from simulator.documents import read_document
 from simulator.errors import UserError
 
 CONFIG, TOKENIZER, WEIGHTS, INDEX = "config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
-ANEW = "make, pull or copy the model anew"
+ANEW = "make, pull or copy the model again"
 _MOST_LAYERS = 1000
 _SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -103,7 +103,7 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"there is no model folder {folder}: give the folder that holds {CONFIG}")
     if not config:
         _refuse_gguf(folder, sorted(folder.glob("*.gguf")))
-        raise UserError(f"{folder} holds no {CONFIG}, so it is no model folder: give the folder of a model")
+        raise UserError(f"{folder} holds no {CONFIG}, so it is not a model folder: give the folder of a model")
 
 
 def read_config(folder: Path) -> PreTrainedConfig:
@@ -206,15 +206,15 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises `UserError` where it cannot be read or is none."""
+    """The JSON object in a file. Raises `UserError` where it cannot be read or is not an object."""
     try:
         document = read_document(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): give this user permission to read it") from error
     except ValueError as error:
-        raise UserError(f"{path} is no JSON ({first_line(error)}): {ANEW}") from error
+        raise UserError(f"{path} is not JSON ({first_line(error)}): {ANEW}") from error
     if not isinstance(document, dict):
-        raise UserError(f"{path} is no JSON object: {ANEW}")
+        raise UserError(f"{path} is not a JSON object: {ANEW}")
     return document
 
 
@@ -236,7 +236,9 @@ def _promised(folder: Path) -> dict[str, str]:
         raise UserError(f"{folder / INDEX} has no weight_map: {ANEW}")
     for name in files.values():
         if not isinstance(name, str) or Path(name).name != name or Path(name).suffix != ".safetensors":
-            raise UserError(f"{folder / INDEX} names {name!r}, which is no *.safetensors file of this folder: {ANEW}")
+            raise UserError(
+                f"{folder / INDEX} names {name!r}, which is not a *.safetensors file of this folder: {ANEW}"
+            )
     return files
 
 

@@ -99,7 +99,7 @@ def nano_config(
 
 
 def new_nano(seed: int, config: Qwen3Config) -> Qwen3ForCausalLM:
-    """A freshly initialised float32 model; the same seed gives the same weights and leaves torch's generator alone."""
+    """A freshly initialized float32 model; the same seed gives the same weights and leaves torch's generator alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Qwen3ForCausalLM = Qwen3ForCausalLM(config).float().eval()
@@ -162,7 +162,7 @@ def load_model(
         if model.get_parameter(name) is not model.get_parameter(first):
             raise UserError(
                 f"config.json in {folder} says that embedding and output layer are one, but its weights differ: set "
-                "tie_word_embeddings to false there, or copy the model anew"
+                "tie_word_embeddings to false there, or copy the model again"
             )
     return model.eval(), tokenizer
 

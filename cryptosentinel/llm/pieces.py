@@ -41,7 +41,7 @@ Piece = str | Slot | Special
 class PieceEncoder:
     """Encodes pieces as the tokenizer would encode the whole text, if nothing in the data were a special token.
 
-    `written` are tokens of the vocabulary that a template writes as structure although they are no added tokens.
+    `written` are tokens of the vocabulary that a template writes as structure although they are not added tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, written: Collection[str] = ()) -> None:

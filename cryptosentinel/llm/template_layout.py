@@ -148,7 +148,7 @@ class Layout:
         call_tail: text between a call and the end of its turn.
         end: the special token that ends a turn with a call; `text_end` that of a turn without one.
         response: what follows `end` when a tool answers; slots `text` and `tool`.
-        next_user: what follows a turn's end when the user speaks again; slot `text`.
+        next_user: what follows a turn's end when the user writes again; slot `text`.
         escaped: whether a tool's answer is written as the inside of a JSON string.
         tools_shown: whether the template writes the list of tools; else the system text does.
         thought: how a thought opens and closes; `thought_open`: an answer begins inside one.
@@ -185,12 +185,12 @@ def find_layout(renderer: Renderer, encoder: PieceEncoder) -> Layout:
     if system not in plain:
         raise UserError("the chat template leaves out what the system says: use a chat model")
     name, text = marks.new(TOOL, "look_"), marks.new(TEXT)
-    renderer, syntax, told = _calls(renderer, base, name)
-    escaped = renderer.calls and _writes(renderer, base, syntax, name, told) == '\\"\\n'
+    renderer, syntax, reported = _calls(renderer, base, name)
+    escaped = renderer.calls and _writes(renderer, base, syntax, name, reported) == '\\"\\n'
     call = renderer.call(syntax, name, PROBE_ARGUMENTS)
     written = syntax.write(name, PROBE_ARGUMENTS)
     answered = _needed(
-        lambda: renderer.shows([written, text], [*base, call, renderer.result(name, text)], told),
+        lambda: renderer.shows([written, text], [*base, call, renderer.result(name, text)], reported),
         "the answer of a tool, nor a second turn of the user",
     )
     header, _, behind = answered.partition(written)
@@ -200,7 +200,7 @@ def find_layout(renderer: Renderer, encoder: PieceEncoder) -> Layout:
             "the chat template ends an answer by no special token of the tokenizer, so a model could not be taught "
             "where an answer ends: use a chat model with its own tokenizer"
         )
-    first = plain if told is None else renderer.render(base, told)
+    first = plain if reported is None else renderer.render(base, reported)
     thought = next((one for one in _THOUGHTS if one[0] in renderer.template), None)
     next_user, text_end = _next_user(renderer, encoder, base, found.group())
     layout = Layout(
@@ -214,10 +214,10 @@ def find_layout(renderer: Renderer, encoder: PieceEncoder) -> Layout:
         response=marks.pieces(behind[found.end() :], encoder),
         next_user=next_user,
         escaped=escaped,
-        tools_shown=told is not None,
+        tools_shown=reported is not None,
         thought=thought,
         thought_open=thought is not None and plain.rstrip().endswith(thought[0]),
-        thought_frame=_thought_frame(renderer, base, syntax, name, told, thought, first),
+        thought_frame=_thought_frame(renderer, base, syntax, name, reported, thought, first),
     )
     _refuse_words(layout)
     return layout
@@ -282,26 +282,26 @@ def _calls(
         shown = name in renderer.render(base, tools)
     except CannotRender:
         shown = False
-    for as_text, content, told in itertools.product((False, True), ("", None), (tools, None) if shown else (None,)):
+    for as_text, content, reported in itertools.product((False, True), ("", None), (tools, None) if shown else (None,)):
         tried = _with(renderer, as_text=as_text, content=content)
         try:
-            text = tried.render([*base, tried.call(FALLBACK, name, PROBE_ARGUMENTS)], told, begin=False)
+            text = tried.render([*base, tried.call(FALLBACK, name, PROBE_ARGUMENTS)], reported, begin=False)
         except CannotRender:
             continue
         possible = [one for one in SYNTAXES if text.count(one.write(name, PROBE_ARGUMENTS)) == 1]
         rich = [*base, tried.call(FALLBACK, name, RICH_ARGUMENTS)]
         whole = [one for one in possible if tried.can_show([one.write(name, RICH_ARGUMENTS)], rich)]
-        if possible and _writes(tried, base, possible[0], name, told) in ('"\n', '\\"\\n'):
-            return tried, (whole or possible)[0], told
+        if possible and _writes(tried, base, possible[0], name, reported) in ('"\n', '\\"\\n'):
+            return tried, (whole or possible)[0], reported
     return _with(renderer, calls=False), FALLBACK, None
 
 
-def _writes(renderer: Renderer, base: list[TurnMessage], syntax: CallSyntax, name: str, told: Any) -> str:
+def _writes(renderer: Renderer, base: list[TurnMessage], syntax: CallSyntax, name: str, reported: Any) -> str:
     """What the template makes of a quotation mark and a line break in a tool's answer; "" where it shows none."""
     one, other = Marks().new("one"), Marks().new("other")
     call = renderer.call(syntax, name, PROBE_ARGUMENTS)
     try:
-        text = renderer.shows([one, other], [*base, call, renderer.result(name, f'{one}"\n{other}')], told)
+        text = renderer.shows([one, other], [*base, call, renderer.result(name, f'{one}"\n{other}')], reported)
     except CannotRender:
         return ""
     return text.partition(one)[2].partition(other)[0]
@@ -319,7 +319,7 @@ def _lead(first: str, header: str, thought: tuple[str, str] | None) -> str:
 def _next_user(
     renderer: Renderer, encoder: PieceEncoder, base: list[TurnMessage], end: str
 ) -> tuple[tuple[Piece, ...], str]:
-    """What follows a turn's end when the user speaks again, and the special token that ends a turn without a call."""
+    """What follows a turn's end when the user writes again, and the special token that ends a turn without a call."""
     spoken = Marks()
     said, text = spoken.new("said"), spoken.new(TEXT)
     messages = [*base, {"role": "assistant", "content": said}, _user(text)]
@@ -333,7 +333,7 @@ def _next_user(
 
 
 def _thought_frame(
-    renderer: Renderer, base: list[TurnMessage], syntax: CallSyntax, name: str, told: Any,
+    renderer: Renderer, base: list[TurnMessage], syntax: CallSyntax, name: str, reported: Any,
     thought: tuple[str, str] | None, first: str,
 ) -> tuple[str, str]:  # fmt: skip
     """What the template writes before and after a thought whose call a tool has answered; as it is mostly written,
@@ -343,7 +343,7 @@ def _thought_frame(
     word = Marks().new("thought")
     call = renderer.call(syntax, name, PROBE_ARGUMENTS, word)
     try:
-        text = renderer.render([*base, call, renderer.result(name, "x")], told)
+        text = renderer.render([*base, call, renderer.result(name, "x")], reported)
     except CannotRender:
         text = ""
     before, found, behind = text.partition(word)

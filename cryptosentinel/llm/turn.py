@@ -100,7 +100,7 @@ class TurnState:
             restricted[list(self.ends)] = float("-inf")
 
     def take(self, token: int, logp: float) -> None:
-        """Go on with a token that was sampled, or that `next_forced` named."""
+        """Continue with a token that was sampled, or that `next_forced` named."""
         self.ids.append(token)
         if self.phase == "closing":
             self.logps.append(0.0)

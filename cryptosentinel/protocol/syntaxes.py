@@ -95,7 +95,7 @@ class CallSyntax(ABC):
 
     @property
     def frame(self) -> tuple[str, str]:
-        """What every call begins and ends with, whichever tool it calls."""
+        """What every call begins and ends with, for any tool."""
         return "", ""
 
     @abstractmethod
@@ -115,7 +115,7 @@ class CallSyntax(ABC):
         return check_call(said.name, arguments, dict(tools))
 
     def _found(self, heads: Sequence[re.Match[str]]) -> MalformedCall | None:
-        """What is wrong with so many heads of calls; None for one."""
+        """What is wrong with this number of heads of calls; None for one."""
         if len(heads) == 1:
             return None
         if heads:

@@ -128,7 +128,7 @@ def render_tool_calls(tool_calls: object) -> str:
 
     where the arguments are JSON in a string, which goes into the text as it is; other keys beside `type` and
     `function`, like `id`, are not looked at. What has another form is shown in a list, as no call ever is, so that
-    `parse` refuses it as `bad_shape`. Of several calls only so many are shown as one answer may have characters, but
+    `parse` refuses it as `bad_shape`. Of several calls the beginning is shown, as long as one answer may be, but
     two at least. `tool_calls` must be a value of JSON, nested no deeper than Python's `json` can write.
     """
     if tool_calls is None or tool_calls == []:

@@ -106,7 +106,7 @@ def _is_unseen(one: str) -> bool:
 
 
 def render_result(result: Mapping[str, Any]) -> str:
-    """A tool's result as the JSON that a model reads: all its strings cleaned, numbers that are none as null.
+    """A tool's result as the JSON that a model reads: all its strings cleaned, numbers that are not finite as null.
 
     A result that is too long or too deep becomes an error that says so, since half a result may mislead. Raises
     `TypeError` for values that JSON does not have.

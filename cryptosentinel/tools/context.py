@@ -22,7 +22,7 @@ class ToolContext:
     """The state of one decision.
 
     `symbol`, `side` and `exposure` are the question of a sub-agent's call; the manager's own context names its first
-    symbol. `limits` are the guard's, by name. The team speaks of
+    symbol. `limits` are the guard's, by name. The team states
     exposures as fractions of `share` of the equity: a coin that has a quarter of the account to itself is fully
     invested at 1. With `portfolio` the decision is on all coins at once, and `share` is 1. `question_price_bps` and
     `pooled_trend` are those of `TeamSettings`.
@@ -43,7 +43,7 @@ class ToolContext:
     pooled_trend: bool = False
 
     def held(self, symbol: str) -> float:
-        """Signed exposure of `symbol` now, as the team speaks of it."""
+        """Signed exposure of `symbol` now, as the team states it."""
         return self.account.exposure.get(symbol, 0.0) / self.share
 
     def shown(self, exposure: float) -> str:

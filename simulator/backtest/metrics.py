@@ -174,12 +174,12 @@ def expected_shortfall(returns: FloatArray) -> float:
 
 
 def skew(returns: FloatArray) -> float:
-    """Third standardised moment of the population; 0 where the returns do not vary."""
+    """Third standardized moment of the population; 0 where the returns do not vary."""
     return _moments(returns)[0]
 
 
 def kurtosis(returns: FloatArray) -> float:
-    """Fourth standardised moment of the population less the 3 of a normal; 0 where the returns do not vary."""
+    """Fourth standardized moment of the population minus the 3 of a normal; 0 where the returns do not vary."""
     return _moments(returns)[1] - 3.0
 
 
@@ -233,7 +233,7 @@ def sharpe_confidence(sharpe: float, benchmark: float, count: int, skew: float, 
 
 
 def _moments(returns: FloatArray) -> tuple[float, float]:
-    """Standardised third and fourth moments; those of a normal, (0, 3), where the returns do not vary."""
+    """Standardized third and fourth moments; those of a normal, (0, 3), where the returns do not vary."""
     if len(returns) == 0 or _constant(returns):
         return 0.0, 3.0
     centred = returns - returns.mean()

@@ -1,10 +1,10 @@
 """Results of a run by market regime.
 
-A labelling gives each bar of a market one regime, known at the close of that bar: it is made of closes up to then. What
+A labeling gives each bar of a market one regime, known at the close of that bar: it is made of closes up to then. What
 happens in bar i + 1 is booked under the label of bar i, because that is what a decision for bar i + 1 could have known;
 the truth of a synthetic market, whose row i governs bar i + 1, is read in the same way.
 
-Labels speak of the market as a whole: of the equally weighted mean of its symbols.
+Labels describe the market as a whole: of the equally weighted mean of its symbols.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Regimes:
-    """A labelling of the bars of a market: `labels` (T,) are positions in `names`."""
+    """A labeling of the bars of a market: `labels` (T,) are positions in `names`."""
 
     kind: str
     names: tuple[str, ...]
@@ -68,7 +68,7 @@ def trend_regimes(market: Market, lookback: int | None = None, threshold: float 
     """bear, range or bull by the return over the last `lookback` bars (default: 14 days of them).
 
     A trend is a return whose size exceeds `threshold` times what a walk without drift moves in that time: the standard
-    deviation of its bars times the square root of their number. "unknown" before there are so many bars.
+    deviation of its bars times the square root of their number. "unknown" before there is that number of bars.
     """
     count = _checked_lookback(market, lookback)
     if not threshold > 0.0:
@@ -115,9 +115,9 @@ def by_regime(result: BacktestResult, market: Market, kinds: Sequence[Regimes] |
 
     Args:
         market: the one of the run.
-        kinds: labellings of that market; None takes `usual_regimes`.
+        kinds: labelings of that market; None takes `usual_regimes`.
 
-    Raises `DataError` where the market or a labelling is not that of the run.
+    Raises `DataError` where the market or a labeling is not that of the run.
     """
     count = len(result.times)
     rows = slice(result.start, result.start + count)
@@ -137,7 +137,7 @@ def by_regime(result: BacktestResult, market: Market, kinds: Sequence[Regimes] |
 
 
 def _row(result: BacktestResult, interval: int, kind: str, name: str, labelled: NDArray[np.bool_]) -> RegimeRow:
-    """The row of the bars that follow a bar of `labelled`, (T,)."""
+    """The row of the bars that follow a bar of `labeled`, (T,)."""
     stop = result.start + len(result.times) - 1
     inside = labelled[result.start : stop]
     bars = int(inside.sum())

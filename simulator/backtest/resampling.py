@@ -23,7 +23,7 @@ def resample(
     """Fill a row of `out` for each resample of the bars.
 
     Args:
-        returns: (n,) simple returns less their mean. logs: (n,) log returns. gains: (n,) any other series.
+        returns: (n,) simple returns minus their mean. logs: (n,) log returns. gains: (n,) any other series.
         block: mean length of a block; at each bar a new one begins with the probability 1 / block, at any bar of the
             circle of all bars.
         sums: (n, `SUMS_OF_BLOCK`) to work in.

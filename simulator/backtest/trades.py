@@ -33,7 +33,7 @@ class Trade:
         fees, funding: the part of the costs that `pnl` already holds (the spread is in the prices).
         reason: what closed it; "open" when it was still held at the end, valued there at the last close, at no cost.
         spread, impact: money that half spreads and market impact took; the prices, and so `pnl`, already hold them.
-        borrow, liquidation: interest on what was borrowed, and the fee of a liquidation less what the venue's insurance
+        borrow, liquidation: interest on what was borrowed, and the fee of a liquidation minus what the insurance
             paid of the loss; the other parts of the costs that `pnl` holds.
         closing_price: price of the last fill, or the last close of a trade that is "open".
         holding_ms: from the first fill to the last; a fill inside a bar counts as at its close.

@@ -40,7 +40,7 @@ _HEADLINES = (
     "outage at a large venue, withdrawals are paused",
     "regulator opens an inquiry",
     "record inflows into funds",
-    "selling goes on, no support in sight",
+    "selling continues, no support in sight",
 )
 
 
@@ -60,7 +60,7 @@ def truncated(market: Market, index: int) -> Market:
 def perturbed(market: Market, index: int, rng: np.random.Generator) -> Market:
     """The market up to the close of bar `index`, followed by other, random data of the same length.
 
-    Bars go on from another price level with another path, volumes, spreads and holes; settlements have other rates,
+    Bars continue from another price level with another path, volumes, spreads and holes; settlements have other rates,
     series other numbers at the same times; other headlines come out, some of them about events
     before the close of `index`. Equal states of `rng` give equal markets.
     """
@@ -88,7 +88,7 @@ def perturbed(market: Market, index: int, rng: np.random.Generator) -> Market:
     )
 
 
-def begun_at(market: Market, index: int) -> Market:
+def drop_before(market: Market, index: int) -> Market:
     """The market without the bars before `index`. What became known beside the bars stays: it is still known."""
     _close_of(market, index)
     return replace(
@@ -106,7 +106,8 @@ def _rows(market: Market, rows: slice) -> dict[str, Any]:
 
 
 def other_bars(known: Mapping[str, FloatArray], count: int, rng: np.random.Generator, holes: float) -> dict[str, Any]:
-    """`count` bars of a symbol, (count,) by column, which go on from its `known` ones, (k,) by column, on another path
+    """`count` bars of a symbol, (count,) by column, which continue from its `known` ones, (k,) by column, on another
+    path
     with other volumes and spreads. A share of `holes` is absent."""
     closes = known["close"][~np.isnan(known["close"])]
     moves = np.diff(np.log(closes[-1000:]))

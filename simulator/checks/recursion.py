@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from simulator.backtest.run import BacktestRun, Window
-from simulator.checks.perturbation import begun_at
+from simulator.checks.perturbation import drop_before
 from simulator.checks.verdict import CheckProgress, Drive, first_difference
 from simulator.errors import RunFailed, UserError
 from simulator.exchange.exchange_records import AccountView
@@ -205,7 +205,7 @@ def _replayed(
     accounts."""
     late = max(0, begin - window.start)
     start = window.start + -(-late // window.decide_every) * window.decide_every
-    expected, shown = whole.decided[bar], begun_at(market, begin)
+    expected, shown = whole.decided[bar], drop_before(market, begin)
     while True:
         run = _Replay(shown, Window(start, bar + 1, window.decide_every), terms, begin, whole.accounts)
         failure = _failure(drive, run)

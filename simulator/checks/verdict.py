@@ -252,7 +252,7 @@ class LookaheadCheck:
     """Compares a strategy with itself.
 
     Args:
-        load: loads the strategy's code anew and returns what makes an instance; each run here has a load of its own,
+        load: loads the strategy's code again and returns what makes an instance; each run here has a load of its own,
             so that it shares nothing with another.
         market: the market of the run, with the indicators that the run made. window, decided: the run, and what it
             sent. terms: `cash`, `costs` and the rest that `BacktestRun` takes. first: bars before any decision.
@@ -490,7 +490,7 @@ def _close_of(market: Market, bar: int) -> int:
 
 
 def _far_apart(parts: Sequence[range]) -> list[range]:
-    """The parts in another order, in which neighbours lie far apart: the places' binary digits are read backwards."""
+    """The parts in another order, in which neighbors lie far apart: the places' binary digits are read backwards."""
     width = max(1, (len(parts) - 1).bit_length())
     return [parts[place] for place in sorted(range(len(parts)), key=lambda place: int(f"{place:0{width}b}"[::-1], 2))]
 

@@ -120,7 +120,7 @@ def _bars_of(market: Market, column: int) -> dict[str, Any]:
 
 
 def write_sample(root: str | Path, seed: int = SAMPLE_SEED) -> list[Path]:
-    """Write the shipped sample, a market with edge and its no-edge twin, into folders of `root`; returns these."""
+    """Write the shipped sample, a market with edge and its no-edge control, into folders of `root`; returns these."""
     folders = []
     for name, edge in SAMPLE_MARKETS.items():
         write_market(generate(SyntheticConfig(bars=SAMPLE_BARS, seed=seed, edge=edge)), Path(root) / name)

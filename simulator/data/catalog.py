@@ -207,8 +207,8 @@ class Catalog:
         if not funding_root.is_dir():
             raise DataError(f"{funding_root}: there is no such folder of funding rates")
         own = self.root / "news.parquet"
-        told = own if news_path is None and own.exists() else news_path
-        news = () if told is None else read_news(Path(told), chosen, news_delay)
+        reported = own if news_path is None and own.exists() else news_path
+        news = () if reported is None else read_news(Path(reported), chosen, news_delay)
         funded = {symbol: funding_root / f"{symbol}-funding.parquet" for symbol in chosen}
         return Market(
             symbols=chosen,

@@ -468,7 +468,9 @@ def check_exchange(exchange: str, there: Sequence[str]) -> None:
     """Raise `UserError` where `exchange` is not one of the ids `there`, and name those near it."""
     if exchange not in there:
         near = [name for name in there if name.startswith(exchange[:3])][:6]
-        raise UserError(f"'{exchange}' is no exchange of ccxt; {'near: ' + ', '.join(near) if near else 'try binance'}")
+        raise UserError(
+            f"'{exchange}' is not an exchange of ccxt; {'near: ' + ', '.join(near) if near else 'try binance'}"
+        )
 
 
 def server_of(url: str) -> SplitResult:

@@ -248,10 +248,10 @@ def _text_rows(
     notes = [form.note, f"{int(empty.sum())} rows without a value left out" * bool(empty.any())]
     if empty.all():
         raise DataError("holds no row with a value")
-    time, told = times_of(_time_cells(cells[~empty]), options.time_format, options.time_zone, zone)
+    time, reported = times_of(_time_cells(cells[~empty]), options.time_format, options.time_zone, zone)
     rows = rows[~empty].set_axis(_columns(len(names)), axis=1)
     rows.insert(0, "time", time)
-    return _recorded(content, named, form.name, rows, [*told, *notes], root, options)
+    return _recorded(content, named, form.name, rows, [*reported, *notes], root, options)
 
 
 def _columns(count: int) -> list[str]:
@@ -376,12 +376,12 @@ def _recorded(
         return f"{named.series} of {named.symbol}, which no market here has"
     if rows.empty:
         raise DataError("holds no row")
-    symbol, frame, told = options.symbol or named.symbol, options.timeframe or named.timeframe, [*notes]
+    symbol, frame, reported = options.symbol or named.symbol, options.timeframe or named.timeframe, [*notes]
     if not symbol:
         raise DataError("its symbol is not known; name the file like BTCUSDT-1h, or give --symbol BTCUSDT")
     kind: RecordedKind = "funding" if named.series == "funding_rate" else "mark" if named.series == "mark" else "bars"
     rows, repeated = _ordered(rows, unit)
-    told.append(f"{repeated} rows repeated, taken once" * bool(repeated))
+    reported.append(f"{repeated} rows repeated, taken once" * bool(repeated))
     if kind == "funding":  # freqtrade keeps the rate as the open of a candle
         frame, rows = "", rows.iloc[:, :2].set_axis(["time", "funding_rate"], axis=1)
         _refuse(rows, ~(rows["funding_rate"].abs() < 1).to_numpy(), "have a rate that is not between -1 and 1", unit)
@@ -390,12 +390,12 @@ def _recorded(
             rows = rows.fillna({"volume": 0.0})
         if not frame:
             frame = _frame_of(rows["time"].to_numpy())
-            told.append(f"bars of {frame}, by the distance of its rows")
+            reported.append(f"bars of {frame}, by the distance of its rows")
         _check_bars(rows, frame, unit)
     label = str(content.path.relative_to(root)) + (f" {content.member}" if content.member else "")
     return Recorded(
         label, kind, options.venue or named.venue, symbol.upper(), frame, named.instrument, form, rows, unit,
-        tuple(note for note in told if note),
+        tuple(note for note in reported if note),
     )  # fmt: skip
 
 

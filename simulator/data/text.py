@@ -201,7 +201,7 @@ def numbers_of(cells: pd.Series, decimal: str) -> FloatArray:
 
 
 def _cast(cells: pd.Series, kind: pa.DataType) -> Any:
-    """(n,): the cells as numbers of this kind, which is quick; None where one of them is none."""
+    """(n,): the cells as numbers of this kind, which is quick; None where one of them is not a number."""
     try:
         return pc.cast(pa.array(cells), kind).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:

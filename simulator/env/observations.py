@@ -17,7 +17,7 @@ A row is, with W the window and S the symbols (`columns` names each place):
 | | `funding` | newest settled rate, in tenths of a percent |
 | S x 3 | `exposure` | signed value of the position over the equity |
 | | `wanted` | exposure that was asked for last |
-| | `unrealised` | what the position has gained since its entry, over the equity |
+| | `unrealized` | what the position has gained since its entry, over the equity |
 | 3 | `drawdown` | share of the episode's highest equity that is lost, from 0 |
 | | `left` | share of the episode's bars that are still to come, 0 to 1 |
 | | `idle` | bars since the last step that traded (or the start), as a share of the episode, 0 to 1 |
@@ -42,7 +42,7 @@ LEAST = 8
 LIMIT = 10.0
 _BAR_FIELDS = ("present", "return", "range", "volume", "spread")
 _SYMBOL_FIELDS = ("volatility", "funding")
-_POSITION_FIELDS = ("exposure", "wanted", "unrealised")
+_POSITION_FIELDS = ("exposure", "wanted", "unrealized")
 _ACCOUNT_FIELDS = ("drawdown", "left", "idle")
 _FROM_ZERO = {"present", "range", "spread", "volatility", "drawdown", "left", "idle"}
 _TO_ONE = {"present", "left", "idle"}
@@ -100,7 +100,7 @@ def prepare(market: Market, window: int, spread_multiplier: float) -> Features:
 
 @compiled
 def _bounded(value: float) -> float:
-    """`value` within the limits; 0 for what is no number."""
+    """`value` within the limits; 0 for what is not a number."""
     return 0.0 if math.isnan(value) else min(max(value, -LIMIT), LIMIT)
 
 

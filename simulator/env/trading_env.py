@@ -11,7 +11,7 @@ the exposure back. Once a position is gone without a decision (liquidated, or to
 is flat.
 
 The accounts of a vector environment share the clock: all start at the same bar. One that is liquidated or has lost its
-equity is terminated; at the next step it takes no action and begins anew with fresh cash, at the bar where the others
+equity is terminated; at the next step it takes no action and begins again with fresh cash, at the bar where the others
 are, for the rest of their episode. At the end of an episode all are truncated, and the next step resets all to a new
 start. So `metadata["autoreset_mode"]` is NEXT_STEP.
 
@@ -20,7 +20,7 @@ Every number of the observations is described in `simulator.env.observations`. `
 whose close it stands) and, for discrete actions, `action_mask`: 1 for levels that can be reached, int8 of shape
 (levels,) for one symbol, else (symbols, levels). The standing level is always allowed. Masked are all others of a
 symbol that has not traded yet, those of an account that is over, and those beyond the leverage of the margin tier or
-the isolated position. To choose one is no error: without a price nothing happens; otherwise the position grows as far
+the isolated position. To choose one is not an error: without a price nothing happens; otherwise it grows as far
 as the margin reaches.
 """
 
@@ -102,7 +102,9 @@ class EnvConfig:
             if getattr(self, name) < 1:
                 raise DataError(f"{name} is {getattr(self, name)}; give at least 1 bar.")
         if self.length % self.decide_every:
-            raise DataError(f"length {self.length} is no multiple of decide_every {self.decide_every}; change either.")
+            raise DataError(
+                f"length {self.length} is not a multiple of decide_every {self.decide_every}; change either."
+            )
         if self.actions not in ("discrete", "continuous"):
             raise DataError(f"actions is '{self.actions}'; use discrete or continuous.")
         rising = all(low < high for low, high in zip(self.levels, self.levels[1:], strict=False))
@@ -197,7 +199,7 @@ class _Accounts:
         self._memory.before[rows] = self.config.cash
 
     def step(self, actions: Any) -> Results:
-        """Let all accounts act, except those that are over: these begin anew."""
+        """Let all accounts act, except those that are over: these begin again."""
         self._decode(actions)
         if self._over:
             self._renew(np.flatnonzero(self._memory.over))

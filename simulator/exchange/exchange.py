@@ -396,7 +396,7 @@ class Exchange:
 
     def paid(self) -> dict[str, float]:
         """Costs so far in quote currency. `spread` and `impact` are already in the fill prices; `funding` and
-        `borrow` are interest; `liquidation` are the fees of liquidations, less what the insurance paid."""
+        `borrow` are interest; `liquidation` are the fees of liquidations, minus what the insurance paid."""
         account = self._state.accounts[0]
         return {
             "fees": float(account[at.FEES]),

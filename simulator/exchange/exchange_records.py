@@ -183,7 +183,7 @@ def record_to_json(record: Any) -> dict[str, Any]:
 
 
 def record_from_json(value: Any) -> Any:
-    """The record again; raises `DataError` where it is none."""
+    """The record again; raises `DataError` where it is not a record."""
     if not isinstance(value, Mapping) or value.get("kind_of_record") not in _KINDS:
         raise DataError("a record has no known kind: what holds it was changed.")
     kind = _KINDS[value["kind_of_record"]]

@@ -199,11 +199,11 @@ def _rules_objection(
     for name in ("limit", "trigger", "stop", "target"):
         price = getattr(order, name)
         if price is not None and not on_step(price, rules.tick):
-            return "off_tick", f"{name} {price:.12g} is no multiple of the tick {rules.tick:.12g}"
+            return "off_tick", f"{name} {price:.12g} is not a multiple of the tick {rules.tick:.12g}"
     size = abs(order.quantity)
     closes = position == 0.0  # a remainder below the lot may always be closed
     if not closes and not on_step(size, rules.lot):
-        return "off_lot", f"quantity {size:.12g} is no multiple of the lot {rules.lot:.12g}"
+        return "off_lot", f"quantity {size:.12g} is not a multiple of the lot {rules.lot:.12g}"
     if not closes and size < rules.min_quantity:
         return "min_quantity", f"quantity {size:.12g} is below {rules.min_quantity:.12g}"
     if size > rules.max_quantity:

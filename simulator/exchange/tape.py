@@ -167,7 +167,7 @@ def late_share(milliseconds: int, interval: int) -> float:
     the bar's open to its extreme.
 
     The price at that moment is not known. A random walk goes as far as the square root of the time, so it is taken to
-    have gone that share of the whole way against the order, and never in its favour.
+    have gone that share of the whole way against the order, and never in its favor.
     """
     return math.sqrt(milliseconds / interval)
 
@@ -315,7 +315,7 @@ def _check(
         _, bar, column = np.argwhere(~(possible | absent))[0].tolist()
         where = f"{symbols[column]} at {format_time(begin + bar * interval)}" if symbols else f"bar {bar}"
         values = ", ".join(f"{name} {array[0, bar, column]:.8g}" for name, array in bars.items())
-        raise DataError(f"{source}: the bar of {where} is impossible ({values}); mend or remove it.")
+        raise DataError(f"{source}: the bar of {where} is impossible ({values}); fix or remove it.")
     if not ((spread >= 0.0) & (spread < 1.0) | absent).all():
         raise DataError(
             f"{source}: a present bar has no usable half_spread; it must be a fraction from 0 to below 1. "

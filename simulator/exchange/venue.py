@@ -58,7 +58,7 @@ class SymbolCarry:
     Attributes:
         kind: None where nothing states it; then it is charged as spot.
         unfunded_bars: present bars of a perpetual whose settlement is not in the data.
-        delisted: bar at whose open what is held of it is closed; None where its bars go on.
+        delisted: bar at whose open what is held of it is closed; None where its bars continue.
     """
 
     symbol: str
@@ -101,7 +101,7 @@ def missing_settlements(events: Sequence[FundingEvent], begin: int, end: int) ->
 
 
 def delisted_bars(market: Market) -> IntArray:
-    """(S,): the bar of the market at whose open what is held is closed; `NEVER` for a symbol whose bars go on to the
+    """(S,): the bar of the market at whose open what is held is closed; `NEVER` for a symbol whose bars continue to the
     end of the data, or to less than `DELISTED_AFTER_MS` before it."""
     bars: IntArray = np.full(len(market.symbols), NEVER, np.int64)
     wait = max(1, -(-DELISTED_AFTER_MS // market.interval))

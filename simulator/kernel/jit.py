@@ -24,7 +24,7 @@ def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     quarters of the time of a fill.
 
     A division by zero gives what numpy gives. numba caches beside the source or, where that is read-only, in the user's
-    cache folder. Where neither can be written it raises; then every process compiles anew (half a minute), which is
+    cache folder. Where neither can be written it raises; then every process compiles again (half a minute), which is
     better than no simulator.
     """
     return _compile(function)

@@ -115,7 +115,7 @@ class Feed(Protocol):
     def next(self, timeout_s: float) -> FeedEvent | None:
         """The next event by `known_at`, which never falls; None where none came within `timeout_s` seconds of real
         time. Candles of one symbol may come late, twice or out of order. After the notice `end` there is None for ever.
-        Raises nothing that a retry could mend: that is a notice.
+        Raises nothing that a retry could fix: that is a notice.
         """
 
     def backfill(self, since: int, until: int) -> Sequence[Candle | Funding]:

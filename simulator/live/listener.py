@@ -209,8 +209,8 @@ class Listener:
         return self.clock.now() + self._offset
 
     async def ask(self, method: str, *arguments: Any, attempts: int = 1) -> Any:
-        """The answer of ccxt's `method`; one request at a time. Raises `FeedFailure` for no usable answer in so many
-        attempts, or none that another attempt would change."""
+        """The answer of ccxt's `method`; one request at a time. Raises `FeedFailure` for no usable answer in
+        `attempts` attempts, or none that another attempt would change."""
         for attempt in range(1, attempts + 1):
             async with self._one_at_a_time:
                 if (pause := self._resume - self.clock.now()) > 0:
@@ -516,7 +516,7 @@ def _known(candle: Candle, known_at: int) -> Candle:
 
 
 def _backoff(failures: int) -> float:
-    """Seconds to wait after so many failures and one more: twice as long each time, with a random part."""
+    """Seconds to wait after `failures` failures and one more: twice as long each time, with a random part."""
     return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(failures, 10)) * random.uniform(0.5, 1.0)
 
 

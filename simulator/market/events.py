@@ -4,7 +4,7 @@ For a headline the time matters at which it could be read. Files of the project 
 have a publication time of varying reliability, so a late time is assumed rather than an early one:
 
 * Where only the day is known, a headline becomes known 32 h after that day's 00:00 UTC, when the day is over
-  everywhere in America too. That is so where the row says so (`time_is_date_only`), where it names its day
+  everywhere in America too. That is so where the row states it (`time_is_date_only`), where it names its day
   (`file_date`), and where its time is midnight, in UTC or in the time zone of the column.
 * Otherwise it becomes known `delay` after its stated time, by default 8 h: some collectors write local time.
 

@@ -49,8 +49,8 @@ class Market:
     """History of S symbols on one grid of T bars (see the module's docstring for units).
 
     `half_spread` is a fraction of the price, per bar. `truth` exists for synthetic markets only and is never reachable
-    from a view. Equal content gives an equal `content_hash`, whatever file it came from; `kinds` is no content: it says
-    how to trade, not what happened.
+    from a view. Equal content gives an equal `content_hash`, whatever file it came from; `kinds` is not content: it
+    states how to trade, not what happened.
     """
 
     symbols: tuple[str, ...]
@@ -254,7 +254,7 @@ class Market:
 
 
 def values_of(indicator: Indicator, bars: Bars, parameters: tuple[float, ...]) -> FloatArray:
-    """(n,): the indicator of n bars, read-only. Raises `DataError` for what is no array of one number a bar."""
+    """(n,): the indicator of n bars, read-only. Raises `DataError` for what is not an array of one number a bar."""
     made = np.array(indicator(bars, *parameters), order="C")
     if made.shape != (len(bars),) or made.dtype.kind not in "biuf":
         raise DataError(

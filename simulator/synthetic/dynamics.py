@@ -8,7 +8,7 @@ Shapes: P paths, B bars, S coins, K sub-steps of a bar, M funding settlements of
 
 The model (per coin and bar unless said otherwise):
 
-* **Regime** in {-1 bear, 0 range, +1 bull}. With a small probability a bar it is drawn anew from fixed weights. Part of
+* **Regime** in {-1 bear, 0 range, +1 bull}. With a small probability a bar it is redrawn from fixed weights. Part of
   these draws hit all coins at once with one result, which correlates their regimes; each coin alone is still a Markov
   chain, P = (1-q) I + q 1 w'.
 * **Return.** log r = drift(regime) - s^2/2 + s e, so the expected simple return of the next bar is drift(regime).

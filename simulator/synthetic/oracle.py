@@ -1,13 +1,13 @@
 """The oracle: the best policy net of costs for one who sees the hidden state but not the noise.
 
-It maximises the long-run mean of expected log growth a decision,
+It maximizes the long-run mean of expected log growth a decision,
 
     growth(r, e) - |e - e0| (fee + m half_spread),   growth = sum over the bars of  e (drift - funding) - e^2 vol^2 / 2,
 
 by relative value iteration (Puterman 1994, section 8.5) over (regime r, bars left of a spread spike, position). The
 values use the mean volatility and the mean spread of a spike; the decision itself uses the present ones, and in a
 market of private knowledge also the present spread and the jumps that the crowding lets expect. It is the best response
-to the model, up to these averages. It is no upper bound on realised returns: in a single window noise can favour
+to the model, up to these averages. It is not an upper bound on realized returns: in a single window noise can favor
 another policy.
 """
 
@@ -199,7 +199,7 @@ def regime_beliefs(market: Market) -> FloatArray:
 
 
 def _transition(states: FloatArray, weights: FloatArray, market: float, own: float) -> FloatArray:
-    """(N, N) from a bar's regimes to the next one's: with probability `market` all are drawn anew with one result, then
+    """(N, N) from a bar's regimes to the next one's: with probability `market` all are redrawn with one result, then
     each alone with probability `own`."""
     alone = (1.0 - own) * np.eye(3) + own * weights[None, :]
     each: npt.NDArray[np.floating[Any]] = np.ones((1, 1))
@@ -213,7 +213,7 @@ def _transition(states: FloatArray, weights: FloatArray, market: float, own: flo
 
 def _observations(market: Market) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, float]]]]:
     """By the bar at whose close it is known first: coin and tone of each headline, and the innovation of each coin's
-    funding (the new rate less the remembered part of the last one), coins as columns."""
+    funding (the new rate minus the remembered part of the last one), coins as columns."""
     law, closes = truth_of(market).law, market.open_time + market.interval
     headlines: list[list[tuple[int, int]]] = [[] for _ in range(len(market))]
     for item in market.news:

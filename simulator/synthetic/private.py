@@ -3,22 +3,22 @@
 Drift, volatility, funding and shocks are those of `simulator.synthetic.dynamics`, bit for bit. On top of them, for
 each coin alone:
 
-* **Liquidity.** With probability 1 / WIDE_BARS a bar it is drawn anew: wide with probability WIDE_SHARE, and then the
+* **Liquidity.** With probability 1 / WIDE_BARS a bar it is drawn again: wide with probability WIDE_SHARE, and then the
   half spread is one of WIDE_SPREAD until the next draw. Only Trader's tools show a spread.
-* **Crowding.** With probability 1 / CROWD_BARS a bar it is drawn anew: crowded with probability CROWD_SHARE. A draw
+* **Crowding.** With probability 1 / CROWD_BARS a bar it is drawn again: crowded with probability CROWD_SHARE. A draw
   that ends a crowded time comes with a jump with probability JUMP_CHANCE: the price is multiplied by 1 + JUMP_SIZE or
   1 - JUMP_SIZE, equally likely, so a jump has no drift. Only RiskAnalyst's tools show the crowding.
-* **Headlines**, of all coins at once: with probability 1 / PRESS_BARS a bar it is drawn anew whether they are
+* **Headlines**, of all coins at once: with probability 1 / PRESS_BARS a bar it is drawn again whether they are
   confirmed (right with the accuracy of the configuration) or rumours (right half of the time). Only MarketAnalyst's
   tools show it, and only they show which way prices went, headlines and funding.
 
-A jump comes where the state is drawn anew, so the state after it knows nothing of it. And a past without a jump does
+A jump comes where the state is drawn again, so the state after it knows nothing of it. And a past without a jump does
 not make a crowded time less likely either: with share w, chance j and rate q of a draw, the chance x of a crowded time
 given no jump so far obeys x' (1 - q x j) = x (1 - q) + q w (1 - x j), of which x = w is the fixed point. So prices say
-nothing about the crowding, whoever sees them.
+nothing about the crowding.
 
-On the twin without edge the same happens, and what the tools show has nothing to do with it: the crowding that is
-shown is another chain of the same law, and spreads are drawn anew at every bar, so that the one shown says nothing of
+On the no-edge control the same happens, and what the tools show has nothing to do with it: the crowding that is
+shown is another chain of the same law, and spreads are drawn again at every bar, so that the one shown says nothing of
 the next.
 """
 
@@ -87,7 +87,7 @@ class PrivateHistory:
         )
 
     def at(self, index: int, paths: int) -> PrivateState:
-        """The state after bar `index` at the start of so many paths."""
+        """The state after bar `index` at the start of that number of paths."""
         arrays = (self.wide, self.crowded, self.shown, self.confirmed)
         return PrivateState(*(np.repeat(array[index][None], paths, axis=0) for array in arrays))
 
@@ -155,7 +155,7 @@ def headline_accuracy(history: PrivateHistory, confirmed: float) -> FloatArray:
 
 
 def _held(anew: BoolArray, drawn: npt.NDArray[_Scalar], first: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
-    """(P, B, S): what was drawn at the last bar that drew anew, `first` (P, S) before any did."""
+    """(P, B, S): what was drawn at the last bar that drew again, `first` (P, S) before any did."""
     bars = np.arange(anew.shape[1])[None, :, None]
     last = np.maximum.accumulate(np.where(anew, bars, -1), axis=1)
     held = np.take_along_axis(drawn, np.maximum(last, 0), axis=1)

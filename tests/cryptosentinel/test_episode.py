@@ -16,7 +16,6 @@ from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.scripted_team import expert_policies
 from simulator.backtest.run import BacktestRun, Window
-from simulator.errors import DataError
 from simulator.market.market import Market
 from tests.standard_limits import guard_limits
 from tests.team_scenes import codec, half_taught_policies, hold, make_team, submit, synthetic
@@ -100,26 +99,6 @@ def test_the_guard_sees_all_coins_of_a_bar_together() -> None:
     np.testing.assert_allclose(episode.result.exposure[-1], [0.2, 0.2, 0.1], rtol=0.05)
 
 
-def test_a_team_that_only_stammers_keeps_its_cash() -> None:
-    episode = run(ScriptedEngine(codec(), {"manager": lambda messages, seed: "Well."}))
-    assert (episode.result.equity == 10_000.0).all() and episode.result.fills == ()
-    assert all(decision.events for _, decision in episode.decisions) and len(episode.decisions) == 30
-
-
-def test_episodes_side_by_side_equal_episodes_alone() -> None:
-    engine = ScriptedEngine(codec(), half_taught_policies())
-    tasks = [play(make_team(), BacktestRun(synthetic(), WINDOW), guard_limits(), seed) for seed in (1, 2)]
-    for together, seed in zip(run_all(tasks, engine), (1, 2), strict=True):
-        assert together.decisions == run(engine, seed=seed).decisions
-
-
-def test_progress_counts_the_bars_that_are_done() -> None:
-    done: list[int] = []
-    game = BacktestRun(synthetic(), Window(180, 190, 4))
-    run_all([play(make_team(), game, guard_limits(), 1, on_decision=done.append)], always(submit()))
-    assert done == [4, 8, 10]
-
-
 def with_bars(market: Market, column: int, rows: slice, factor: float) -> Market:
     """`market` with the prices of a coin multiplied from some bar on; NaN takes the bars away."""
     arrays: dict[str, Any] = {}
@@ -161,22 +140,6 @@ def test_a_coin_without_bars_is_left_alone(portfolio: bool) -> None:
     assert len(episode.decisions) == (10 if portfolio else 30) and not any(d.events for _, d in episode.decisions)
     output = codec().decode(episode.decisions[0 if portfolio else 1][1].manager.ids)
     assert f"held {'0.00' if portfolio else '0.0'}, day not available, volatility not available" in output
-
-
-def test_a_price_of_zero_is_refused_in_one_sentence() -> None:
-    market = with_bars(synthetic(), 1, slice(200, None), 0.0)
-    with pytest.raises(DataError, match=r"bar of BBBUSDT at .* is impossible .* mend or remove it"):
-        BacktestRun(market, WINDOW)
-
-
-@pytest.mark.parametrize("role", ["market_analyst", "risk_analyst", "trader"])
-def test_a_role_that_never_answers_does_not_stop_the_others(role: str) -> None:
-    engine = ScriptedEngine(codec(), {**expert_policies(), role: lambda messages, seed: "Well."})
-    episode = run(engine)
-    mute = [t for _, decision in episode.decisions for t in decision.transcripts if t.role == role]
-    assert mute and not any(t.valid for t in mute) and len(episode.decisions) == 30
-    assert all(decision.manager.valid for _, decision in episode.decisions)
-    assert {decision.symbols for _, decision in episode.decisions} == {(s,) for s in synthetic().symbols}
 
 
 class Slow(ScriptedEngine):

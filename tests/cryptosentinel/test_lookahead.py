@@ -33,56 +33,18 @@ from cryptosentinel.team import TeamDecision
 from cryptosentinel.tools.context import ToolContext
 from simulator.backtest.run import BacktestRun, Window
 from simulator.data.catalog import Catalog
-from simulator.errors import LookAheadError
 from simulator.exchange.exchange_records import AccountView
-from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
 from simulator.market.series import DataSeries
-from simulator.market.timeframes import parse_time
-from tests.lookahead_scenes import market_behind
+from simulator.market.timeframes import BAR_COLUMNS, parse_time
+from tests.lookahead_scenes import market_behind, other_future
+from tests.markets import without_places
 from tests.standard_limits import guard_limits
-from tests.team_scenes import account_in, codec, half_taught_policies, make_team, synthetic
+from tests.team_scenes import account_in, codec, context_at, half_taught_policies, make_team, synthetic
 
 ROOT = Path(__file__).parents[2]
 # Early bars, where the tools lack history, and late ones.
 BARS = (3, 61, 150, 200, 317)
-
-
-def perturbed_market(market: Market, bar: int, seed: int) -> Market:
-    """The same market up to the close of `bar`, and another one from there on: bars, volumes, spreads, holes, funding,
-    headlines. Among the new headlines are some about events before the clock that are only known after it."""
-    rng = np.random.default_rng(seed)
-    now = market.view(bar).now
-    later = slice(bar + 1, None)
-    arrays: dict[str, Any] = {}
-    shape = market.close[later].shape
-    level = np.exp(rng.normal(0.0, 0.5, (1, shape[1])) + np.cumsum(rng.normal(0.0, 0.05, shape), axis=0))
-    absent = rng.random(shape) < 0.1
-    for name in ("open", "high", "low", "close", "volume", "half_spread"):
-        values = getattr(market, name).copy()
-        factor = level if name in ("open", "high", "low", "close") else np.exp(rng.normal(0.0, 1.0, shape))
-        filled = np.nan_to_num(values[later], nan=2e-4 if name == "half_spread" else 100.0)
-        values[later] = np.where(absent, np.nan, filled * factor)
-        arrays[name] = values
-    funding = {
-        symbol: tuple(
-            event if event.time <= now else FundingEvent(event.time, float(rng.normal(0.0, 0.01))) for event in events
-        )
-        for symbol, events in market.funding.items()
-    }
-    known = [item for item in market.news if item.known_at <= now]
-    texts = ("prices surge on strong demand", "hack drains exchange", "crash deepens")
-    unknown = [
-        NewsItem(now - int(rng.integers(0, market.interval)), now + 1 + number, symbol, str(rng.choice(texts)))
-        for number, symbol in enumerate([*market.symbols, None] * 3)
-    ]
-    series = {}
-    for name, one in market.series.items():
-        drawn = {column: rng.normal(0.0, 9.0, len(one)) for column in one.columns}
-        kept = one.known_at <= now
-        series[name] = DataSeries(one.known_at, {c: np.where(kept, one.columns[c], drawn[c]) for c in one.columns})
-    news = (*known, *unknown)
-    return replace(market, **arrays, funding=funding, news=news, series=series, truth=None)
 
 
 def surrounded(market: Market, seed: int = 0) -> Market:
@@ -98,20 +60,10 @@ def surrounded(market: Market, seed: int = 0) -> Market:
 
 def contexts(market: Market, bar: int) -> list[ToolContext]:
     """Every question that may be asked at `bar`, with and without masks, of an account that holds something."""
-    view, exposures = market.view(bar), {market.symbols[0]: 0.6, market.symbols[-1]: -0.4}
-    account = account_in(market, bar, exposures)
+    account = account_in(market, bar, {market.symbols[0]: 0.6, market.symbols[-1]: -0.4})
+    asked: dict[str, Any] = {"account": account, "horizon_bars": 18, "share": 0.5}
     return [
-        ToolContext(
-            view=view,
-            account=account,
-            mask=Mask(market.symbols, masked),
-            symbols=market.symbols,
-            horizon_bars=18,
-            share=0.5,
-            symbol=symbol,
-            side=side,
-            exposure=exposure,
-        )
+        context_at(market, bar, **asked, mask=Mask(market.symbols, masked), symbol=symbol, side=side, exposure=exposure)
         for symbol in market.symbols
         for masked in (True, False)
         for side, exposure in (("long", 0.5), ("short", 1.0), ("flat", 0.0))
@@ -134,7 +86,7 @@ def prove_tools(market: Market, bars: Sequence[int], roles: Iterable[Role], seed
     """Raise `AssertionError` where a brief or a tool of `roles` tells something of the future."""
     roles = list(roles)
     for bar in bars:
-        before, after = seen_at(market, bar, roles), seen_at(perturbed_market(market, bar, seed), bar, roles)
+        before, after = seen_at(market, bar, roles), seen_at(other_future(market, bar, seed), bar, roles)
         for name in before:
             same = before[name] == after[name]  # apart, since pytest would take minutes to lay long texts side by side
             assert same, f"{name} tells at bar {bar} what was not known then"
@@ -174,8 +126,8 @@ def recorded() -> Market:
 
 def test_the_other_future_differs_in_everything_after_t_and_in_nothing_before() -> None:
     market, bar = surrounded(synthetic()), 200
-    other, now = perturbed_market(market, bar, 0), market.view(bar).now
-    for name in ("open", "high", "low", "close", "volume", "half_spread"):
+    other, now = other_future(market, bar, 0), market.view(bar).now
+    for name in BAR_COLUMNS:
         mine, its = getattr(market, name), getattr(other, name)
         assert mine[: bar + 1].tobytes() == its[: bar + 1].tobytes()
         assert not (mine[bar + 1 :] == its[bar + 1 :]).any()
@@ -195,18 +147,9 @@ def test_the_other_future_differs_in_everything_after_t_and_in_nothing_before() 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_tool_and_no_brief_of_any_role_looks_ahead(seed: int) -> None:
-    prove_tools(surrounded(synthetic(seed=3 + seed)), BARS, ROLES.values(), seed)
-
-
-def test_nor_where_bars_are_absent() -> None:
-    market = synthetic()
-    close = market.close.copy()
-    close[[50, 149, 150, 199, 316], 0] = np.nan
-    arrays: dict[str, Any] = {
-        name: np.where(np.isnan(close), np.nan, getattr(market, name))
-        for name in ("open", "high", "low", "close", "volume", "half_spread")
-    }
-    prove_tools(replace(market, **arrays), BARS, ROLES.values())
+    market = synthetic(seed=3 + seed)
+    absent = ([50, 149, 150, 199, 316], 0)
+    prove_tools(without_places(market, absent) if seed else surrounded(market), BARS, ROLES.values(), seed)
 
 
 def test_nor_on_recorded_data(recorded: Market) -> None:
@@ -224,69 +167,35 @@ def test_every_role_has_something_to_prove() -> None:
     assert not {name for name in same if not name.endswith(".brief")}
 
 
-def peek_close(context: ToolContext) -> float:
-    return float(market_behind(context.view).close[context.view.index + 1, 0])
+def ahead(context: ToolContext) -> tuple[Market, int]:
+    """The market behind a view, and the first bar that is not known yet."""
+    return market_behind(context.view), context.view.index + 1
 
 
-def peek_high(context: ToolContext) -> float:
-    market, row = market_behind(context.view), context.view.index + 1
-    return max(float(np.nan_to_num(market.high[row:]).max()), float(np.nan_to_num(market.low[row:]).max()))
+PEEKS: dict[str, Callable[[Market, int, ToolContext], Any]] = {
+    "close": lambda market, row, _: float(market.close[row, 0]),
+    "high": lambda market, row, _: float(np.nanmax(market.high[row:])),
+    "open": lambda market, row, _: float(market.open[row:, 0].mean()),
+    "volume": lambda market, row, _: float(np.nan_to_num(market.volume[:, 0]).sum()),
+    "spread": lambda market, row, _: float(np.nan_to_num(market.half_spread[-1, -1])),
+    "presence": lambda market, row, _: int(market.present.sum()),
+    "funding": lambda market, row, context: [event.rate for event in market.funding[context.symbol]],
+    "news by event time": lambda market, row, context: [i.text for i in market.news if i.time <= context.view.now],
+    "truth": lambda market, row, _: market.truth is not None,
+}
 
 
-def peek_open(context: ToolContext) -> float:
-    return float(market_behind(context.view).open[context.view.index + 1 :, 0].mean())
+@pytest.mark.parametrize("name", PEEKS)
+def test_a_tool_or_a_brief_that_peeks_is_caught(name: str) -> None:
+    def hint(context: ToolContext, _: object = None) -> dict[str, Any]:
+        return {"hint": PEEKS[name](*ahead(context), context)}
 
-
-def peek_volume(context: ToolContext) -> float:
-    return float(np.nan_to_num(market_behind(context.view).volume[:, 0]).sum())
-
-
-def peek_spread(context: ToolContext) -> float:
-    return float(np.nan_to_num(market_behind(context.view).half_spread[-1, -1]))
-
-
-def peek_presence(context: ToolContext) -> int:
-    return int(market_behind(context.view).present.sum())
-
-
-def peek_funding(context: ToolContext) -> float:
-    return float(np.mean([event.rate for event in market_behind(context.view).funding[context.symbol]]))
-
-
-def peek_news_by_event_time(context: ToolContext) -> list[str]:
-    return [item.text for item in market_behind(context.view).news if item.time <= context.view.now]
-
-
-def peek_truth(context: ToolContext) -> bool:
-    return market_behind(context.view).truth is not None
-
-
-@pytest.mark.parametrize(
-    "peek",
-    [
-        peek_close, peek_high, peek_open, peek_volume, peek_spread, peek_presence, peek_funding,
-        peek_news_by_event_time, peek_truth,
-    ],
-)  # fmt: skip
-def test_a_tool_that_peeks_is_caught(peek: Callable[[ToolContext], Any]) -> None:
-    tool = Tool("get_hint", "A planted look past the clock.", NoArguments, lambda context, _: {"hint": peek(context)})
+    tool = Tool("get_hint", "A planted look past the clock.", NoArguments, hint)
     for key, role in ROLES.items():
-        cheat = replace(role, tools=(*role.tools, tool))
         with pytest.raises(AssertionError, match=f"{key}.get_hint tells"):
-            prove_tools(synthetic(), (200,), [cheat])
-
-
-def test_a_brief_that_peeks_is_caught() -> None:
-    for key, role in ROLES.items():
-        cheat = replace(role, brief=lambda context: f"next close {peek_close(context)}")
+            prove_tools(synthetic(), (200,), [replace(role, tools=(*role.tools, tool))])
         with pytest.raises(AssertionError, match=f"{key}.brief tells"):
-            prove_tools(synthetic(), (200,), [cheat])
-
-
-def test_the_honest_door_raises_instead() -> None:
-    view = synthetic().view(200)
-    with pytest.raises(LookAheadError):
-        view.bar("AAAUSDT", 201)
+            prove_tools(synthetic(), (200,), [replace(role, brief=lambda context: f"soon {hint(context)}")])
 
 
 # Decisions and orders
@@ -304,7 +213,7 @@ def test_decisions_orders_and_every_token_are_equal(
     bar: int, seed: int, masked: bool, schemas: bool, held: float
 ) -> None:
     market = synthetic()
-    other = perturbed_market(market, bar, seed % 1000)
+    other = other_future(market, bar, seed % 1000)
     decisions = []
     for one in (market, other):
         account = account_in(one, bar, {"AAAUSDT": held, "BBBUSDT": -held} if held else {})
@@ -316,7 +225,7 @@ def test_decisions_orders_and_every_token_are_equal(
 
 def test_decisions_on_recorded_data_are_equal(recorded: Market) -> None:
     for bar in (150, 250, 340):
-        other = perturbed_market(recorded, bar, bar)
+        other = other_future(recorded, bar, bar)
         first, second = (
             decide_at(one, bar, account_in(one, bar, {"BTCUSDT": 0.5}), 7, mask_symbols=False)
             for one in (recorded, other)
@@ -327,7 +236,7 @@ def test_decisions_on_recorded_data_are_equal(recorded: Market) -> None:
 @pytest.mark.parametrize("bar", [200, 212])
 def test_a_backtest_is_the_same_up_to_the_clock_and_another_after_it(bar: int) -> None:
     market, window = synthetic(coins=2), Window(180, 240, 4)
-    first, second = play_through(market, window, 5), play_through(perturbed_market(market, bar, 9), window, 5)
+    first, second = play_through(market, window, 5), play_through(other_future(market, bar, 9), window, 5)
     until = [[repr(d) for at, d in episode.decisions if at <= bar] for episode in (first, second)]
     assert until[0] == until[1] and len(until[0]) == 2 * (1 + (bar - 180) // 4)
     row = bar - window.start + 1

@@ -18,7 +18,6 @@ from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.scheduler import run_all
 from simulator.backtest.run import BacktestRun, Window
 from simulator.exchange.costs import Costs
-from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order, OrderRequest
 from simulator.market.market import Market
 from tests.attacks import MANAGERS, SUB_AGENTS, anything
@@ -26,13 +25,10 @@ from tests.malformed_answers import MALFORMED
 from tests.standard_limits import guard_limits
 from tests.team_scenes import (
     COINS,
-    SayingEngine,
     analysis,
     ask,
     codec,
-    decide,
-    exposure_after,
-    hand_made_account,
+    course_of,
     hold,
     make_team,
     submit,
@@ -58,7 +54,7 @@ class WatchedRun(BacktestRun):
         self.sent += len(orders)
         assert len(orders) <= MOST_ORDERS * len(self.market.symbols)
         assert all(math.isfinite(order.quantity) for order in orders)
-        alone, after = self._course(account, []), self._course(account, orders)
+        alone, after = (course_of(self.view(), account, sent) for sent in ([], orders))
         frozen = account.drawdown >= self.limits.max_drawdown
         for moment in after:
             for symbol, held in moment.items():
@@ -68,20 +64,6 @@ class WatchedRun(BacktestRun):
             bound = max(self.limits.max_gross_exposure, gross + sum(map(abs, alone[0].values())))
             assert sum(map(abs, moment.values())) <= bound + 1e-9
         super().submit(requests, thinking_ms)
-
-    def _course(self, account: AccountView, orders: Sequence[Order]) -> list[dict[str, float]]:
-        """Exposures now and whenever an order fills, at the last closes."""
-        view = self.view()
-        superseded = {order.symbol for order in orders}
-        live = [*(order for order in account.pending if order.symbol not in superseded), *orders]
-        held = {symbol: account.exposure[symbol] for symbol in view.symbols}
-        course = [dict(held)]
-        for moment in sorted({order.delay for order in live}):
-            for order in live:
-                if order.delay == moment:
-                    held[order.symbol] += order.quantity * view.last_close(order.symbol) / account.equity
-            course.append(dict(held))
-        return course
 
 
 def attacked(
@@ -132,15 +114,6 @@ def test_a_team_that_obeys_an_attacker_stays_within_the_limits(manager: str, sub
         assert run.sent > 0  # otherwise nothing was tried
     if manager in ("beyond the range", "beyond all numbers", "two answers", "a control token", "nothing"):
         assert run.sent == 0
-
-
-@pytest.mark.parametrize(("said", "most"), [(verdict("reduce", 1.0), 0.2), (verdict("approve"), 0.2), ("?", 0.0)])
-def test_no_verdict_raises_what_was_proposed(said: str, most: float) -> None:
-    """Asked about a fifth, allowed a whole, held ten: a fifth. Without a valid verdict: what is held, here nothing."""
-    manager = [ask("risk_analyst", side="long", exposure=0.2), submit(hold("C1", "long", 10.0))]
-    decision = decide(SayingEngine({"manager": manager, "risk_analyst": [said]}))
-    view = synthetic().view(200)
-    assert exposure_after(view, hand_made_account(view, {}), decision.orders, COINS[0]) == pytest.approx(most, rel=1e-3)
 
 
 def test_without_the_guard_the_same_attack_goes_through() -> None:

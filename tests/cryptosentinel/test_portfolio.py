@@ -9,25 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cryptosentinel.agents.manager import AskAnalyst, Decision
 from cryptosentinel.agents.registry import ROLES, team_of
-from cryptosentinel.agents.role import Role
 from cryptosentinel.episode import play
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.guard.limits import GuardLimits
 from cryptosentinel.llm.scripted import ScriptedEngine
-from cryptosentinel.protocol.tool_calls import ToolCall, parse, render_call
+from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.scripted_team import expert_policies, novice_policies
+from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import TeamDecision
 from simulator.backtest.run import BacktestRun, Window
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
-from tests.examples import tried
 from tests.standard_limits import guard_limits
 from tests.team_scenes import COINS, SayingEngine, ask, codec, hand_made_account, hold, make_team, submit, synthetic
 
@@ -97,12 +93,6 @@ def test_a_book_that_is_tried_has_its_own_volatility_and_shares_of_risk_that_sum
     assert sum(found["share_of_risk"].values()) == pytest.approx(1.0, abs=0.02)
 
 
-def test_a_book_with_a_coin_that_is_none_is_malformed() -> None:
-    said = render_call("what_if_book", {"positions": [{"symbol": "C9", "exposure": 0.1}]})
-    decision = decide(SayingEngine({"manager": [said]}))
-    assert str(decision.manager.reason).startswith("unknown_symbol")
-
-
 def test_an_answer_has_room_for_every_coin_and_the_manager_turns_for_each() -> None:
     engine = SayingEngine({"manager": [ask("market_analyst", "C1"), submit()], "market_analyst": ["no call"]})
     decide(engine)
@@ -121,15 +111,6 @@ def test_an_answer_has_room_for_every_coin_and_the_manager_turns_for_each() -> N
     assert decision.manager.valid and len(decision.transcripts) == 10
 
 
-@pytest.mark.parametrize("roles", [("market_analyst", "risk_analyst", "trader"), ("market_analyst",), ()])
-def test_the_scripted_team_always_decides_on_a_portfolio(roles: tuple[str, ...]) -> None:
-    for policies in (expert_policies(roles, portfolio=True), novice_policies(roles, portfolio=True)):
-        engine = ScriptedEngine(codec(), policies)
-        found = [decide(engine, bar, roles=roles) for bar in BARS]
-        assert [one.events for one in found] == [[]] * len(BARS)
-        assert any(len({order.symbol for order in one.orders}) > 1 for one in found)
-
-
 def test_the_expert_spends_no_more_than_the_limits_and_asks_about_all_that_it_changes() -> None:
     engine = ScriptedEngine(codec(), expert_policies(portfolio=True))
     limits = guard_limits(max_gross_exposure=0.6, max_exposure=0.3)
@@ -142,61 +123,6 @@ def test_the_expert_spends_no_more_than_the_limits_and_asks_about_all_that_it_ch
         for one in positions:
             symbol = COINS[int(one.symbol[1:]) - 1]
             assert {(role, symbol) for role in ("market_analyst", "risk_analyst", "trader")} <= asked
-
-
-def brief_of(draw: st.DrawFn, coins: int) -> str:
-    held = st.sampled_from(["-1.00", "-0.00", "0.25", "12.30"])
-    numbers = st.sampled_from(["not available", "-3.1", "2.0", "0.0"])
-    limits = draw(st.sampled_from(["gross 1, a coin 1", "gross 0.5, a coin 0.2, net 0.3", "a coin 2", "any"]))
-    lines = [f"C{n}: held {draw(held)}, day {draw(numbers)}, volatility {draw(numbers)}" for n in range(1, coins + 1)]
-    return "\n".join(["equity 1.00, drawdown 0", f"gross 0.00, net 0.00, cash 1.00; at most {limits}", *lines])
-
-
-ANSWERS = st.one_of(
-    st.fixed_dictionaries({"lean": st.sampled_from(["strong up", "up", "none", "down", "strong down", ""])}),
-    st.fixed_dictionaries({"verdict": st.sampled_from(["approve", "reduce", "veto"]), "loss": st.floats(0, 100)}),
-    st.just({"error": "no valid answer"}),
-)
-
-
-@st.composite
-def situations(draw: st.DrawFn, role: Role) -> list[dict[str, str]]:
-    """A manager's conversation on a portfolio so far: questions that it could have asked, with any results."""
-    coins = draw(st.integers(0, 12))
-    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": brief_of(draw, coins)}]
-    names = [f"C{n}" for n in range(1, coins + 1)]
-    for _ in range(draw(st.integers(0, 4)) if names else 0):
-        several = draw(st.lists(st.sampled_from(names), min_size=1, max_size=6, unique=True))
-        kind = draw(st.sampled_from(["market_analyst", "risk_analyst", "trader"]))
-        more = {} if kind == "market_analyst" else {"side": "long", "exposure": draw(st.floats(0, 1))}
-        questions = [{"symbol": name, **more, "ask": kind} for name in several]
-        answers = [draw(ANSWERS) for _ in several]
-        tool = draw(st.sampled_from(["ask_several", "what_if_book", "get_trend"]))
-        if tool == "ask_several" and len(several) > 1:
-            said, heard = render_call(tool, {"questions": questions}), dict[str, Any](answers=answers)
-        elif tool == "what_if_book":
-            said = render_call(tool, {"positions": [{"symbol": several[0], "exposure": 0.1}]})
-            heard = draw(st.sampled_from([{"var": 3.0}, {"var": 40.0}, {"volatility": "not available"}]))
-        else:
-            said, heard = render_call("get_trend", {"symbol": several[0]}), {"trend": "up", "drift": 0.5}
-        messages += [{"role": "assistant", "content": said}, {"role": "tool", "content": json.dumps(heard)}]
-    return messages
-
-
-@pytest.mark.parametrize("roles", [("market_analyst", "risk_analyst", "trader"), ()])
-@pytest.mark.parametrize("who", ["expert", "novice"])
-def test_every_turn_of_the_scripted_manager_is_valid_protocol(who: str, roles: tuple[str, ...]) -> None:
-    make = expert_policies if who == "expert" else novice_policies
-    policy, role = make(roles, portfolio=True)["manager"], team_of(roles, portfolio=True)[0]
-
-    @tried(80)
-    @given(messages=situations(role), seed=st.integers(0, 2**63 - 1))
-    def check(messages: list[dict[str, str]], seed: int) -> None:
-        said = policy(messages, seed)
-        assert isinstance(parse(said, role.argument_types()), ToolCall), said
-        assert said == policy(messages, seed)
-
-    check()
 
 
 def episode(market: Market, portfolio: bool) -> tuple[float, float]:

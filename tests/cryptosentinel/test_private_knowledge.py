@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,6 @@ from backend.training.curriculum.queries import account_holding
 from cryptosentinel.agents.instructions import opening
 from cryptosentinel.agents.registry import ROLES, team_of
 from cryptosentinel.agents.role import Role
-from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.tools.market import news
@@ -31,6 +31,7 @@ from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
+from tests.team_scenes import context_at
 
 SYMBOLS = ("AAAUSDT", "BBBUSDT")
 BOOK = WhatIfBook.model_validate({"positions": [{"symbol": "C1", "exposure": 0.5}, {"symbol": "C2", "exposure": -0.5}]})
@@ -76,19 +77,9 @@ def other_spreads() -> Market:
 
 def read_by(role: Role, seen: Market, bar: int, held: float, side: str) -> list[str]:
     """All that a role could read in a decision: the opening of either prompt and every tool's result."""
-    view = seen.view(bar)
-    context = ToolContext(
-        view=view,
-        account=account_holding(view, {SYMBOLS[0]: held, SYMBOLS[1]: -held / 2}),
-        mask=Mask(SYMBOLS, True),
-        symbols=SYMBOLS,
-        horizon_bars=6,
-        share=1.0,
-        symbol=SYMBOLS[0],
-        side=side,
-        exposure=0.5,
-        portfolio=role.key == "manager",
-    )
+    account = account_holding(seen.view(bar), {SYMBOLS[0]: held, SYMBOLS[1]: -held / 2})
+    more: dict[str, Any] = {"side": side, "exposure": 0.5, "portfolio": role.key == "manager"}
+    context = context_at(seen, bar, account=account, **more)
     said = [role.brief(context), opening(role, context)]
     for tool in role.tools:
         if tool.run is not None:
@@ -126,9 +117,7 @@ def test_the_roles_see_their_own_signs() -> None:
     one = market()
     assert one.signs is not None
     for bar in range(200, 700, 7):
-        context = ToolContext(
-            one.view(bar), account_holding(one.view(bar), {}), Mask(SYMBOLS, True), SYMBOLS, 6, 1.0, SYMBOLS[0], "long"
-        )
+        context = context_at(one, bar, side="long")
 
         def told(role: str, tool: str, seen: ToolContext = context) -> dict[str, object]:
             run = ROLES[role].tool(tool)
@@ -157,9 +146,8 @@ def test_the_tone_is_of_headlines_that_were_confirmed_when_they_came_and_fades()
         confirmed = np.ones((700, 2), np.bool_)
         confirmed[list(rumours)] = False
         assert base.signs is not None
-        view = replace(base, news=items, signs=replace(base.signs, confirmed=confirmed)).view(at)
-        context = ToolContext(view, account_holding(view, {}), Mask(SYMBOLS, True), SYMBOLS, 6, 1.0, symbol)
-        answer = news(context, NoArguments())
+        told = replace(base, news=items, signs=replace(base.signs, confirmed=confirmed))
+        answer = news(context_at(told, at), NoArguments())
         return answer["tone"], answer.get("press"), answer["balance"]
 
     assert news_with(set()) == ("good", "confirmed", round(0.5**2 - 0.5**1.5 + 0.5, 1))

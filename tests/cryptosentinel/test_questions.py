@@ -34,17 +34,12 @@ ANSWERS = {
 }
 
 
-def test_the_manager_is_told_the_price() -> None:
-    asked = [ask("market_analyst"), submit()]
-    decision = decide(SayingEngine({"manager": asked, **ANSWERS}), question_price=1.5)
-    assert "a question costs 1.5 bps" in codec().decode(list(decision.manager.ids))
+@pytest.mark.parametrize("price", [1.5, 0.0])
+def test_the_manager_is_told_the_price_where_there_is_one(price: float) -> None:
+    decision = decide(SayingEngine({"manager": [ask("market_analyst"), submit()], **ANSWERS}), question_price=price)
+    brief = codec().decode(list(decision.manager.ids)).partition("equity")[2].partition("C1")[0]
+    assert ("a question costs 1.5 bps" in brief) == ("question" in brief) == (price > 0.0)
     assert decision.manager.answer is not None
-
-
-def test_without_a_price_nothing_is_said_of_it() -> None:
-    decision = decide(SayingEngine({"manager": [ask("market_analyst"), submit()], **ANSWERS}))
-    text = codec().decode(list(decision.manager.ids))
-    assert "question" not in text.partition("equity")[2].partition("C1")[0]
 
 
 @pytest.mark.parametrize("price", [0.0, 0.001, 0.01])

@@ -16,9 +16,9 @@ from tests.team_scenes import (
     codec,
     decide,
     execution,
-    exposure_after,
     half_taught_policies,
     hand_made_account,
+    held_after,
     hold,
     make_team,
     submit,
@@ -35,11 +35,6 @@ LONG = {"side": "long", "exposure": 1.0}
 def again(decision: TeamDecision, roles: tuple[str, ...], limits: GuardLimits = LOOSE) -> list[Order]:
     view = synthetic().view(BAR)
     return replay(make_team(), decision, view, hand_made_account(view, {}), Guard(limits), roles)
-
-
-def exposures(orders: list[Order]) -> list[float]:
-    view = synthetic().view(BAR)
-    return [exposure_after(view, hand_made_account(view, {}), orders, symbol) for symbol in view.symbols]
 
 
 def delays(orders: list[Order]) -> list[int]:
@@ -74,7 +69,7 @@ def test_only_the_roles_named_bind(
     roles: tuple[str, ...], held: list[float], waits: list[int], bound: TeamDecision
 ) -> None:
     orders = again(bound, roles)
-    assert exposures(orders) == pytest.approx(held)
+    assert [*held_after(orders).values()] == pytest.approx(held)
     assert delays(orders) == waits
     if roles == BOTH:
         assert orders == bound.orders
@@ -82,7 +77,7 @@ def test_only_the_roles_named_bind(
 
 def test_the_guard_reviews_a_replay_too(bound: TeamDecision) -> None:
     tight = guard_limits(max_exposure=0.3, max_gross_exposure=1000.0)
-    assert exposures(again(bound, (), tight)) == pytest.approx([0.3, 0.3, 0.3])
+    assert [*held_after(again(bound, (), tight)).values()] == pytest.approx([0.3, 0.3, 0.3])
 
 
 def test_without_a_valid_verdict_nothing_grows_in_a_replay_either_and_without_a_decision_there_is_no_order() -> None:

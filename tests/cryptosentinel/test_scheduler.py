@@ -82,12 +82,6 @@ def test_the_role_for_which_the_most_wait_is_asked() -> None:
     ]
 
 
-def test_no_tasks_need_no_engine() -> None:
-    engine = Echo()
-    assert run_all([], engine) == [] and engine.batches == []
-    assert run_all([talk(0, [])], engine) == [[]] and engine.batches == []
-
-
 def decisions(count: int, max_batch: int) -> list[TeamDecision]:
     market, team = synthetic(), make_team()
     view = market.view(200)

@@ -12,20 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cryptosentinel.agents.manager import Decision
-from cryptosentinel.agents.registry import ROLES, SUB_AGENTS
+from cryptosentinel.agents.manager import ASK_SEVERAL, Decision
+from cryptosentinel.agents.registry import ROLES, STANDARD, SUB_AGENTS, team_of
 from cryptosentinel.agents.risk_analyst import Verdict
+from cryptosentinel.agents.role import Role
 from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.guard.guard import Guard
 from cryptosentinel.llm.scripted import ScriptedEngine, ScriptedPolicy
 from cryptosentinel.protocol.tool_calls import NoArguments, ToolCall, parse, render_call
 from cryptosentinel.scheduler import run_all
-from cryptosentinel.scripted_reading import exchanges
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.teachers import PLANS, REDUCED_TO, Teacher, level_of, random_plan, random_verdict
 from cryptosentinel.team import TeamDecision
 from cryptosentinel.tools import market as market_tools
-from cryptosentinel.tools.context import ToolContext
 from simulator.arrays import FloatArray
 from simulator.backtest.scenarios import simulate_scenarios
 from simulator.exchange.costs import Costs
@@ -35,13 +34,13 @@ from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
 from tests.examples import tried
 from tests.standard_limits import guard_limits
-from tests.team_scenes import codec, hand_made_account, make_team, synthetic
+from tests.team_scenes import codec, context_at, hand_made_account, make_team, synthetic
 
 LOOKS_UP = {"get_trend": market_tools.trend, "get_news": market_tools.news, "get_funding": market_tools.funding}
-POLICIES: dict[str, Callable[[], dict[str, ScriptedPolicy]]] = {
-    "expert": expert_policies,
-    "random_all": lambda: expert_policies(teacher="random_all"),
-    "novice": novice_policies,
+POLICIES: dict[str, Callable[[tuple[str, ...], bool], dict[str, ScriptedPolicy]]] = {
+    "expert": lambda roles, portfolio: expert_policies(roles, portfolio=portfolio),
+    "random_all": lambda roles, portfolio: expert_policies(roles, teacher="random_all"),
+    "novice": lambda roles, portfolio: novice_policies(roles, portfolio=portfolio),
 }
 HORIZON = 18
 
@@ -64,37 +63,57 @@ HELD = st.sampled_from(["-1.0", "-0.0", "0.5", "12.3"])
 MOVES = st.sampled_from(["not available", "-3.1", "2.0"])
 
 
+LIMITS_SAID = st.sampled_from(["gross 1, a coin 1", "gross 0.5, a coin 0.2, net 0.3", "a coin 2", "any"])
+SIDES = st.sampled_from(["long", "short"])
+
+
+def question(draw: st.DrawFn, key: str, coin: str) -> dict[str, Any]:
+    more = {} if key == "market_analyst" else {"side": draw(SIDES), "exposure": draw(st.floats(0, 2))}
+    return {"symbol": coin, **more}
+
+
 @st.composite
-def situations(draw: st.DrawFn, role: str) -> list[dict[str, str]]:
+def situations(draw: st.DrawFn, role: Role, portfolio: bool) -> list[dict[str, str]]:
     """A conversation of `role` so far: calls that it could have made, with any results."""
-    coins = [f"C{number}" for number in range(1, draw(st.integers(0, 4)) + 1)]
-    brief = "equity 1.00, drawdown 0\n" + "\n".join(
-        f"{coin}: held {draw(HELD)}, day {draw(MOVES)}, volatility {draw(MOVES)}" for coin in coins
-    )
+    coins = [f"C{number}" for number in range(1, draw(st.integers(0, 12 if portfolio else 4)) + 1)]
+    book = [f"gross 0.00, net 0.00, cash 1.00; at most {draw(LIMITS_SAID)}"] if portfolio else []
+    lines = [f"{coin}: held {draw(HELD)}, day {draw(MOVES)}, volatility {draw(MOVES)}" for coin in coins]
+    brief = "\n".join(["equity 1.00, drawdown 0", *book, *lines])
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": brief}]
     for _ in range(draw(st.integers(0, 5))):
-        tool = draw(st.sampled_from(ROLES[role].tools))
-        arguments: dict[str, Any] = {}
+        tool, coin = draw(st.sampled_from(role.tools)), draw(st.sampled_from([*coins, "C9"]))
+        arguments, heard = dict[str, Any](), draw(RESULTS)
         if tool.name in SUB_AGENTS:
-            arguments["symbol"] = draw(st.sampled_from([*coins, "C9"]))
-            if SUB_AGENTS[tool.name].key != "market_analyst":
-                arguments |= {"side": draw(st.sampled_from(["long", "short"])), "exposure": draw(st.floats(0, 2))}
+            arguments = question(draw, SUB_AGENTS[tool.name].key, coin)
+        elif tool.name == ASK_SEVERAL:
+            several = draw(st.lists(st.sampled_from([*coins, "C9"]), min_size=1, max_size=6, unique=True))
+            key = draw(st.sampled_from([one.key for one in SUB_AGENTS.values()]))
+            arguments = {"questions": [{**question(draw, key, one), "ask": key} for one in several]}
+            heard = {"answers": [draw(RESULTS) for _ in several]}
+        elif tool.name == "what_if_book":
+            arguments = {"positions": [{"symbol": coin, "exposure": 0.1}]}
         said = render_call(tool.name, arguments) if draw(st.integers(0, 9)) else "hm"
-        messages.append({"role": "assistant", "content": said})
-        messages.append({"role": "tool", "content": json.dumps(draw(RESULTS))})
+        messages += [{"role": "assistant", "content": said}, {"role": "tool", "content": json.dumps(heard)}]
     return messages
 
 
-@pytest.mark.parametrize("who", list(POLICIES))
-@pytest.mark.parametrize("role", list(ROLES))
-def test_every_answer_is_valid_protocol(who: str, role: str) -> None:
-    policy = POLICIES[who]()[role]
+FUZZED = [*((who, key, False) for who in POLICIES for key in ROLES), *((who, "manager", True) for who in POLICIES)]
+FUZZED.remove(("random_all", "manager", True))  # it decides coin by coin
+
+
+@pytest.mark.parametrize("roles", [STANDARD, ()])
+@pytest.mark.parametrize(("who", "key", "portfolio"), FUZZED)
+def test_every_answer_is_valid_protocol(who: str, key: str, portfolio: bool, roles: tuple[str, ...]) -> None:
+    if key != "manager" and not roles:
+        return  # nobody is there
+    policy = POLICIES[who](roles, portfolio)[key]
+    role = team_of(roles, portfolio)[0] if key == "manager" else ROLES[key]
 
     @tried(60)
-    @given(messages=situations(role), seed=st.integers(0, 2**63 - 1))
+    @given(messages=situations(role, portfolio), seed=st.integers(0, 2**63 - 1))
     def check(messages: list[dict[str, str]], seed: int) -> None:
         said = policy(messages, seed)
-        assert isinstance(parse(said, ROLES[role].argument_types()), ToolCall), said
+        assert isinstance(parse(said, role.argument_types()), ToolCall), said
         assert said == policy(messages, seed)
         if who == "expert":
             assert said == policy(messages, seed + 1)
@@ -115,19 +134,6 @@ def test_the_expert_s_loss_is_a_percentage_in_any_storm(var: float | None) -> No
     assert call.arguments.verdict == ("veto" if var is None else "reduce" if var > 14 else "approve")
 
 
-def test_what_was_not_understood_is_left_out_of_the_exchanges() -> None:
-    messages = [
-        {"role": "assistant", "content": "?"},
-        {"role": "tool", "content": '{"a": 1}'},
-        {"role": "assistant", "content": render_call("get_risk", {})},
-        {"role": "tool", "content": "[1]"},
-        {"role": "assistant", "content": render_call("get_risk", {})},
-        {"role": "tool", "content": '{"var": 3}'},
-        {"role": "assistant", "content": render_call("get_risk", {})},
-    ]
-    assert exchanges(messages, "risk_analyst") == [("get_risk", {}, {"var": 3})]
-
-
 def decisions(
     market: Market, states: list[tuple[int, str]], policies: dict[str, ScriptedPolicy], **settings: Any
 ) -> list[TeamDecision]:
@@ -140,24 +146,16 @@ def decisions(
     return run_all(tasks, ScriptedEngine(codec(), policies))
 
 
-def test_one_coin_at_a_time_the_expert_always_reaches_a_decision() -> None:
+def test_one_coin_at_a_time_the_expert_asks_before_it_acts_and_always_decides() -> None:
     market = synthetic()
     states = [(bar, symbol) for bar in (2, 30, 61, *range(130, 310, 15)) for symbol in market.symbols]
-    for decision in decisions(market, states, expert_policies()):
-        assert decision.events == []
-    acted = [d for d in decisions(market, states, expert_policies()) if d.orders]
-    assert 0.2 * len(states) < len(acted) < 0.95 * len(states)
-
-
-def test_the_expert_asks_before_it_acts_and_gives_its_reason() -> None:
-    market = synthetic()
-    states = [(bar, symbol) for bar in range(130, 310, 15) for symbol in market.symbols]
-    for decision in decisions(market, states, expert_policies()):
-        assert decision.manager.answer is not None
+    made = decisions(market, states, expert_policies())
+    assert 0.2 * len(states) < sum(bool(decision.orders) for decision in made) < 0.95 * len(states)
+    for decision in made:
+        assert decision.events == [] and decision.manager.answer is not None
         for position in Decision.model_validate(decision.manager.answer).positions:
             assert [t.role for t in decision.transcripts[1:]] == ["market_analyst", "risk_analyst", "trader"]
-            direction = "up" if position.side == "long" else "down"
-            assert f" {direction}, trader: " in position.reason
+            assert f" {'up' if position.side == 'long' else 'down'}, trader: " in position.reason
 
 
 def earnings(market: Market, states: list[tuple[int, str]], policies: dict[str, ScriptedPolicy]) -> FloatArray:
@@ -189,8 +187,7 @@ def test_a_random_teacher_follows_each_source_and_one_at_a_time() -> None:
     market, heeded = synthetic(coins=3), []
     for bar in range(130, 310, 2):
         for symbol in market.symbols:
-            view = market.view(bar)
-            context = ToolContext(view, hand_made_account(view, {}), Mask([symbol], True), (symbol,), 18, 1.0, symbol)
+            context = context_at(market, bar, mask=Mask([symbol], True), symbols=(symbol,), symbol=symbol)
             answers = {name: tool(context, NoArguments()) for name, tool in LOOKS_UP.items()}
             alone = [level_of(answers, weights) for weights in ((1.2, 0, 0), (0, 1.1, 0), (0, 0, 0.9))]
             level = level_of(answers, None)

@@ -1,4 +1,4 @@
-"""Several questions at once: they go out together, are applied in their order, and bind as single ones do."""
+"""Several questions at once, to several roles or about several coins: who is asked, in which order, and what binds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from cryptosentinel.agents.manager import ASK_SEVERAL, MAX_QUESTIONS
 from cryptosentinel.conversation.transcript import Transcript
 from cryptosentinel.llm.engine import Completion, Request
 from cryptosentinel.protocol.tool_calls import render_call
-from cryptosentinel.team import TeamDecision
 from tests.team_scenes import (
     SayingEngine,
     analysis,
@@ -19,11 +18,9 @@ from tests.team_scenes import (
     codec,
     decide,
     execution,
-    exposure_after,
-    hand_made_account,
+    held_after,
     hold,
     submit,
-    synthetic,
     verdict,
 )
 
@@ -36,11 +33,6 @@ def several(*questions: dict[str, Any]) -> str:
 
 def question(role: str, **more: Any) -> dict[str, Any]:
     return {"ask": role, "symbol": "C1", **more}
-
-
-def exposure(decision: TeamDecision) -> float:
-    view = synthetic().view(200)
-    return exposure_after(view, hand_made_account(view, {}), decision.orders, "AAAUSDT")
 
 
 def comparable(transcript: Transcript) -> tuple[Any, ...]:
@@ -60,7 +52,7 @@ def test_all_questions_go_out_at_once_and_bind_as_single_ones_do() -> None:
     apart = decide(SayingEngine({"manager": one_by_one, **sub_agents}))
     assert together.orders == apart.orders and together.rulings == apart.rulings
     assert [comparable(one) for one in together.transcripts[1:]] == [comparable(one) for one in apart.transcripts[1:]]
-    assert exposure(together) == pytest.approx(0.5)
+    assert held_after(together.orders)["AAAUSDT"] == pytest.approx(0.5)
 
 
 class Batches(SayingEngine):
@@ -98,7 +90,7 @@ def test_the_strictest_verdict_holds_whichever_is_answered_first() -> None:
         decision = decide(SayingEngine(said))
         assert [one.ordinal for one in decision.transcripts[1:]] == [0, 1]
         assert [(one.answer or {})["verdict"] for one in decision.transcripts[1:]] == [first, second]
-        assert exposure(decision) == pytest.approx(allowed)
+        assert held_after(decision.orders)["AAAUSDT"] == pytest.approx(allowed)
 
 
 @pytest.mark.parametrize(

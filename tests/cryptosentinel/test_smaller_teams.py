@@ -15,14 +15,11 @@ from cryptosentinel.llm.scripted import ScriptedEngine
 from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.scripted_team import expert_policies, novice_policies
 from cryptosentinel.team import TeamDecision
-from simulator.market.market import Market
-from tests.standard_limits import guard_limits
 from tests.team_scenes import (
     SayingEngine,
     codec,
     decide,
-    exposure_after,
-    hand_made_account,
+    held_after,
     hold,
     submit,
     synthetic,
@@ -30,13 +27,6 @@ from tests.team_scenes import (
 
 SMALLER = [keys for size in range(3) for keys in combinations(STANDARD, size)]
 KNOW_BY_LOOKING = {"market_analyst": "get_trend", "risk_analyst": "get_risk"}
-
-
-def held_after(decision: TeamDecision, market: Market, bar: int, exposures: dict[str, float]) -> dict[str, float]:
-    """The exposures that a decision's orders make, whenever they are sent."""
-    view = market.view(bar)
-    account = hand_made_account(view, exposures)
-    return {symbol: exposure_after(view, account, decision.orders, symbol) for symbol in market.symbols}
 
 
 @pytest.mark.parametrize("roles", SMALLER, ids="-".join)
@@ -58,7 +48,7 @@ def test_a_smaller_scripted_team_takes_the_same_positions(
         decision = decide(engine, market=market, bar=bar, exposures=exposures, roles=keys, horizon_bars=horizon)
         assert decision.events == []
         assert {transcript.role for transcript in decision.transcripts} <= set(roles_of(keys))
-        found.append(held_after(decision, market, bar, exposures))
+        found.append(held_after(decision.orders, market, bar, exposures))
     assert found[1] == pytest.approx(found[0])
 
 
@@ -160,11 +150,3 @@ def test_a_single_agent_asks_nobody_and_names_no_other_coin() -> None:
     ):
         assert decide(SayingEngine({"manager": [said]}), roles=()).events[0].startswith(f"manager#0: {reason}")
     assert issubclass(team_of(())[0].argument_types()["what_if"], OfCoin)
-
-
-def test_the_guard_stays_where_nobody_else_binds() -> None:
-    limits = guard_limits(max_exposure=0.25, max_gross_exposure=1000.0)
-    decision = decide(SayingEngine({"manager": [submit(hold("C1", "long", 1.0))]}), roles=(), limits=limits)
-    assert decision.rulings == [] and [clamp.symbol for clamp in decision.clamps] == ["AAAUSDT"]
-    view = synthetic().view(200)
-    assert exposure_after(view, hand_made_account(view, {}), decision.orders, "AAAUSDT") == pytest.approx(0.25)

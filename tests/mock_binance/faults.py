@@ -10,8 +10,8 @@ from typing import Literal
 
 from simulator.market.timeframes import DAY_MS, HOUR_MS
 
-MessageFault = Literal["dropped", "duplicated", "delayed", "reordered", "malformed"]
-_MESSAGES: Sequence[MessageFault] = ("dropped", "duplicated", "delayed", "reordered", "malformed")
+MessageFault = Literal["dropped", "malformed"]
+_MESSAGES: Sequence[MessageFault] = ("dropped", "malformed")
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,7 @@ class Faults:
     """How often each fault happens; nothing by default.
 
     Attributes:
-        dropped, duplicated, delayed, reordered, malformed: share of the messages of a stream, 0..1.
-        delay: longest delay of a delayed message, seconds.
+        dropped, malformed: share of the messages of a stream, 0..1.
         disconnects: per hour; every socket ends without a word. hangs: per hour; every open socket falls silent and
             stays open.
         failed: share of the requests that get a 503. bursts: per day; all requests get a 503 for `burst` seconds.
@@ -32,11 +31,7 @@ class Faults:
     """
 
     dropped: float = 0.0
-    duplicated: float = 0.0
-    delayed: float = 0.0
-    reordered: float = 0.0
     malformed: float = 0.0
-    delay: float = 5.0
     disconnects: float = 0.0
     hangs: float = 0.0
     failed: float = 0.0
@@ -50,9 +45,7 @@ class Faults:
 
 
 # A bad network, of which the soak test is made.
-BAD_NETWORK = Faults(
-    dropped=0.01, duplicated=0.01, delayed=0.01, reordered=0.01, disconnects=1.0, bursts=1.0, failed=0.01, limited=0.005
-)
+BAD_NETWORK = Faults(dropped=0.02, malformed=0.02, disconnects=1.0, bursts=1.0, failed=0.01, limited=0.005)
 
 
 @dataclass

@@ -43,7 +43,7 @@ _NONSENSE: tuple[Any, ...] = ("NaN", "-1", None, "1e400", "not a number", [], {"
 
 @dataclass(eq=False)
 class _Client:
-    """One open socket. `held` is a message that waits for the next one to overtake it."""
+    """One open socket."""
 
     socket: ServerConnection
     swap: bool
@@ -51,7 +51,6 @@ class _Client:
     streams: set[str] = field(default_factory=set)
     waiting: deque[str] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    held: str | None = None
     hung: bool = False
 
 
@@ -59,7 +58,7 @@ class MockExchange:
     """Plays `market` from `clock`'s now on; what lies before is history. Use it as `async with`.
 
     Attributes:
-        requests: count of the requests answered. draws: what was done to whom, by fault.
+        draws: what was done to whom, by fault.
         ended: set when the market's last bar has closed.
     """
 
@@ -67,7 +66,6 @@ class MockExchange:
         self.answers = Answers(market)
         self.faults = faults or Faults()
         self.draws = FaultDraws(self.faults, clock.now(), self.answers.end)
-        self.requests = 0
         self.ended = asyncio.Event()
         self._clock = clock
         self._recorded = dict[str, Any]()
@@ -145,7 +143,6 @@ class MockExchange:
         now = self._clock.now()
         if request.headers.get("Upgrade", "").lower() == "websocket":
             return _response(socket, 503, b"maintenance") if self.draws.in_maintenance(now) else None
-        self.requests += 1
         refusal = self.draws.refusal(now)
         if refusal is not None:
             status, wait = refusal
@@ -214,12 +211,9 @@ class MockExchange:
                 await asyncio.sleep(0)
                 done = 0
             done += 1
-            if what == "disconnect":
-                self.draws.injected["disconnects"] += bool(self._clients)
-                self.disconnect()
-            elif what == "hang":
-                self.draws.injected["hangs"] += bool(self._clients)
-                self.hang()
+            if what in ("disconnects", "hangs"):
+                self.draws.injected[what] += bool(self._clients)
+                self.hang() if what == "hangs" else self.disconnect()
             elif what == "tick" and not self.draws.in_maintenance(time):
                 self._say(bar, place)
         self.ended.set()
@@ -233,9 +227,9 @@ class MockExchange:
         yield answers.end, "end", 0, 0
 
     def _fault_moments(self) -> Iterator[tuple[int, str, int, int]]:
-        broken = [(time, "disconnect", 0, 0) for time in self.draws.disconnects]
-        broken += [(start, "disconnect", 0, 0) for start, _ in self.faults.maintenance]
-        return iter(sorted(broken + [(time, "hang", 0, 0) for time in self.draws.hangs]))
+        broken = [(time, "disconnects", 0, 0) for time in self.draws.disconnects]
+        broken += [(start, "disconnects", 0, 0) for start, _ in self.faults.maintenance]
+        return iter(sorted(broken + [(time, "hangs", 0, 0) for time in self.draws.hangs]))
 
     def _say(self, bar: int, place: int) -> None:
         for client in self._clients:
@@ -247,26 +241,8 @@ class MockExchange:
     def _deliver(self, client: _Client, data: dict[str, Any]) -> None:
         """Put a message in the way to a client, or what a fault makes of it."""
         fault = self.draws.message(client.draw)
-        if fault == "malformed":
-            data = _malformed(data, client.draw)
-        text = json.dumps(data)
-        if fault == "dropped":
-            return
-        if fault == "reordered" and client.held is None:
-            client.held = text
-            return
-        if fault == "delayed":
-            self._start(self._later(client, text, client.draw.uniform(0.0, self.faults.delay)))
-            return
-        for _ in range(2 if fault == "duplicated" else 1):
-            self._put(client, text)
-        if client.held is not None:
-            self._put(client, client.held)
-            client.held = None
-
-    async def _later(self, client: _Client, text: str, seconds: float) -> None:
-        await self._clock.sleep(seconds)
-        self._put(client, text)
+        if fault != "dropped":
+            self._put(client, json.dumps(_malformed(data, client.draw) if fault == "malformed" else data))
 
 
 def _response(socket: ServerConnection, status: int, body: bytes, retry_after: int | None = None) -> Response:
@@ -293,7 +269,7 @@ def serving_exchange(
     """An exchange that plays `market` at a free port of this machine for the time of a block, in an event loop and a
     thread of its own.
 
-    `clock` is shared with who listens, and runs `speed` times as fast as real time. Only `url`, `requests` and `draws`
+    `clock` is shared with who listens, and runs `speed` times as fast as real time. Only `url` and `draws`
     of the exchange are to be read from outside its thread.
     """
     loop = asyncio.new_event_loop()

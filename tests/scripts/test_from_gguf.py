@@ -110,12 +110,6 @@ def test_the_folder_answers_as_the_file_says(original: Any, tmp_path: Path, caps
     assert "is there already" in capsys.readouterr().err
 
 
-def test_an_unknown_way_to_cut_text_is_said(original: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = write(tmp_path / "tiny.gguf", original, "some-other")
-    assert from_gguf.main([str(file), str(tmp_path / "made")]) == 0
-    assert "'some-other'" in capsys.readouterr().out
-
-
 def test_what_is_no_gguf_file_makes_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(40))

@@ -1,15 +1,22 @@
-"""The table of sizes counts what git tracks, by hand on a small tree."""
+"""The table of sizes counts what git tracks, and the pages that are made from the source have what the code has."""
 
 from __future__ import annotations
 
+import re
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 
-from pydantic import BaseModel
+import numpy as np
 
-from scripts.size import Measure, measures, settings, tracked
+import cryptosentinel
+from backend.store.records import Record
+from scripts.code_reference import api_page, metrics_page, records_page
+from scripts.size import measures
+from simulator.backtest import metrics
 
 SMALL = {
+    "simulator/deleted.py": "one\n",
     "simulator/a.py": "one\ntwo\nthree\n",
     "backend/deep/b.py": "one\ntwo\n",
     "backend/templates/page.html": "not Python\n",
@@ -23,27 +30,14 @@ SMALL = {
 }
 
 
-class Inner(BaseModel):
-    x: int = 0
-    y: tuple[int, ...] = ()
-
-
-class Outer(BaseModel):
-    inner: Inner = Inner()
-    table: dict[str, int] = {}
-
-
-def small_tree(root: Path) -> None:
+def test_a_small_tree_is_counted(tmp_path: Path) -> None:
     for name, text in SMALL.items():
-        path = root / name
+        path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
-    subprocess.run(["git", "add", "."], cwd=root, check=True)
-
-
-def test_a_small_tree_is_counted(tmp_path: Path) -> None:
-    small_tree(tmp_path)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
+    (tmp_path / "simulator" / "deleted.py").unlink()
     (tmp_path / "simulator" / "untracked.py").write_text("one\n" * 50, encoding="utf-8")
     found = {row.name.strip(): row.count for row in measures(tmp_path)}
     assert found.pop("settings") > 0
@@ -65,15 +59,24 @@ def test_a_small_tree_is_counted(tmp_path: Path) -> None:
     }
 
 
-def test_a_deleted_file_is_not_counted(tmp_path: Path) -> None:
-    small_tree(tmp_path)
-    (tmp_path / "simulator" / "a.py").unlink()
-    assert Path("simulator/a.py") not in tracked(tmp_path)
+def test_every_public_name_has_its_words() -> None:
+    page = api_page(vars(cryptosentinel)["_PLACES"])
+    sections = dict(zip(*[iter(re.split(r"^## (\w+)\n", page, flags=re.MULTILINE)[1:])] * 2, strict=True))
+    assert set(sections) == set(dir(cryptosentinel))
+    assert [name for name, text in sections.items() if len(text.split()) < 4] == []
 
 
-def test_settings_of_sections_are_counted_and_a_table_is_one() -> None:
-    assert settings(Outer) == 3
+def test_every_metric_is_named() -> None:
+    flat = metrics.compute(np.full(3, 100.0), metrics.DAY_MS, np.zeros((3, 1)), (), 0.0)
+    page = metrics_page()
+    assert [name for name in flat if not re.search(rf"\b{name}\b", page)] == []
 
 
-def test_only_more_than_the_limit_exceeds_it() -> None:
-    assert [Measure("a", count, 5).exceeds for count in (4, 5, 6)] == [False, False, True]
+def test_every_table_has_its_fields() -> None:
+    page = records_page()
+    sections = dict(zip(*[iter(re.split(r"^## (\w+)\n", page, flags=re.MULTILINE)[1:])] * 2, strict=True))
+    records = {kind.table: kind for kind in Record.__subclasses__()}
+    assert set(sections) == set(records)
+    for table, kind in records.items():
+        names = {item.name for item in fields(kind)} - {"run"}
+        assert set(re.findall(r"^\| `(\w+)` \|", sections[table], re.MULTILINE)) == names, table

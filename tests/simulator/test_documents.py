@@ -1,10 +1,13 @@
-"""Limits of reading: what is harmful in JSON, lines, folders and tables is refused before it does harm."""
+"""What is harmful in a document is refused before it does harm, and files are whole or as they were."""
 
 from __future__ import annotations
 
+import errno
 import io
 import json
-import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from simulator import tables
 from simulator.documents import MOST_DEPTH, depth_of, lines_of, parse_json, read_bytes, read_document
 from simulator.errors import DataError, UserError
+from simulator.files import write_whole
 from simulator.folders import check_links, path_inside
 from simulator.tables import read_table
 
@@ -37,11 +41,6 @@ def test_a_long_document_is_read_to_the_bit_as_the_standard_reader_does(value: o
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
         read = parse_json(text + " " * 17_000)
         assert repr(read) == repr(json.loads(text)) and depth_of(read) == depth_of(value)
-
-
-@pytest.mark.parametrize("text", ["-0", "1e5", "[1.0, 2E-3, 0.1e+2]", '{"a": 1, "a": 2}', '"\\u0000\\/"'])
-def test_what_can_be_written_in_several_ways_is_read_alike_in_a_long_document(text: str) -> None:
-    assert repr(parse_json(text + " " * 17_000)) == repr(json.loads(text))
 
 
 @given(st.integers(MOST_DEPTH - 3, MOST_DEPTH + 3), st.booleans())
@@ -78,12 +77,6 @@ def test_what_is_harmful_is_refused_with_a_reason(text: str | bytes, why: str) -
     for length in (0, 17_000):
         with pytest.raises(ValueError, match=why):
             parse_json(text.ljust(length))
-
-
-def test_a_metric_may_be_no_number() -> None:
-    assert math.isnan(parse_json("[NaN]", nan=True)[0]) and parse_json("-Infinity", nan=True) == -math.inf
-    with pytest.raises(ValueError, match="beyond all numbers"):
-        parse_json("1e999", nan=True)
 
 
 def test_the_depth_of_a_document_is_counted() -> None:
@@ -130,3 +123,60 @@ def test_a_table_that_says_that_it_is_huge_is_not_read(tmp_path: Path, monkeypat
     monkeypatch.setattr(tables, "_MOST_VALUES", 999)
     with pytest.raises(DataError, match="1,000 rows of 1 columns"):
         read_table(path, ("a",))
+
+
+ROOT = Path(__file__).parents[2]
+# Writes long texts of one letter, each at once, until it is killed.
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from simulator.files import write_whole
+for letter in itertools.cycle("abcdefgh"):
+    write_whole(Path(sys.argv[1]), letter * 300_000)
+    print(letter, flush=True)
+"""
+
+
+def test_a_killed_writer_leaves_one_whole_text(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    for turns in range(3):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, path], cwd=ROOT, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        for _ in range(1 + turns):
+            process.stdout.readline()
+        process.kill()
+        process.communicate()
+        text = path.read_text()
+        assert len(text) == 300_000 and len({*text}) == 1
+
+
+def test_a_full_disk_leaves_the_former_text_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    write_whole(path, "former")
+    real = Path.write_text
+
+    def no_room(self: Path, text: str, encoding: str | None = None) -> int:
+        real(self, text[: len(text) // 2], encoding)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", no_room)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, "new")
+    assert path.read_text() == "former"
+    assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_an_interrupt_leaves_the_former_text_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "team.json"
+    write_whole(path, "former")
+
+    def interrupted(source: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, "new")
+    assert [one.name for one in tmp_path.iterdir()] == ["team.json"]
+    assert path.read_text() == "former"

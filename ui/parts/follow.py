@@ -1,4 +1,4 @@
-"""A page that follows the store: it is drawn anew when the runs have changed."""
+"""A page that follows the store: it is drawn again when the runs have changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOK_SECONDS = 1.0
 
 
 def follow_store(state: Sequence[str], unread: int = 0) -> None:
-    """Draw the page anew when the store has another run, another state of one or other labels than `state`, or when
+    """Draw the page again when the store has another run, another state of one or other labels than `state`, or when
     rows of runs are left unread."""
     _follow(state, unread, time.monotonic())
 

@@ -26,7 +26,7 @@ _SAID = {
 
 
 def show_job(job: Job) -> None:
-    """A job; while it waits or runs what is shown follows it, and the page is drawn anew when it has begun its run and
+    """A job; while it waits or runs what is shown follows it, and the page is drawn again when it has begun its run and
     when it has ended."""
     if job.active:
         _follow(job.name, job.run)

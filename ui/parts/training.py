@@ -34,7 +34,7 @@ _EFFECT = "Did it help?"
 
 
 def show_training(summary: RunSummary) -> None:
-    """A training that has ended, or one that goes on and is followed."""
+    """A training that has ended, or one that continues and is followed."""
     if summary.run.status == "running":
         _follow_training(summary.run.run)
         return
@@ -46,7 +46,7 @@ def show_training(summary: RunSummary) -> None:
 
 @st.fragment(run_every=_LOOK_SECONDS)
 def _follow_training(run_id: str) -> None:
-    """The curves of a training that goes on; the page is drawn again when it has ended."""
+    """The curves of a training that continues; the page is drawn again when it has ended."""
     with mistakes_explained():
         with open_store() as store:
             summary = summarise_training(store, run_id)

@@ -125,7 +125,7 @@ def _quality(folder: Path) -> None:
     issues = _issues(str(folder), newest)
     fatal = sum(issue[0] == "unusable" for issue in issues)
     if fatal:
-        st.error(f"{fatal} findings make the data unusable: mend or remove the files that are named.")
+        st.error(f"{fatal} findings make the data unusable: fix or remove the files that are named.")
     else:
         st.success(f"Usable, {len(issues)} notes.")
     if issues:
@@ -159,7 +159,7 @@ def _import() -> None:
         help="Only for times that name no zone themselves (--time-zone).",
     ).strip()  # fmt: skip
     columns = left.text_input(
-        "Columns of a CSV, where they are not recognised", placeholder="time=Date,open=Open,high=High,low=Low,…"
+        "Columns of a CSV, where they are not recognized", placeholder="time=Date,open=Open,high=High,low=Low,…"
     ).strip()
     symbol = middle.text_input("Symbol, where the files do not name it", placeholder="BTCUSDT").strip()
     frame = right.selectbox("Timeframe, where the files do not name it", ["", *TIMEFRAMES])
@@ -204,7 +204,7 @@ def _tell_import() -> None:
 
 
 def _download() -> None:
-    st.caption("From an exchange, without a key. Cancel and a lost connection are safe: the same again goes on.")
+    st.caption("From an exchange, without a key. Cancel and a lost connection are safe: the same again continues.")
     left, middle, right = st.columns(3)
     exchange = left.text_input("Exchange, by its id in ccxt", "binance").strip()
     market = middle.selectbox("Market", ["spot", "swap"], help="swap: perpetual futures, with their funding rates.")

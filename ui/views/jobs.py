@@ -1,4 +1,4 @@
-"""The page of jobs: what waits, runs and has ended, whoever asked for it, and one of them with its log."""
+"""The page of jobs: what waits, runs and has ended, submitted here or elsewhere, and one of them with its log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLUMNS = {
 
 def _page() -> None:
     st.title("Jobs")
-    st.caption("Work that goes on without this page: here and in `cryptosentinel jobs` it is the same.")
+    st.caption("Work that continues without this page: here and in `cryptosentinel jobs` it is the same.")
     queue = job_queue()
     with mistakes_explained():
         jobs = queue.jobs()
@@ -60,7 +60,7 @@ def _page() -> None:
 
 @st.fragment(run_every=LOOK_SECONDS)
 def _follow(names: Sequence[str]) -> None:
-    """The table as it stands; the page is drawn anew when there are other jobs than those of `names`."""
+    """The table as it stands; the page is drawn again when there are other jobs than those of `names`."""
     with mistakes_explained():
         jobs = job_queue().jobs()
         if [job.name for job in jobs] != list(names):

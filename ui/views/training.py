@@ -1,4 +1,4 @@
-"""The page of trainings: start one from a preset, watch it, stop it, go on with it, and look at former ones."""
+"""The page of trainings: start one from a preset, watch it, stop it, continue with it, and look at former ones."""
 
 from __future__ import annotations
 
@@ -111,11 +111,11 @@ def _let_address_follow() -> None:
 
 
 def _go_on(run: RunRecord, job: Job | None) -> None:
-    """Offer to go on with a training that stopped."""
+    """Offer to continue with a training that stopped."""
     if run.kind != "train" or run.status not in ("interrupted", "failed") or (job is not None and job.active):
         return
     command = _command(TrainRequest(resume=run.run))
-    if st.button("Go on where it stopped", key=f"go on {run.run}", icon=":material/resume:"):
+    if st.button("Continue where it stopped", key=f"continue {run.run}", icon=":material/resume:"):
         open_job(job_queue().submit(command))
 
 

@@ -44,9 +44,9 @@ engine). `learning.learner.Learner.train` then goes through this page from top t
     rewards and weights of the role's calls               score_main, score_sub
     their advantages; roles never share a statistic       assign_credit, which calls group_advantages
 
-5. Objective: `recipes.py` over `objective.py`, maximised for each role apart
+5. Objective: `recipes.py` over `objective.py`, maximized for each role apart
 
-    r = pi_proximal / pi_behaviour, truncated             importance_weights
+    r = pi_proximal / pi_behavior, truncated             importance_weights
     rho = pi_new / pi_proximal: token, sequence           policy_ratio
         or trajectory
     min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)  clipped_values

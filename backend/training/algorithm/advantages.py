@@ -64,7 +64,7 @@ def advantages_of_valid(
     rewards (n,), weights (n,) as in `group_advantages`; valid (n,) bool. An invalid call is paid nothing, which may be
     twenty times as far from the others as these are from each other. In their mean it praises whatever the valid ones
     of its group did, and its own tokens drown theirs in the gradient. This is the policy gradient of a reward that is
-    the group's mean less the penalty where the format is lost. A group without spread among its valid calls is
+    the group's mean minus the penalty where the format is lost. A group without spread among its valid calls is
     degenerate where none is invalid.
     """
     reward, right = np.asarray(rewards, np.float64), np.asarray(valid, np.bool_)

@@ -4,7 +4,7 @@ Every tensor below is (B, T) float32 unless it says otherwise; `mask` (B, T) boo
 rho = pi_new / pi_old is one of
 
     token       per sampled token (GRPO, arXiv 2402.03300)
-    sequence    one per call, the length-normalised exp(mean_t log rho_t) (GSPO, arXiv 2507.18071)
+    sequence    one per call, the length-normalized exp(mean_t log rho_t) (GSPO, arXiv 2507.18071)
     trajectory  one per call, the plain product exp(sum_t log rho_t) (as the M-GRPO paper prints it)
 """
 
@@ -66,16 +66,16 @@ def weighted_logps(
     return bounded.detach() * advantages * new_logps, bounded != ratio
 
 
-def importance_weights(proximal_logps: Tensor, behaviour_logps: Tensor, mask: Tensor, cap: float) -> Tensor:
-    """min(pi_proximal / pi_behaviour, cap) of each token, (B, T), 1 where masked, no gradient (truncated importance
+def importance_weights(proximal_logps: Tensor, behavior_logps: Tensor, mask: Tensor, cap: float) -> Tensor:
+    """min(pi_proximal / pi_behavior, cap) of each token, (B, T), 1 where masked, no gradient (truncated importance
     sampling, arXiv 1802.01561).
 
-    `behaviour` is the engine that sampled (an older version, or another implementation), `proximal` the model as it is
+    `behavior` is the engine that sampled (an older version, or another implementation), `proximal` the model as it is
     when the update begins, `current` the model while it moves. The decoupled objective (arXiv 2505.24298) clips
     current / proximal and multiplies by these weights; the cap bounds the variance of stale samples.
     """
     with torch.no_grad():
-        return where_sampled(proximal_logps - behaviour_logps, mask).exp().clamp(max=cap)
+        return where_sampled(proximal_logps - behavior_logps, mask).exp().clamp(max=cap)
 
 
 def importance_cut(importance: Tensor, cap: float) -> Tensor:

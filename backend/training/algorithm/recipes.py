@@ -1,6 +1,6 @@
 """Recipes: variants of the objective, each a class, chosen by `training.recipe`.
 
-For one role, maximise over the B calls of a batch with n_i sampled tokens each
+For one role, maximize over the B calls of a batch with n_i sampled tokens each
 
     J = sum_i w_i mean_t v_it / sum_i w_i        v_it = min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i)
 
@@ -98,7 +98,7 @@ class Recipe:
         importance: Tensor | None = None,
         total: float | None = None,
     ) -> tuple[Tensor, ClipStats]:
-        """J as a scalar to maximise; log-probs and mask (B, T), advantages and weights (B,).
+        """J as a scalar to maximize; log-probs and mask (B, T), advantages and weights (B,).
 
         importance (B, T) from `objective.importance_weights`, None for 1: multiplies each token's value; a call with
         one ratio takes the mean of its tokens'. `total` as in `aggregate`.

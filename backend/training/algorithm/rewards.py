@@ -62,7 +62,7 @@ def sub_reward(
     """A sub-agent's reward: beta[0] format + beta[1] outcome + beta[2] expert, 0 when invalid.
 
     None when a valid call has no expert score although the score counts (beta[2] > 0). Such a call must be left out
-    of its group and counted: the other weights renormalised, or a guessed score, would put it on another scale than
+    of its group and counted: the other weights renormalized, or a guessed score, would put it on another scale than
     the calls it is compared with, and it would be praised or blamed for lacking a score. Raises as `RewardParts` does.
     """
     parts = RewardParts(valid, format_score, outcome, expert)
@@ -135,7 +135,7 @@ def brier_score(probabilities: npt.ArrayLike, outcome_frequencies: npt.ArrayLike
 
 
 def pinball_score(stated: float, losses: npt.ArrayLike, level: float, scale: float) -> float:
-    """How good a stated quantile of the loss is: one minus the normalised pinball loss (Koenker & Bassett 1978).
+    """How good a stated quantile of the loss is: one minus the normalized pinball loss (Koenker & Bassett 1978).
 
     stated  the loss that is not exceeded with probability `level`, same unit as losses (n,), n >= 1 scenarios
     scale   the largest loss told apart. Both are clipped to [0, scale] first, which bounds the score in [0, 1]

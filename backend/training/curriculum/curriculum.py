@@ -1,6 +1,6 @@
 """The two stages of the paper's curriculum (arXiv 2511.13288), with the gate between them.
 
-Stage 1 teaches the format, on easy windows. The sub-agents practise: they are asked directly and learn from their
+Stage 1 teaches the format, on easy windows. The sub-agents practice: they are asked directly and learn from their
 expert scores, which need no good manager. The manager is rewarded for its format alone, and only while it lacks it: as
 long as its advice is worth little, standing still would be its best answer, and a manager that has collapsed to it
 stops trying. Stage 2 is collaboration, on all windows: everybody shares the team's outcome.

@@ -1,7 +1,8 @@
 """Queries: the states from which rollouts start. A query is a coin, a bar and a position held; all its rollouts share
 it. Of a team that decides on the whole portfolio it is a bar and what is held of every coin.
 
-Queries come from a window of bars and are drawn by seed, so that step t of a run asks the same questions whoever asks.
+Queries come from a window of bars and are drawn by seed, so that step t of a run asks the same questions in every
+process.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Query:
 
 @dataclass(frozen=True)
 class PortfolioQuery(Query):
-    """A state of all coins of the market with one account. `symbol` is the coin that the sub-agents practise on, and
+    """A state of all coins of the market with one account. `symbol` is the coin that the sub-agents practice on, and
     `exposure` what is held of it.
 
     `volatility` is that of a fully invested book of equal parts of the coins (`book_volatility`). It is the same for

@@ -48,7 +48,7 @@ class RecordedStates:
             if rest or not 0 <= bar < len(market) or not exposures.keys() <= set(market.symbols):
                 raise DataError(
                     f"session {self.session}: its state at {format_time(time)} is of no bar and symbol of "
-                    f"{market.source}; make the data anew with `train --from-paper {self.session}`"
+                    f"{market.source}; make the data again with `train --from-paper {self.session}`"
                 )
             bars[bar] = {symbol: exposures.get(symbol, 0.0) for symbol in market.symbols}
         return bars
@@ -69,7 +69,7 @@ def read_states(path: Path) -> RecordedStates:
             for time, exposures in document["states"]
         }
         if not all(math.isfinite(one) for exposures in held.values() for one in exposures.values()):
-            raise ValueError("an exposure is no number")
+            raise ValueError("an exposure is not a number")
         return RecordedStates(str(document["session"]), str(document["data_hash"]), held)
     except FileNotFoundError:
         raise DataError(
@@ -77,6 +77,6 @@ def read_states(path: Path) -> RecordedStates:
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"training.states = {path}: these are no recorded states ({error}); make them anew with "
+            f"training.states = {path}: these are not recorded states ({error}); make them again with "
             "`train --from-paper SESSION`"
         ) from error

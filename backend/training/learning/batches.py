@@ -88,7 +88,7 @@ class StepStats:
         self._ratios += other._ratios
 
     def take(self, counted: StepStats) -> None:
-        """Have what `counted` has: these statistics as another process went on with them."""
+        """Have what `counted` has: these statistics as another process continued with them."""
         self.__dict__.update(counted.__dict__)
 
     @property

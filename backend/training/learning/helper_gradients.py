@@ -3,7 +3,7 @@ another. Where one role alone learns, all of them share the micro-batches of its
 
 All state stays here: a helper gets the role's parameters with every update, and gives back the gradient. The gradients
 of an update's micro-batches are added in their order, as one process adds them, so the sum is the same to the bit
-whoever computed which.
+whatever process computed which.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class HelperGradients:
     def _shared(
         self, policy: PolicyGradient, batches: Sequence[MicroBatch], total: float, temperature: float, stats: StepStats
     ) -> float:
-        """`accumulate`, a micro-batch to whoever is free; gradients, loss and statistics are added in their order."""
+        """`accumulate`, a micro-batch to each free worker; gradients, loss and statistics are added in their order."""
         parameters = policy.policies.trainable(policy.role)
 
         def alone(helper: Helper | None, batch: MicroBatch) -> tuple[float, list[Tensor | None], StepStats]:

@@ -31,7 +31,7 @@ from backend.training.algorithm.trajectory import Trajectory
 from backend.training.chosen_recipe import recipe_of
 from backend.training.curriculum.curriculum import Curriculum, Stage
 from backend.training.learning.role_trainer import GradientPool, RoleTrainer
-from backend.training.learning.training_metrics import credit_metrics, practice_metrics, spoken_metrics
+from backend.training.learning.training_metrics import conversation_metrics, credit_metrics, practice_metrics
 from backend.training.rollout.role_outcomes import role_outcome_metrics
 from cryptosentinel.agents.registry import MANAGER
 from cryptosentinel.team import derive_seed
@@ -176,7 +176,7 @@ class Learner:
         metrics = {f"{self.role}/silent_steps": float(self.state.idle_steps)}
         rollouts = sum(len(group) for group in data.team)
         spoken = self._conversations(data.team, data)
-        metrics |= spoken_metrics(self.role, spoken, rollouts)
+        metrics |= conversation_metrics(self.role, spoken, rollouts)
         return metrics | practice_metrics(self.role, spoken, conversations)
 
     def _credit_metrics(self, credit: RoleCredit, stage: Stage, data: StepData) -> dict[str, float]:

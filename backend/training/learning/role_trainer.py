@@ -81,7 +81,7 @@ class RoleTrainer:
         the recipe mgrpo, its denominator (`recipes.Recipe.total`). Calls without a gradient are in it. One of several
         updates a batch has its share of the batch's denominator. `temperature` is the one the engine sampled at, `rate`
         the factor of a schedule on the learning rate. A batch without any signal (all advantages 0, no KL and no
-        entropy term) takes no optimizer step: momentum alone is no reason to move. An update whose loss or gradient is
+        entropy term) takes no optimizer step: momentum alone is not a reason to move. An update with a loss or gradient
         not finite is skipped and counted. Raises ValueError for another role's trajectory or bad lengths.
 
         Metrics, named `{role}/...`: loss, grad_norm, kl (when it has a coefficient), entropy, clip_share, ratio/mean,

@@ -22,7 +22,7 @@ ROLLOUT_PARTS = (
 
 
 def team_metrics(rollouts: Sequence[RolloutRecord], roles: Collection[str]) -> dict[str, float]:
-    """The behaviour of a team of these `roles` over all rollouts of a step, from their records alone. Empty where there
+    """The behavior of a team of these `roles` over all rollouts of a step, from their records alone. Empty where there
     is none.
 
     `{role}/calls/{n}` is the number of rollouts that called a sub-agent n times.
@@ -49,8 +49,8 @@ def team_metrics(rollouts: Sequence[RolloutRecord], roles: Collection[str]) -> d
     return metrics | {f"{role}/calls/{calls}": float(number) for (role, calls), number in sorted(made.items())}
 
 
-def spoken_metrics(role: str, spoken: Sequence[Trajectory], rollouts: int) -> dict[str, float]:
-    """What a role's conversations in so many rollouts of the team were like. Empty where it was never asked.
+def conversation_metrics(role: str, spoken: Sequence[Trajectory], rollouts: int) -> dict[str, float]:
+    """What a role's conversations in that number of rollouts of the team were like. Empty where it was never asked.
 
     valid, truncated      share that ended in a valid answer, at the token limit
     calls, calls/max      conversations in a rollout, mean and largest

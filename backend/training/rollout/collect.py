@@ -88,8 +88,8 @@ class RolloutSettings:
 
 
 def rollout_settings(config: Config, rollouts: int) -> RolloutSettings:
-    """How rollouts are judged as a configuration has it, with so many of a query. Raises `UserError` for a reward or a
-    score of the user's own that cannot be used."""
+    """How rollouts are judged as a configuration has it, with that number for each query. Raises `UserError` for a
+    reward or a score of the user's own that cannot be used."""
     return RolloutSettings(
         rollouts_per_query=rollouts,
         scenario_paths=config.training.scenario_paths,

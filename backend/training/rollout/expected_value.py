@@ -1,4 +1,4 @@
-"""What decisions are worth in expectation, beside what the evidence allows, on states of a private market.
+"""What decisions are worth in expectation, beside the achievable value, on states of a private market.
 
 A team decides once in each state. Its decision is scored over common scenarios that begin with what could be known
 (`QueryPool`'s beliefs), so luck is in neither the regime nor the window. Beside it stands what `decision_values` says
@@ -26,7 +26,7 @@ NEGLIGIBLE = 0.002  # of the outcome, which the values' linear costs may leave o
 
 
 def evidence_values(queries: Sequence[Query], settings: RolloutSettings) -> list[DecisionValues]:
-    """What the evidence allows in each state, in units of the outcome score, without the price of questions.
+    """The achievable value in each state, in units of the outcome score, without the price of questions.
 
     Raises `DataError` for states without beliefs, of several coins, or of a market that is not private.
     """
@@ -36,7 +36,7 @@ def evidence_values(queries: Sequence[Query], settings: RolloutSettings) -> list
 def _values(query: Query, settings: RolloutSettings) -> DecisionValues:
     if query.belief is None or len(query.symbols) != 1:
         raise DataError(
-            f"{query.market.source}: what the evidence allows is known of one coin's states with beliefs; set "
+            f"{query.market.source}: the achievable value is known of one coin's states with beliefs; set "
             "training.scenario_source=beliefs and team.portfolio=false"
         )
 

@@ -114,7 +114,7 @@ class RolloutScorer:
         self._moves = self._scenarios.close[:, -1] / marks - 1.0  # (paths, S) simple returns
 
     def outcome(self, orders: list[Order], questions: int = 0) -> Outcome:
-        """What the orders earn over the horizon, marked at its end, net of all costs and of the price of so many
+        """What the orders earn over the horizon, marked at its end, net of all costs and of the price of the
         questions."""
         result = self._simulate(orders, self._account)
         net = result.net_return - questions * self._question_cost

@@ -1,6 +1,6 @@
 """What rolls out, and one shard of a step: a part of its queries, rolled out on its own.
 
-The queries of a step are drawn by seed and divided in order, so that whoever rolls out a shard rolls out the same one,
+The queries of a step are drawn by seed and divided in order, so that every process rolls out the same shard,
 and a step is the same however many workers share it.
 """
 
@@ -77,7 +77,7 @@ def begun_parts(config: Config, market: Market, run: str, base: Path, start: Pat
 
 @dataclass(frozen=True)
 class ShardQueries:
-    """The queries of a shard: those that the team decides on, and those that its sub-agents practise on."""
+    """The queries of a shard: those that the team decides on, and those that its sub-agents practice on."""
 
     team: list[Query]
     practice: list[Query] = field(default_factory=list)
@@ -136,12 +136,12 @@ class ShardCollector:
 def step_queries(
     pool: QueryPool, config: TrainingConfig, step: int, stage: Stage, team: Team
 ) -> tuple[list[Query], list[Query]]:
-    """The queries of a step: those that the team decides on, and those that the sub-agents practise on.
+    """The queries of a step: those that the team decides on, and those that the sub-agents practice on.
 
-    In stage 1 a quarter is for the manager's format; on the others the sub-agents practise without it, and in both
+    In stage 1 a quarter is for the manager's format; on the others the sub-agents practice without it, and in both
     stages on the further ones that `training.practice` asks for. These are drawn from all windows, as
     they come: a forecast that was learnt where the trend is clearest is too sure of itself. Who is frozen does not
-    practise, and a single agent has nobody who could.
+    practice, and a single agent has nobody who could.
     """
     queries = pool.draw(config.seed, step, config.queries_per_step, stage.easy)
     if not team.sub_agents:
@@ -154,7 +154,7 @@ def step_queries(
 
 
 def _practising(config: TrainingConfig, team: Team, query: Query) -> set[str]:
-    """The sub-agents that practise on a query."""
+    """The sub-agents that practice on a query."""
     everybody = {one.key for one in team.sub_agents.values()}
     further = query.number - config.queries_per_step
     if further >= 0:

@@ -1,7 +1,7 @@
 """The shards of a step and of a validation, rolled out by this process and its helpers side by side.
 
 A helper has the team, the engine and the windows of its own, made from the same configuration. With each shard it gets
-the weights, so that it has nothing to remember. A shard is the same whoever rolls it out (`sharding.py`).
+the weights, so that it has nothing to remember. A shard is the same in every process (`sharding.py`).
 """
 
 from __future__ import annotations

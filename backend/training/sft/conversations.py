@@ -48,7 +48,7 @@ def encode(
     wanted = ["system", "user", *(("assistant", "tool")[turn % 2] for turn in range(len(roles) - 2))]
     if len(roles) < 3 or roles != wanted or roles[-1] != "assistant":
         raise DataError(
-            f"a conversation's turns are {', '.join(roles) or 'missing'}: it must begin with system and user, go on "
+            f"a conversation's turns are {', '.join(roles) or 'missing'}: it must begin with system and user, continue "
             "with assistant and tool by turns and end with assistant"
         )
     ids = codec.start(messages[0]["content"], messages[1]["content"], tools=tools)

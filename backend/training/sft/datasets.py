@@ -132,13 +132,13 @@ def read_data_manifest(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise DataError(f"{folder} holds no {DATA_MANIFEST}: give the folder of a finished data set") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}): remove {folder} and collect anew") from error
+        raise DataError(f"{path} cannot be read ({error}): remove {folder} and collect again") from error
     if (
         not isinstance(manifest, dict)
         or manifest.get("format") != _FORMAT
         or not isinstance(manifest.get("sha256"), dict)
     ):
-        raise DataError(f"{path} is no manifest of format {_FORMAT}: remove {folder} and collect anew")
+        raise DataError(f"{path} is not a manifest of format {_FORMAT}: remove {folder} and collect again")
     return manifest
 
 
@@ -147,12 +147,12 @@ def read_rows(folder: Path, role: str) -> list[SftRow]:
     path = folder / f"{role}.parquet"
     wanted = read_data_manifest(folder)["sha256"].get(path.name)
     if not path.is_file() or _hash(path) != wanted:
-        raise DataError(f"{path} is not the file that {DATA_MANIFEST} describes: remove {folder} and collect anew")
+        raise DataError(f"{path} is not the file that {DATA_MANIFEST} describes: remove {folder} and collect again")
     return [SftRow(**row) for row in pq.read_table(path, schema=_SCHEMA).to_pylist()]
 
 
 def _split(state: str, settings: Selection) -> str:
-    """A state is wholly in one split, whoever spoke about it."""
+    """A state is wholly in one split, whatever role answered about it."""
     share = derive_seed(settings.seed, "split", state) / 2**63
     return VALIDATION if share < settings.validation_share else TRAIN
 

@@ -75,7 +75,7 @@ def compare_roles(
 ) -> dict[str, dict[str, Any]]:
     """Per role: mean scores before, after and of a reference team over the states that all three were measured on, the
     paired difference after - before with its 95 % bootstrap interval over states, and the shares of valid answers.
-    Neighbouring states share bars, so that an interval is somewhat too narrow.
+    Neighboring states share bars, so that an interval is somewhat too narrow.
 
     A difference is None where fewer than two states can be compared.
     """

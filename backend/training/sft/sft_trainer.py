@@ -47,7 +47,7 @@ class SftSettings:
 
 
 class SupervisedTrainer:
-    """Next-token training of some parameters on examples, a step at a time, to be stopped and gone on with.
+    """Next-token training of some parameters on examples, a step at a time, to be stopped and continued.
 
     `logps(ids, mask)` gives the log-probs (B, T) under the model that the parameters are of. Every example is seen once
     before any is seen again. The same parameters, examples and settings give the same weights, interrupted or not.
@@ -110,7 +110,7 @@ class SupervisedTrainer:
         return self._optimizer.state()[0]
 
     def resume(self, done: int, optimizer_state: Mapping[str, Tensor]) -> None:
-        """Go on after `done` steps; the caller has put the parameters where they were."""
+        """Continue after `done` steps; the caller has put the parameters where they were."""
         self._optimizer.restore(optimizer_state, {})
         self._batches = self._new_batches()
         for _ in range(done):

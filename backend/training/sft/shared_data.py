@@ -69,10 +69,10 @@ def _checked(row: SftRow, role: str, place: str) -> bool:
         try:
             schemas: Any = row.schemas()
         except ValueError:
-            problem = "has schemas of tools that are no JSON"
+            problem = "has schemas of tools that are not JSON"
         else:
             if schemas is not None and not isinstance(schemas, list):
-                problem = "has schemas of tools that are no list"
+                problem = "has schemas of tools that are not a list"
     if problem:
-        raise DataError(f"{place} {problem}: mend the data set, or choose another")
+        raise DataError(f"{place} {problem}: fix the data set, or choose another")
     return True

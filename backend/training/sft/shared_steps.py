@@ -110,7 +110,7 @@ def _compute_there(task: _PartTask, report: WorkReport) -> float:
 
 
 def _mapped(path: Path, size: int) -> Tensor:
-    """A row of float32 that lies in a file and is shared by whoever maps it."""
+    """A row of float32 that lies in a file and is shared by the processes that map it."""
     return torch.from_file(str(path), shared=True, size=size, dtype=torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""The markets that a warm start speaks about.
+"""The markets that a warm start uses.
 
 Recorded bars often begin years before their headlines and their funding. A model that never saw a headline in its warm
 start loses its format where the first one stands, and that is where it is validated. So it also learns on the same bars

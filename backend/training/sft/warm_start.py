@@ -117,7 +117,7 @@ def make_nano(
     workers: Workers = ALONE,
 ) -> list[float]:
     """Write a nano and its tokenizer to `folder`, warm-started on states of all `pools`; returns the losses of the
-    steps. Each step is cut into so many `parts`, which the `workers` share, as they do the transcripts."""
+    steps. Each step is cut into that number of `parts`, which the `workers` share, as they do the transcripts."""
     report("tokenizer", 0, 1)
     bytes_codec = make_byte_codec()
     few = min(TOKENIZER_DECISIONS, nano.decisions)

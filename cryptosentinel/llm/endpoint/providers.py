@@ -105,7 +105,7 @@ def is_secret(key: str) -> bool:
 
 def key_variable_of(provider: Provider | None) -> str:
     """The environment variable that holds the key for `provider`, the first of its usual ones that is set; for an
-    address that is no provider's `OWN_KEY` where it is set; "" for an endpoint without a key."""
+    address that is not a provider's `OWN_KEY` where it is set; "" for an endpoint without a key."""
     usual = (OWN_KEY,) if provider is None else provider.key_variables
     there = next((name for name in usual if os.environ.get(name, "").strip()), "")
     return there or (usual[0] if provider is not None and usual else "")

@@ -103,10 +103,10 @@ class LocalEngine:
         self._prefixes[role] = PrefixCache(self._cache_bytes)
 
     def forget(self) -> None:
-        """Empty the prefix caches: from here on, log-probs are to the bit those of an engine made anew.
+        """Empty the prefix caches: from here on, log-probs are to the bit those of an engine made again.
 
-        Reading a prompt in two parts rounds differently from reading it in one. Whoever promises equal bits (a training
-        that resumes) calls this wherever it may be resumed.
+        Reading a prompt in two parts rounds differently from reading it in one. A caller that promises equal bits (a
+        training that resumes) calls this wherever it may be resumed.
         """
         for prefixes in self._prefixes.values():
             prefixes.clear()
@@ -193,7 +193,7 @@ class LocalEngine:
 
 
 def _usage(request: Request, answer: Completion, known: int, seconds: float) -> Usage:
-    """What a request took, of whose prompt so many tokens were known."""
+    """What a request took, of whose prompt `known` tokens were known."""
     return Usage(len(request.ids), known, len(answer.ids), seconds, reasoning=answer.thought)
 
 

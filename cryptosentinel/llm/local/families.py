@@ -1,6 +1,6 @@
 """Which architectures the decoder of this project computes, and what it must know of one beside its weights.
 
-The Llama family: a block normalises (RMS), attends with rotated queries and keys, normalises again and has a gated MLP.
+The Llama family: a block normalizes (RMS), attends with rotated queries and keys, normalizes again and has a gated MLP.
 What differs inside the family is read from the model that the library would build: biases, norms of queries and keys,
 tied heads, widths and groups from its weights' names and shapes; positions from its own rotary embedding, so that every
 scaling of it that does not depend on the length is exact; windows from the configuration. An architecture is added to
@@ -72,7 +72,7 @@ def why_not(config: PreTrainedConfig) -> str | None:
         return f"layers of {', '.join(odd)} are not theirs"
     unknown = [name for name in parameter_shapes(config) if not _WEIGHTS.fullmatch(name)]
     if unknown:
-        return f"{unknown[0]} is no weight of theirs"
+        return f"{unknown[0]} is not a weight of theirs"
     if config.hidden_act not in ACT2FN:
         return f"hidden_act = {config.hidden_act} is not known"
     rotary = _rotary(config)

@@ -133,7 +133,7 @@ class LlamaDecoder:
                 yield part.untyped_storage().data_ptr(), part.untyped_storage().nbytes()
 
     def new_cache(self, rows: int, slots: int) -> KVCache:
-        """An empty cache. Zeros, not uninitialised memory: a masked slot still is multiplied by its weight of 0."""
+        """An empty cache. Zeros, not uninitialized memory: a masked slot still is multiplied by its weight of 0."""
         shape = (self.layer_count, rows, self.kv_heads)
         return KVCache(
             torch.zeros(*shape, self.head_dim, slots, device=self.device, dtype=self.dtype),
@@ -394,7 +394,7 @@ class LlamaDecoder:
 
     def _keep(self, weight: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
         """The first of `others` that equals `weight`, or else a contiguous copy of it in this decoder's numbers: the
-        caller goes on changing its tensors in place."""
+        caller continues changing its tensors in place."""
         weight = weight.to(self.dtype)
         for other in others:
             if torch.equal(weight, other):

@@ -153,13 +153,13 @@ def packs(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def copies_head(numbers: int) -> bool:
-    """Whether a float32 output layer of so many numbers that is the embedding too is held twice on a CPU: the rows of
-    the embedding are looked up one by one, and the output layer is packed."""
+    """Whether a float32 output layer of that number of entries that is the embedding too is held twice on a CPU: the
+    rows of the embedding are looked up one by one, and the output layer is packed."""
     return numbers >= PACKED_FROM and packs(torch.device("cpu"), torch.float32)
 
 
 def _quick(left: torch.Tensor, numbers: int) -> bool:
-    """Whether a product of these rows with a matrix of so many numbers is one for oneDNN."""
+    """Whether a product of these rows with a matrix of that number of entries is one for oneDNN."""
     return left.shape[0] * numbers >= QUICK_FROM and left.dtype == torch.float32 and packs(left.device, left.dtype)
 
 

@@ -56,7 +56,7 @@ class KVCache:
         )
 
     def grown(self, rows: int, slots: int) -> KVCache:
-        """The first `rows` rows with room for so many slots."""
+        """The first `rows` rows with room for that number of slots."""
         larger = self.blank(rows, slots)
         larger.keys[..., : self.keys.shape[4]] = self.keys[:, :rows]
         larger.values[..., : self.values.shape[3], :] = self.values[:, :rows]

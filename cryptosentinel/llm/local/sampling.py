@@ -20,7 +20,7 @@ _BLOCK = 512
 def uniforms(seeds: Sequence[int], starts: Sequence[int], steps: int) -> npt.NDArray[np.float64]:
     """Uniform numbers in [0, 1), shape (rows, steps): entry (r, s) is a hash of seeds[r] and position starts[r] + s.
 
-    The hash is SplitMix64's finaliser (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014),
+    The hash is SplitMix64's finalizer (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014),
     applied to the seed and then to the seed's hash plus the position times the golden gamma. No state, hence no order
     dependence.
     """
@@ -74,7 +74,7 @@ def _by_blocks(scaled: torch.Tensor, greedy: torch.Tensor, uniform: torch.Tensor
 
 
 def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finaliser; overflow wraps, as it must."""
+    """SplitMix64's finalizer; overflow wraps, as it must."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))

@@ -40,7 +40,7 @@ class SharedPrefix:
     room: int
 
     def write(self, row: int, cache: KVCache) -> None:
-        """Fill the beginning of a row anew, from the one-row `cache` of its conversation."""
+        """Fill the beginning of a row again, from the one-row `cache` of its conversation."""
         self.cache.write(int(self.places[row]) // self.room, 0, cache.row(0, 0, self.lengths[row]))
 
     def of_rows(self, kept: Sequence[int]) -> SharedPrefix:
@@ -58,7 +58,7 @@ class Beginning:
 
 
 def beginnings(prompts: Sequence[tuple[int, ...]]) -> list[Beginning]:
-    """Groups of prompts that are neighbours in their order, each prompt in one of them: those that save most tokens. A
+    """Groups of prompts that are neighbors in their order, each prompt in one of them: those that save most tokens. A
     group saves its beginning for all but one of its prompts."""
     order = sorted(range(len(prompts)), key=lambda index: prompts[index])
     shared = [common_length(prompts[a], prompts[b]) for a, b in pairwise(order)]

@@ -222,7 +222,7 @@ async def _log_odds(
     said to have more than a hundredth."""
     body = {
         "model": model,
-        "prompt": codec.start("Be brief.", "Go on."),
+        "prompt": codec.start("Be brief.", "Continue."),
         "max_tokens": 1,
         "temperature": temperature,
         "seed": 0,

@@ -53,7 +53,7 @@ class VllmEngine:
 
     All roles answer with the base model, whose policy version is `version`, or, once `publish` has given one an
     adapter, each with an adapter of its own. Both at once would be wrong: on a CPU, vLLM 0.32 adds an adapter to
-    requests of the base model that share a batch with it (its pull request 48421 mends that). So engines that share a
+    requests of the base model that share a batch with it (its pull request 48421 fixes that). So engines that share a
     server take turns too.
 
     The constructor asks the server what it is. Raises `UserError` for one that is not there, serves another model or
@@ -99,16 +99,16 @@ class VllmEngine:
     def publish(self, role: str, version: str, folder: Path) -> None:
         """Answer the requests for `role` that are submitted from now on with the PEFT adapter in `folder`.
 
-        `version` names its content: another content must have another name, and the same one is loaded once, whichever
-        roles use it. Requests under way end as they began. A version is unloaded when it is no role's, nor was just
-        before; a request that still needs it loads it from `folder` again. A server elsewhere must see the folder at
-        the same path. Raises `UserError` for an adapter that the server cannot load, `ValueError` for a first adapter
-        while the base model is answering.
+        `version` names its content: another content must have another name, and the same one is loaded once for all
+        roles that use it. Requests under way end as they began. A version is unloaded when it is not a role's, nor was
+        just before; a request that still needs it loads it from `folder` again. A server elsewhere must see the folder
+        at the same path. Raises `UserError` for an adapter that the server cannot load, `ValueError` for a first
+        adapter while the base model is answering.
         """
         if version == self._model:
             raise ValueError(f"the version '{version}' is the name of the base model")
         if not (folder / "adapter_config.json").is_file():
-            raise UserError(f"{folder} holds no adapter_config.json, so it is no adapter: give a PEFT folder")
+            raise UserError(f"{folder} holds no adapter_config.json, so it is not an adapter: give a PEFT folder")
         with self._publishing:
             if self._of_base:
                 raise ValueError(f"{role} gets an adapter while requests of the base model are under way")

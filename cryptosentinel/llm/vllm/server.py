@@ -91,7 +91,7 @@ class VllmServer:
         arguments: Sequence[str] = (),
     ) -> None:
         if not (folder / "config.json").is_file():
-            raise UserError(f"{folder} holds no config.json, so it is no model folder: give the one to serve")
+            raise UserError(f"{folder} holds no config.json, so it is not a model folder: give the one to serve")
         # After a part of a prompt, vLLM 0.32 takes back a step of the request's random numbers, which it can only on a
         # GPU: on a CPU the engine dies. So a prompt is read in one piece there.
         more = ("--no-enable-chunked-prefill",) if _is_cpu_build(python) else ()

@@ -75,7 +75,7 @@ def test_it_tells_the_strongest_change_and_whether_an_example_showed_it(
 ) -> None:
     document = decision_values()
     for row in document["rows"].values():
-        row["behaviours"] = {}
+        row["behaviors"] = {}
     for name, share in (("trained", trained), ("teacher", teacher), ("warm_started", 0.82)):
-        document["rows"][name]["behaviours"] = {"trader": share}
+        document["rows"][name]["behaviors"] = {"trader": share}
     assert answer_of(document, None, 1.0)["learned"] == learned

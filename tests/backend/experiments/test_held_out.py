@@ -95,7 +95,7 @@ def test_decisions_are_compared_on_common_states_and_by_one_yardstick(
     unknown = value_of_arm(subject_of("flat", twin), twin, load_market(twin.market, twin.costs), lambda *_: None)
     assert unknown["allowed"] is None
     page = html.unescape(outcome.page.read_text())
-    assert "of what the evidence allows" in page and f"{round(100 * arms['rules'].share.mean)} % (" in page
+    assert "of the achievable value" in page and f"{round(100 * arms['rules'].share.mean)} % (" in page
     assert "8 held-out states each" in page and "256 common scenarios" in page and "earns, bp" in page
     assert arms["rules"].means["questions"] and result.states == 8 and result.windows == 2
 

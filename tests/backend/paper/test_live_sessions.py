@@ -17,7 +17,7 @@ from tests.backend.paper import live_scenes as scene
 from tests.live_scenes import MINUTE, START, minutes
 from tests.mock_binance.faults import Faults
 
-BAD = Faults(dropped=0.05, duplicated=0.05, delayed=0.05, reordered=0.05, delay=20.0, disconnects=20.0, failed=0.05)
+BAD = Faults(dropped=0.1, malformed=0.1, disconnects=20.0, failed=0.05)
 
 
 def candles(store: Store, run: str) -> dict[tuple[int, str], tuple[float, ...]]:

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from backend.cli.paper import paper_app
 
-PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "operations.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "deployment.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> str:

@@ -103,7 +103,7 @@ def test_what_the_others_changed_is_said() -> None:
         (
             "invalid",
             2,
-            "One of my 2 answers was no valid verdict, so long AAAUSDT may not grow: 50 % instead of 100 %",
+            "One of my 2 answers was not a valid verdict, so long AAAUSDT may not grow: 50 % instead of 100 %",
         ),
     ],
 )

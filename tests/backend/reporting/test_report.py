@@ -119,7 +119,7 @@ def test_the_demo_writes_all_facts(store: Store, tmp_path: Path) -> None:
     assert found["no_edge"]["difference"] == -0.0001
     assert found["no_edge"]["ci95"] == pytest.approx([-0.0003, 0.0001])
     assert found["held_out_value"] == decision_values()
-    assert found["behaviour"] == {"exposure": 0.6, "trades": 4.25, "long_share": 0.55, "hold_rate": 0.4}
+    assert found["behavior"] == {"exposure": 0.6, "trades": 4.25, "long_share": 0.55, "hold_rate": 0.4}
 
 
 def test_the_demo_page_shows_it_all(demo: RunSummary) -> None:

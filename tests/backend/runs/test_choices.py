@@ -59,7 +59,7 @@ def test_each_timeframe_that_is_offered_has_a_window(tmp_path: Path) -> None:
     choices = BacktestChoices.of(tmp_path)
     assert choices.timeframe == "1h" and choices.timeframes[0] == "1m"
     assert choices.symbols("1h") == ("AAA", "BBB") and choices.symbols("1m") == ("BBB",)
-    assert choices.symbols("1d") == ("AAA", "BBB", "CCC"), "what is no bars is not offered"
+    assert choices.symbols("1d") == ("AAA", "BBB", "CCC"), "what is not a bars is not offered"
     assert choices.suggested_days(("AAA", "BBB"), "1h") == (date(2020, 4, 17), date(2020, 6, 16))
     for timeframe in choices.timeframes:
         for symbol in choices.symbols(timeframe):

@@ -202,7 +202,7 @@ def test_a_shard_that_no_server_takes_is_refused(store: Store) -> None:
 
 def test_the_first_weights_of_a_step_stay(store: Store) -> None:
     first = PublishedRecord("r", "trader", 1, "a", "p", "c", {"loss": 0.1, "failure": None})
-    assert store.add_published(first) and store.add_published(first), "a lost answer is no loss"
+    assert store.add_published(first) and store.add_published(first), "a lost answer is not a loss"
     assert not store.add_published(replace(first, version="b"))
     assert store.published("r", 1) == [first]
 

@@ -30,7 +30,7 @@ from backend.training.learning import helper_gradients as module
 from backend.training.learning.helper_gradients import HelperGradients
 from backend.training.learning.learner import MAX_SKIPPED, Learner, LearnerState, StepData
 from backend.training.learning.role_trainer import RoleTrainer
-from backend.training.learning.training_metrics import credit_metrics, practice_metrics, spoken_metrics
+from backend.training.learning.training_metrics import conversation_metrics, credit_metrics, practice_metrics
 from backend.training.rollout.shared_shards import TrainingPlace
 from tests.copying_helper import CopyingHelper
 from tests.small_world import small_config
@@ -170,7 +170,7 @@ def test_kinds_of_failure_and_validity_are_shares_of_all_conversations(
     spoken: list[tuple[int, int, str | None]],
 ) -> None:
     calls = [said(rollout, length=length, reason=reason) for rollout, length, reason in spoken]
-    found = spoken_metrics(SPEAKER, calls, 4)
+    found = conversation_metrics(SPEAKER, calls, 4)
     failed = {name.rpartition("/")[2]: share for name, share in found.items() if "/failed/" in name}
     assert failed.keys() == {reason.partition(":")[0] for _, _, reason in spoken if reason is not None}
     assert sum(failed.values()) + found[f"{SPEAKER}/valid"] == pytest.approx(1.0)
@@ -213,7 +213,7 @@ def test_shares_of_the_reward_are_what_valid_answers_are_paid_for(
 def test_nothing_is_told_of_a_role_that_was_not_paid() -> None:
     unscored = TrajectoryCredit(said(), RewardParts(True, 1.0, 1.0), None, 0.0, 0.0)
     assert credit_metrics(SPEAKER, RoleCredit([unscored]), BETA) == {f"{SPEAKER}/unscored": 1.0}
-    assert spoken_metrics(SPEAKER, [], 4) == {}
+    assert conversation_metrics(SPEAKER, [], 4) == {}
 
 
 ROLES = ("manager", "trader")

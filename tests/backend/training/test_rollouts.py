@@ -22,10 +22,10 @@ from backend.training.algorithm.team_credit import CREDITS, Counterfactual, Shap
 from backend.training.curriculum.curriculum import Stage
 from backend.training.curriculum.queries import Query, QueryPool
 from backend.training.learning.training_metrics import (
+    conversation_metrics,
     credit_metrics,
     format_counts,
     ordered_exposure,
-    spoken_metrics,
     team_metrics,
 )
 from backend.training.recorder import TrainingRecorder
@@ -127,7 +127,7 @@ def test_metrics_are_means_over_the_rollouts(store: Store, tmp_path: Path) -> No
     recorder.close()
     spoken = {role: [c for one in every for c in (one.main, *one.subs) if c.role == role] for role in ROLES}
     for role, calls in spoken.items():
-        metrics |= spoken_metrics(role, calls, len(every))
+        metrics |= conversation_metrics(role, calls, len(every))
     assert metrics["team/outcome"] == pytest.approx(sum(one.outcome.score for one in every) / len(every))
     assert metrics["team/hold_share"] == sum(not one.decision.orders for one in every) / len(every)
     assert metrics["market_analyst/calls"] == sum(
@@ -137,7 +137,7 @@ def test_metrics_are_means_over_the_rollouts(store: Store, tmp_path: Path) -> No
     exposures = [ordered_exposure(one) for one in every]
     assert metrics["team/exposure"] == pytest.approx(sum(map(abs, exposures)) / len(every))
     assert metrics["team/tokens"] == sum(len(c.ids) for one in every for c in (one.main, *one.subs))
-    assert team_metrics([], ROLES) == {} and spoken_metrics("trader", [], 4) == {}
+    assert team_metrics([], ROLES) == {} and conversation_metrics("trader", [], 4) == {}
     credit = main_credit(groups)
     paid = credit_metrics("manager", credit, (0.1, 0.9))
     assert paid["manager/reward/mean"] == pytest.approx(0.1 + 0.9 * metrics["team/outcome"])

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cryptosentinel.agents.registry import MANAGER, ROLES
+from cryptosentinel.agents.manager import ASK_SEVERAL
+from cryptosentinel.agents.registry import MANAGER, ROLES, SPEAKERS
 from cryptosentinel.protocol.tool_calls import (
     MAX_ANSWER_CHARS,
-    Arguments,
     Code,
     MalformedCall,
     ToolCall,
@@ -27,6 +26,7 @@ from cryptosentinel.protocol.tool_calls import (
     render_tool_calls,
     tool_schema,
 )
+from cryptosentinel.protocol.tool_schemas import slim, with_coins
 from tests.examples import tried
 from tests.malformed_answers import ASK, MALFORMED, MALFORMED_TOOL_CALLS, call, function, position
 
@@ -109,10 +109,6 @@ def test_a_call_may_follow_a_thought_and_stand_in_whitespace(before: str) -> Non
 def test_brackets_and_quotes_within_a_string_have_no_depth(reason: str) -> None:
     answer = parse(position(reason=json.dumps(reason)), TOOLS)
     assert isinstance(answer, ToolCall) and answer.arguments.model_dump()["positions"][0]["reason"] == reason
-
-
-def test_the_longest_answer_is_still_read() -> None:
-    assert isinstance(parse(call(ASK).ljust(MAX_ANSWER_CHARS), TOOLS), ToolCall)
 
 
 VALID: st.SearchStrategy[tuple[str, dict[str, Any]]] = st.one_of(
@@ -262,18 +258,57 @@ def test_arguments_cannot_leave_their_place(arguments: str) -> None:
     assert isinstance(read_call(render_tool_calls([function("get_risk", arguments)])), MalformedCall)
 
 
-class Unbounded(Arguments):
-    """Arguments of a tool that forgot its range."""
-
-    value: float
-
-
-def test_no_tool_ever_gets_an_infinity() -> None:
-    answer = parse(call('{"name": "t", "arguments": {"value": 1e999}}'), {"t": Unbounded})
-    assert isinstance(answer, MalformedCall) and answer.code == "bad_arguments"
+EVERY_TOOL = [
+    pytest.param(schema, id=f"{role.key}-{schema['function']['name']}")
+    for role in SPEAKERS.values()
+    for schema in role.schemas
+]
 
 
-def test_numbers_arrive_finite() -> None:
-    answer = parse(position(exposure="1e-320"), TOOLS)
-    assert isinstance(answer, ToolCall)
-    assert math.isfinite(answer.arguments.model_dump()["positions"][0]["exposure"])
+def parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every schema inside `schema`, itself included."""
+    if isinstance(schema, dict):
+        yield schema
+        inner = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
+        for one in inner:
+            yield from parts(one)
+
+
+@pytest.mark.parametrize("tool", EVERY_TOOL)
+def test_a_schema_has_every_argument_with_its_meaning_and_nothing_that_no_call_needs(tool: dict[str, Any]) -> None:
+    slimmed = slim(tool)
+    text = json.dumps(slimmed)
+    assert not any(f'"{word}"' in text for word in ("title", "default", "$ref", "$defs", "anyOf", "oneOf", "null"))
+    for name in ("name", "description"):
+        assert slimmed["function"][name] == tool["function"][name]
+    whole, shown = tool["function"]["parameters"], slimmed["function"]["parameters"]
+    assert set(shown["properties"]) == set(whole["properties"])
+    assert shown.get("required", []) == whole.get("required", [])
+    for schema in parts(shown):
+        for name, argument in schema.get("properties", {}).items():
+            plain = "enum" in argument or argument["type"] == "array"
+            assert "description" in argument or plain, f"{tool['function']['name']}: {name}"
+
+
+def test_several_kinds_of_question_become_one() -> None:
+    [tool] = [one for one in ROLES["manager"].schemas if one["function"]["name"] == ASK_SEVERAL]
+    question = slim(tool)["function"]["parameters"]["properties"]["questions"]["items"]
+    assert question["required"] == ["ask", "symbol"]
+    assert question["properties"]["ask"]["enum"] == ["market_analyst", "risk_analyst", "trader"]
+    assert question["properties"]["side"]["description"] == "of risk_analyst, trader"
+    assert "description" not in question["properties"]["ask"]
+
+
+@pytest.mark.parametrize("tool", EVERY_TOOL)
+def test_a_coin_can_only_be_one_of_the_decision(tool: dict[str, Any]) -> None:
+    named = with_coins(tool, ("C1", "C2"))
+    before, after = slim(tool), slim(named)
+    for whole, narrow in zip(
+        parts(before["function"]["parameters"]), parts(after["function"]["parameters"]), strict=True
+    ):
+        for name, argument in narrow.get("properties", {}).items():
+            if name == "symbol":
+                assert argument["enum"] == ["C1", "C2"] and "maxLength" not in argument
+            elif argument.get("type") not in ("array", "object"):
+                assert argument == whole["properties"][name]
+    assert json.dumps(tool).count("C1") == 0  # the tool itself is as it was

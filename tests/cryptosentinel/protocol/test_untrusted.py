@@ -24,7 +24,6 @@ from cryptosentinel.protocol.tool_calls import render_call
 from cryptosentinel.protocol.untrusted import MAX_RESULT_CHARS, TOO_LARGE, clean, render_result
 from cryptosentinel.scripted_team import expert_policies
 from cryptosentinel.team import TeamDecision
-from cryptosentinel.tools.context import ToolContext
 from cryptosentinel.tools.market import tone
 from simulator.market.events import NewsItem
 from simulator.market.market import Market
@@ -37,8 +36,8 @@ from tests.team_scenes import (
     SayingEngine,
     ask,
     codec,
+    context_at,
     decide,
-    hand_made_account,
     hold,
     submit,
     synthetic,
@@ -108,21 +107,6 @@ def test_honest_words_stay_as_they_are(text: str) -> None:
 )
 def test_what_is_shown(text: str, shown: str) -> None:
     assert clean(text, 10 if text == "a" * 11 else 80) == shown
-
-
-def test_a_limit_without_room_for_the_mark_is_refused() -> None:
-    with pytest.raises(ValueError, match="no room"):
-        clean("text", 2)
-
-
-@pytest.mark.parametrize("payload", [text for text in PAYLOADS.values() if len(text) > 100_000])
-def test_of_a_megabyte_little_is_shown(payload: str) -> None:
-    assert len(Mask(COINS, True).text(payload)) <= 1_000
-
-
-def test_hidden_signs_hide_no_name_from_the_mask() -> None:
-    mask = Mask(("BTCUSDT",), True)
-    assert mask.text("B\u200bTC, ＢＴＣ, Bit\u00adcoin and Вitсоin") == "C1, C1, C1 and C1"
 
 
 @each_payload
@@ -274,11 +258,9 @@ def test_every_tool_returns_clean_text(payload: str) -> None:
         for name in ("AAA", word)
     }
     market = replace(market, series=series)
-    view = market.view(BAR)
-    account = hand_made_account(view, {COINS[0]: 0.5})
     for masked in (True, False):
-        mask = Mask(view.symbols, masked)
-        context = ToolContext(view, account, mask, view.symbols, 12, 1.0, COINS[0], "long", 1.0)
+        mask = Mask(market.symbols, masked)
+        context = context_at(market, BAR, {COINS[0]: 0.5}, mask=mask, side="long", exposure=1.0)
         for tool in (tool for role in ROLES.values() for tool in role.tools):
             if tool.run is None:
                 continue

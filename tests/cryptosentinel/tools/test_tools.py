@@ -18,7 +18,7 @@ from cryptosentinel.conversation.masking import Mask
 from cryptosentinel.protocol.tool_calls import NoArguments
 from cryptosentinel.tools import execution, portfolio
 from cryptosentinel.tools import market as trends
-from cryptosentinel.tools.context import MISSING, ToolContext, percentile_of
+from cryptosentinel.tools.context import MISSING, percentile_of
 from cryptosentinel.tools.market import BarsOf, IndicatorsOf
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
@@ -29,32 +29,16 @@ from simulator.market.drift_filter import drift_belief, pooled_drift_belief
 from simulator.market.events import FundingEvent, NewsItem
 from simulator.market.market import Market
 from simulator.market.series import DataSeries
-from simulator.market.timeframes import parse_time
-from tests.team_scenes import account_in, hand_made_account, synthetic
+from simulator.market.timeframes import BAR_COLUMNS, parse_time
+from tests.markets import HOUR, bars_of
+from tests.team_scenes import COINS, account_in, context_at, synthetic
 
-HOUR = 3_600_000
 NONE = NoArguments()
 
 
 def market_of(close: Any, **more: Any) -> Market:
-    """Hourly bars with these closes (T, S), each opened at the close before, without wicks."""
-    close = np.asarray(close, np.float64)
-    first = np.concatenate([close[:1], close[:-1]])
-    times = np.arange(len(close), dtype=np.int64) * HOUR
-    symbols = ("AAAUSDT", "BBBUSDT", "CCCUSDT")[: close.shape[1]]
-    flat = np.ones_like(close)
-    high, low = np.maximum(first, close), np.minimum(first, close)
-    return Market(symbols, "1h", times, first, high, low, close, flat * 10.0, flat * 0.0005, **more)
-
-
-def context_at(market: Market, bar: int = -1, exposures: dict[str, float] | None = None, **more: Any) -> ToolContext:
-    view = market.view(bar % len(market))
-    account = hand_made_account(view, exposures or {})
-    given_: dict[str, Any] = {
-        "view": view, "account": account, "mask": Mask(market.symbols, True), "symbols": market.symbols,
-        "horizon_bars": 6, "share": 1.0, "symbol": market.symbols[0], **more,
-    }  # fmt: skip
-    return ToolContext(**given_)
+    """Bars with these closes (T, S), each opened at the close before, without wicks."""
+    return bars_of(close, COINS, **({"volume": 10.0, "half_spread": 0.0005} | more))
 
 
 def walk(bars: int = 400, coins: int = 2, seed: int = 0, step: float = 0.01) -> Any:
@@ -78,8 +62,7 @@ def test_every_tool_answers_in_json_whatever_there_is(
     rng = np.random.default_rng(seed)
     market = market_of(walk(bars, 2, seed, float(rng.choice([0.0, 0.01, 0.5]))))
     gone = rng.random(market.close.shape) < absent
-    names = ("open", "high", "low", "close", "volume", "half_spread")
-    arrays: dict[str, Any] = {name: np.where(gone, np.nan, getattr(market, name)) for name in names}
+    arrays: dict[str, Any] = {name: np.where(gone, np.nan, getattr(market, name)) for name in BAR_COLUMNS}
     arrays["volume"] = np.where(rng.random(gone.shape) < 0.3, arrays["volume"] * 0.0, arrays["volume"])
     market = replace(market, **arrays)
     marks = {symbol: market.view(bars - 1).last_close(symbol) for symbol in market.symbols}
@@ -150,11 +133,7 @@ def test_bars_are_rescaled_and_coarser_ones_are_complete() -> None:
 def test_bars_longer_than_a_day_tell_of_weeks_and_of_no_day() -> None:
     """The last bar's move was called that of the last day, and two weeks' volatility that of a day."""
     close = walk(200, 2, step=0.05)
-    first = np.concatenate([close[:1], close[:-1]])
-    times = parse_time("2020-01-06") + 7 * 24 * HOUR * np.arange(200, dtype=np.int64)
-    high, low, flat = np.maximum(first, close), np.minimum(first, close), np.ones_like(close)
-    weeks = Market(("AAAUSDT", "BBBUSDT"), "1w", times, first, high, low, close, flat, flat * 0.0005)
-    context = context_at(weeks)
+    context = context_at(market_of(close, timeframe="1w", start=parse_time("2020-01-06")))
     other = trends.other_coins(context, NONE)["others"][context.mask.alias("BBBUSDT")]
     assert "day" not in other and other["week"] == pytest.approx(100.0 * (close[-1, 1] / close[-2, 1] - 1.0), abs=0.06)
     assert "week" in portfolio.account(context, NONE)
@@ -198,21 +177,24 @@ def test_funding_carry_series_and_spread_by_hand() -> None:
 
 
 def test_news_are_searched_as_they_are_shown() -> None:
-    news = tuple(
-        NewsItem(time=h * HOUR, known_at=h * HOUR, symbol=symbol, text=text)
-        for h, symbol, text in ((1, "AAAUSDT", "AAA rallies"), (2, None, "Market falls"), (3, "BBBUSDT", "BBB rallies"))
-    )
+    told = (
+        (1, "AAAUSDT", "AAA rallies"), (2, None, "Market falls"), (3, "BBBUSDT", "BBB rallies"),
+        (4, None, "Elon Musk Sam Altman crash"),
+    )  # fmt: skip
+    news = tuple(NewsItem(hour * HOUR, hour * HOUR, symbol, text) for hour, symbol, text in told)
     context = context_at(market_of(walk(10), news=news))
     assert trends.search_news(context, trends.Search()) == {
-        "found": 2,
-        "searched": 2,
+        "found": 3,
+        "searched": 3,
         "news": [
             {"age_h": 9.0, "tone": 1, "text": "C1 rallies"},
             {"age_h": 8.0, "tone": -1, "text": "Market falls"},
+            {"age_h": 6.0, "tone": -1, "text": "withheld"},
         ],
     }
-    assert trends.search_news(context, trends.Search(words="aaa"))["found"] == 0, "the name is masked"
-    assert trends.search_news(context, trends.Search(words="C1 RALLIES"))["found"] == 1
+    assert [row["text"] for row in trends.news(context, NONE)["news"]][-1] == "withheld"
+    for words, found in (("aaa", 0), ("C1 RALLIES", 1), ("withheld", 0)):  # the name is masked
+        assert trends.search_news(context, trends.Search(words=words))["found"] == found
 
 
 def test_levels_and_names_of_series_do_not_say_which_coin_it_is() -> None:
@@ -229,19 +211,6 @@ def test_levels_and_names_of_series_do_not_say_which_coin_it_is() -> None:
     assert '"onchain C1 held": {"of_median": 1.043' in said_masked[0] and '"C1 talk value"' in said_masked[0]
     assert '"onchain none": {"of_median": "not available"' in said_masked[0]
     assert '"open_interest": {"of_median": 1.043' in said_masked[1]
-
-
-def test_headlines_that_are_withheld_have_an_age_and_a_tone() -> None:
-    news = tuple(
-        NewsItem(time=hour * HOUR, known_at=hour * HOUR, symbol=None, text=text)
-        for hour, text in ((1, "Elon Musk Sam Altman crash"), (2, "Traders buy as demand grows"))
-    )
-    market = market_of(walk(10), news=news)
-    context, shown = context_at(market), ["withheld", news[1].text]
-    found = trends.search_news(context, trends.Search())["news"]
-    assert [row["text"] for row in found] == shown and [row["tone"] for row in found] == [-1, 1]
-    assert [row["text"] for row in trends.news(context, NONE)["news"]] == shown
-    assert trends.search_news(context, trends.Search(words="withheld"))["found"] == 0
 
 
 def test_loss_quantiles_of_one_coin_are_those_of_its_moves() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -21,13 +22,12 @@ from simulator.exchange.exchange_records import AccountView
 from simulator.exchange.orders import Order
 from simulator.market.market import Bars, Market, MarketView
 from tests.examples import tried
-from tests.simulator.backtest.test_scenarios import random_market as random_bars
-
-HOUR = 3_600_000
+from tests.markets import HOUR, bars_of
+from tests.simulator.backtest.test_scenarios import market_of
 
 
 def random_market(seed: int, absent: float = 0.1) -> Market:
-    return random_bars(seed, 60, absent=absent)
+    return market_of(seed, 60, absent=absent)
 
 
 class Scripted:
@@ -145,22 +145,10 @@ def test_an_account_that_is_kept_is_not_that_of_a_later_bar() -> None:
             _ = account.equity
 
 
-def test_an_account_that_was_acted_on_cannot_be_looked_at_any_more() -> None:
-    class Late(Keeper):
-        def decide(self, view: MarketView, account: AccountView) -> Sequence[Order]:
-            if view.index == 8:  # orders were submitted at the bar before
-                with pytest.raises(DataError, match="kept and looked at in a later bar"):
-                    _ = self.accounts[-1].pending
-                assert account.positions["A"] == 1.0
-            return super().decide(view, account)
-
-    run_backtest(random_market(3, absent=0.0), Late(), Window(2, 50))
-
-
 def test_trades_by_hand() -> None:
     """Buy 2, buy 2, sell 6 (turns), stopped; then a position that stays open."""
-    close = np.array([100, 100, 110, 120, 130, 90, 90], dtype=np.float64).reshape(-1, 1)
-    market = Market(("A",), "1h", np.arange(7) * HOUR, close, close, close, close, close, np.zeros((7, 1)))
+    close = np.array([100, 100, 110, 120, 130, 90, 90], np.float64)
+    market = bars_of(close, open=close)
     run = BacktestRun(market, Window(0, 6), 10_000.0, Costs(0.01, borrow_rate=0.0))
     for orders in (
         [Order("A", 2.0)],
@@ -186,9 +174,7 @@ def test_trades_by_hand() -> None:
 
 
 def test_a_run_that_only_won_has_an_infinite_profit_factor_that_survives_storage() -> None:
-    close = np.array([100, 100, 110, 120], dtype=np.float64).reshape(-1, 1)
-    market = Market(("A",), "1h", np.arange(4) * HOUR, close, close, close, close, close, np.zeros((4, 1)))
-    run = BacktestRun(market, Window(0, 3), costs=Costs(0.0, borrow_rate=0.0))
+    run = BacktestRun(bars_of([100, 100, 110, 120]), Window(0, 3), costs=Costs(0.0, borrow_rate=0.0))
     run.apply([Order("A", 2.0)])
     run.catch_up(3)
     result = run.result()
@@ -198,43 +184,24 @@ def test_a_run_that_only_won_has_an_infinite_profit_factor_that_survives_storage
     assert BacktestResult.from_dict(document).metrics == result.metrics
 
 
-def test_orders_after_the_end_are_only_recorded() -> None:
-    run = BacktestRun(random_market(1, absent=0.0), Window(0, 2))
-    done = []
-    for orders in ([Order("A", 1.0, delay=9)], [], [Order("B", 1.0)]):
-        run.apply(orders)
-        done.append(run.done)
-    assert done == [False, True, True]
-    assert [(r.bar, r.order, r.reason) for r in run.result().rejections] == [
-        (2, Order("A", 1.0, delay=9), "window_end"),
-        (2, Order("B", 1.0), "window_end"),
-    ]
-    assert run.result().fills == ()
-
-
-def test_windows_that_cannot_be_used() -> None:
-    market = random_market(1)
-    with pytest.raises(DataError, match="first bar is 0"):
-        Window(-1, 5)
-    with pytest.raises(DataError, match="too short"):
-        Window(5, 5)
-    with pytest.raises(DataError, match="decide_every is 0"):
-        Window(1, 5, 0)
-    with pytest.raises(DataError, match=r"bars 0\.\.59"):
-        BacktestRun(market, Window(0, 60))
-    with pytest.raises(DataError, match="starting cash"):
-        BacktestRun(market, Window(0, 5), cash=0.0)
-    with pytest.raises(DataError, match="max_leverage"):
-        BacktestRun(market, Window(0, 5), max_leverage=float("nan"))
-    with pytest.raises(DataError, match="taker_fee"):
-        Costs(taker_fee=-0.1)
-    with pytest.raises(DataError, match="spread_multiplier"):
-        Costs(spread_multiplier=float("inf"))
-    market.half_spread[1 + market.present[1:, 0].argmax(), 0] = np.nan
-    with pytest.raises(DataError, match="half_spread"):
-        run_backtest(market, Scripted(0), Window(0, 50))
-    with pytest.raises(DataError, match=r"bars 0\.\.60"):
-        Exchange(random_market(1), 0, stop=60)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda market: Window(-1, 5), "first bar is 0"),
+        (lambda market: Window(5, 5), "too short"),
+        (lambda market: Window(1, 5, 0), "decide_every is 0"),
+        (lambda market: BacktestRun(market, Window(0, 60)), r"bars 0\.\.59"),
+        (lambda market: BacktestRun(market, Window(0, 5), cash=0.0), "starting cash"),
+        (lambda market: BacktestRun(market, Window(0, 5), max_leverage=math.nan), "max_leverage"),
+        (lambda market: Costs(taker_fee=-0.1), "taker_fee"),
+        (lambda market: Costs(spread_multiplier=math.inf), "spread_multiplier"),
+        (lambda market: Exchange(market, 0, stop=60), r"bars 0\.\.60"),
+        (lambda market: replace(market, half_spread=np.nan * market.close), "half_spread"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(make: Callable[[Market], object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        run_backtest(cast(Market, make(random_market(1))), Scripted(0), Window(0, 50))
 
 
 @tried(150)
@@ -247,9 +214,7 @@ def test_windows_that_cannot_be_used() -> None:
 def test_orders_for_target_reach_the_exposure(seed: int, first: float, then: float, parts: int) -> None:
     """At a constant price without costs the account ends at the wanted exposure, with the bracket around the price."""
     price = float(np.random.default_rng(seed).uniform(0.1, 5_000.0))
-    flat = np.full((12, 1), price)
-    market = Market(("A",), "1h", np.arange(12) * HOUR, flat, flat, flat, flat, flat, np.zeros((12, 1)))
-    run = BacktestRun(market, Window(0, 11, 5), costs=Costs(0.0, borrow_rate=0.0))
+    run = BacktestRun(bars_of(np.full(12, price)), Window(0, 11, 5), costs=Costs(0.0, borrow_rate=0.0))
     run.apply(orders_for_target(run.view(), run.account(), "A", first, delays=tuple(range(parts))))
     if abs(then) < 0.005:
         then = 0.0  # documented: too small to hold
@@ -274,9 +239,7 @@ def test_orders_for_target_reach_the_exposure(seed: int, first: float, then: flo
 
 def test_account_view_by_hand() -> None:
     close = np.array([[100.0, np.nan], [100.0, np.nan], [80.0, 10.0]])
-    spread = np.where(np.isnan(close), np.nan, 0.0)
-    market = Market(("A", "B"), "1h", np.arange(3) * HOUR, close, close, close, close, close, spread)
-    run = BacktestRun(market, Window(0, 2), 1_000.0, Costs(0.0, borrow_rate=0.0))
+    run = BacktestRun(bars_of(close, open=close), Window(0, 2), 1_000.0, Costs(0.0, borrow_rate=0.0))
     run.apply([Order("A", 4.0, stop=50.0), Order("A", 1.0, delay=3)])
     (waiting,) = run.account().pending
     assert waiting.delay == 2

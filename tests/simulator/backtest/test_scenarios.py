@@ -17,38 +17,15 @@ from simulator.errors import DataError
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Order
-from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from simulator.market.price_paths import PricePaths
 from tests.examples import tried
+from tests.markets import HOUR, random_market
 
-HOUR = 3_600_000
 
-
-def random_market(seed: int, bars: int = 40, symbols: tuple[str, ...] = ("A", "B"), absent: float = 0.1) -> Market:
-    rng = np.random.default_rng(seed)
-    shape = (bars, len(symbols))
-    close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.03, shape), axis=0))
-    first = close * np.exp(rng.normal(0.0, 0.02, shape))
-    high, low = np.maximum(first, close) * 1.01, np.minimum(first, close) * 0.99
-    half_spread = rng.uniform(0.0, 0.005, shape)
-    gone = rng.random(shape) < absent
-    gone[0] = False
-    for array in (close, first, high, low, half_spread):
-        array[gone] = np.nan
-    funding = {s: tuple(FundingEvent(k * 8 * HOUR, 0.01) for k in range(bars // 8)) for s in symbols}
-    return Market(
-        symbols,
-        "1h",
-        np.arange(bars, dtype=np.int64) * HOUR,
-        first,
-        high,
-        low,
-        close,
-        np.ones(shape),
-        half_spread,
-        funding,
-    )
+def market_of(seed: int, bars: int = 40, symbols: tuple[str, ...] = ("A", "B"), absent: float = 0.1) -> Market:
+    """Random bars with funding on the hour."""
+    return random_market(np.random.default_rng(seed), bars, symbols, 0.03, absent=absent, begins=True, settled=HOUR)
 
 
 def arrays(path: PricePaths) -> dict[str, FloatArray]:
@@ -80,7 +57,7 @@ def random_orders(rng: np.random.Generator, prices: dict[str, float], scale: flo
 def test_the_recorded_path_gives_what_the_exchange_gives(seed: int, leverage: float) -> None:
     """From any account with positions, brackets and pending orders, bit-equal to simply going on."""
     rng = np.random.default_rng(seed)
-    market = random_market(seed)
+    market = market_of(seed)
     costs = Costs(0.001)
     exchange = Exchange(market, 0, 1_000.0, costs, leverage)
     for _ in range(5):
@@ -119,7 +96,7 @@ def test_gross_is_net_without_the_costs() -> None:
     """Long 1 at 100 with a spread of 2 and a fee of 1 %, funding 1 % of 110, from 100 to 110, on 1,000."""
     bars = np.array([100.0, 110.0]).reshape(1, 2, 1)
     paths = PricePaths(bars, bars, bars, bars, np.full((1, 2, 1), 0.01), np.array([0.0, 0.01]).reshape(1, 2, 1))
-    market = random_market(0, symbols=("A",))
+    market = market_of(0, symbols=("A",))
     account = Exchange(market, 5, 1_000.0).account()
     account = replace(account, mark={"A": 100.0})
     outcome = simulate_scenarios(paths, account, [Order("A", 1.0)], ("A",), Costs(0.01))
@@ -131,7 +108,7 @@ def test_gross_is_net_without_the_costs() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    market = random_market(5)
+    market = market_of(5)
     account = BacktestRun(market, Window(0, 20)).account()
     path = recorded_path(market, 0, 3)
     with pytest.raises(DataError, match="same symbols"):

@@ -1,18 +1,18 @@
-"""Round trips: what they cost, how long they lasted and how far the price went, by hand and by counting."""
+"""Round trips: what they cost, how long they lasted, how far the price went, and their statistics."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.backtest.trades import trades_of, with_excursions
-from simulator.errors import DataError
+from simulator.backtest.metrics import COST_KEYS, cost_split, trade_statistics
+from simulator.backtest.trades import Trade, trades_of, with_excursions
 from simulator.exchange.exchange_records import (
     BorrowPayment,
     Fill,
@@ -24,16 +24,15 @@ from simulator.exchange.exchange_records import (
 )
 from simulator.market.market import Market
 from tests.examples import tried
+from tests.markets import HOUR, bars_of, random_market
 
-HOUR = 3_600_000
 SEEDS = st.integers(0, 2**32 - 1)
 
 
 def market_of(rows: list[tuple[float, float, float, float]]) -> Market:
     """One symbol, A, from rows of open, high, low, close."""
-    first, high, low, close = np.array(rows, np.float64).T[:, :, None]
-    time = np.arange(len(rows), dtype=np.int64) * HOUR
-    return Market(("A",), "1h", time, first, high, low, close, np.ones_like(close), np.zeros_like(close))
+    first, high, low, close = np.array(rows, np.float64).T
+    return bars_of(close, open=first, high=high, low=low)
 
 
 MARKET = market_of(
@@ -93,12 +92,7 @@ def test_excursions_by_hand(fills: list[Fill], low: float, high: float, bars: in
 
 
 def walk(seed: int, bars: int) -> Market:
-    rng = np.random.default_rng(seed)
-    close = 100.0 * np.exp(np.cumsum(rng.normal(0.0, 0.02, bars)))
-    first = np.append(100.0, close[:-1])
-    high = np.maximum(first, close) * (1.0 + rng.uniform(0.0, 0.02, bars))
-    low = np.minimum(first, close) * (1.0 - rng.uniform(0.0, 0.02, bars))
-    return market_of(list(zip(first.tolist(), high.tolist(), low.tolist(), close.tolist(), strict=True)))
+    return random_market(np.random.default_rng(seed), bars, rate=0.0)
 
 
 def random_fills(seed: int, market: Market) -> list[Fill]:
@@ -142,28 +136,6 @@ def test_what_random_trades_have_in_common(seed: int) -> None:
         assert trade.mae <= min(seen) + 1e-12 and trade.mfe >= max(seen) - 1e-12
 
 
-@tried(30)
-@given(seed=SEEDS, factor=st.sampled_from([0.001, 7.0]))
-def test_the_mirror_and_the_unit_of_the_price(seed: int, factor: float) -> None:
-    """Bought instead of sold, the worst is the best; another unit changes no fraction."""
-    market = walk(seed, 40)
-    fills, last = random_fills(seed, market), float(market.close[-1, 0])
-    one = with_excursions(trades_of(fills, {"A": last}, 40 * HOUR, 39), market)
-    mirrored = [replace(fill, quantity=-fill.quantity) for fill in fills]
-    other = with_excursions(trades_of(mirrored, {"A": last}, 40 * HOUR, 39), market)
-    assert [(trade.mae, trade.mfe) for trade in one] == [
-        (-trade.mfe if trade.mfe else 0.0, -trade.mae if trade.mae else 0.0) for trade in other
-    ]
-    columns: dict[str, Any] = {name: getattr(market, name) * factor for name in ("open", "high", "low", "close")}
-    priced = [replace(fill, price=fill.price * factor) for fill in fills]
-    scaled = with_excursions(
-        trades_of(priced, {"A": last * factor}, 40 * HOUR, 39),
-        replace(market, **columns),
-    )
-    for trade, again in zip(one, scaled, strict=True):
-        assert (again.mae, again.mfe) == pytest.approx((trade.mae, trade.mfe), abs=1e-12)
-
-
 def test_payments_belong_to_the_trade_that_caused_them() -> None:
     ledger: list[LedgerEntry] = [
         fill(1, -1.0, 100.0),
@@ -180,9 +152,75 @@ def test_payments_belong_to_the_trade_that_caused_them() -> None:
     assert (held.borrow, held.liquidation, held.pnl) == pytest.approx((0.0, 0.0, 4.0))
 
 
-def test_another_market_is_refused() -> None:
-    trade = trades_of([fill(1, 1.0, 100.0)], {"A": 95.0}, 8 * HOUR, 7)[0]
-    with pytest.raises(DataError, match=r"lasted from bar 1 to bar 7, but memory has bars 0\.\.6"):
-        with_excursions([trade], MARKET)
-    with pytest.raises(DataError, match="no symbol 'B'"):
-        with_excursions([replace(trade, symbol="B")], MARKET)
+AMOUNTS = st.floats(-1e6, 1e6).map(lambda amount: round(amount, 2))
+
+
+def trades_with(pnl: list[float], bars: list[int | None] | None = None) -> list[Trade]:
+    held = bars or [None] * len(pnl)
+    return [
+        Trade("A", 1.0, 0, 0, 100.0, 1, 1, 100.0, amount, 0.0, 0.0, "order", bars_held=count)
+        for amount, count in zip(pnl, held, strict=True)
+    ]
+
+
+def test_by_hand() -> None:
+    got = trade_statistics(
+        trades_with([10.0, 20.0, -5.0, 0.0, -5.0, -20.0, 6.0], [1, 2, None, 3, None, None, None]), 100.0
+    )
+    assert got == pytest.approx(
+        {
+            "trades": 7,
+            "hit_rate": 3 / 7,
+            "profit_factor": 36 / 30,
+            "payoff_ratio": 12 / 10,
+            "expectancy": 6 / 7 / 100,
+            "best_trade": 0.2,
+            "worst_trade": -0.2,
+            "lose_streak": 2,  # the one that ends even ends the streak before it
+            "bars_held": 2,
+        },
+        rel=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("pnl", "zero"),
+    [
+        ([], set(trade_statistics([], 1.0))),
+        ([3.0], {"payoff_ratio", "lose_streak", "bars_held"}),
+        ([-3.0], {"hit_rate", "profit_factor", "payoff_ratio", "bars_held"}),
+    ],
+)
+def test_where_a_number_has_no_meaning_it_is_0(pnl: list[float], zero: set[str]) -> None:
+    assert {name for name, value in trade_statistics(trades_with(pnl), 100.0).items() if value == 0.0} == zero
+
+
+@tried(100)
+@given(pnl=st.lists(AMOUNTS, min_size=1, max_size=40), start=st.floats(1.0, 1e6))
+def test_agrees_with_pandas(pnl: list[float], start: float) -> None:
+    got, series = trade_statistics(trades_with(pnl), start), pd.Series(pnl)
+    won, lost = series[series > 0], series[series < 0]
+    assert got["hit_rate"] == pytest.approx(len(won) / len(series))
+    assert got["expectancy"] == pytest.approx(series.mean() / start, abs=1e-9)
+    assert (got["best_trade"], got["worst_trade"]) == pytest.approx((series.max() / start, series.min() / start))
+    if len(won) and len(lost):
+        assert got["profit_factor"] == pytest.approx(won.sum() / -lost.sum())
+        assert got["payoff_ratio"] == pytest.approx(won.mean() / -lost.mean())
+    hit = series < 0
+    assert got["lose_streak"] == hit.astype(int).groupby((~hit).cumsum()).sum().max()
+    assert all(math.isfinite(value) for name, value in got.items() if name != "profit_factor")
+
+
+@tried(100)
+@given(costs=st.dictionaries(st.sampled_from(COST_KEYS), AMOUNTS), profit=AMOUNTS, start=st.floats(1.0, 1e6))
+def test_the_parts_of_the_costs_sum_to_the_total(costs: dict[str, float], profit: float, start: float) -> None:
+    got = cost_split(costs, start, profit)
+    assert len(got) == 2 * (len(COST_KEYS) + 1)
+    parts = math.fsum(got[f"cost_{name}"] for name in COST_KEYS)
+    assert parts == pytest.approx(got["cost_total"], rel=1e-9, abs=1e-6)
+    assert got["cost_total"] == pytest.approx(sum(costs.values()) / start, rel=1e-9, abs=1e-6)
+    gross = profit + sum(costs.values())
+    if gross > 1.0:
+        assert got["cost_total_of_gross"] == pytest.approx(sum(costs.values()) / gross, rel=1e-6, abs=1e-9)
+    elif gross < -1.0:
+        assert got["cost_total_of_gross"] == 0.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simulator.checks.perturbation import (
     TREATED,
-    begun_at,
+    drop_before,
     perturbed,
     truncated,
     with_shuffled_days,
@@ -83,7 +83,7 @@ def test_what_each_role_alone_knows_is_another_after_the_cut(index: int) -> None
         same = getattr(other.signs, name) == mine
         assert same[: index + 1].all() and not same[index + 1 :].any()
         assert (getattr(truncated(market, index).signs, name) == mine[: index + 1]).all()
-        assert (getattr(begun_at(market, index).signs, name) == mine[index:]).all()
+        assert (getattr(drop_before(market, index).signs, name) == mine[index:]).all()
     assert truncated(other, index).content_hash == truncated(market, index).content_hash
 
 
@@ -113,7 +113,7 @@ def test_a_symbol_that_is_listed_later_and_a_market_of_bars_alone_are_perturbed_
 
 @pytest.mark.parametrize("index", [-1, BARS])
 def test_a_bar_outside_is_refused(index: int) -> None:
-    for alter in (truncated, begun_at, lambda m, i: perturbed(m, i, np.random.default_rng(0))):
+    for alter in (truncated, drop_before, lambda m, i: perturbed(m, i, np.random.default_rng(0))):
         with pytest.raises(DataError, match=f"bar {index} is outside"):
             alter(rich_market(), index)
 

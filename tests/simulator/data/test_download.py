@@ -303,7 +303,7 @@ def test_offline_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given_values", "match"),
     [
-        ({"exchange": "binanze"}, "'binanze' is no exchange.*binance"),
+        ({"exchange": "binanze"}, "'binanze' is not an exchange.*binance"),
         ({"symbols": ()}, "no symbol"),
         ({"symbols": ("BTC/USDT", "BTC/USDT")}, "twice"),
         ({"timeframes": ()}, "no timeframe"),

@@ -30,29 +30,17 @@ from simulator.market.market import Market
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.examples import tried
-from tests.simulator.exchange.test_properties import random_market, random_order
+from tests.markets import NAMES, bars_of, random_market, without_places
+from tests.simulator.exchange.test_order_laws import random_order
 
 HOUR = 3_600_000
 YEAR = 365 * 24 * HOUR
 FREE: dict[str, Any] = {"taker_fee": 0.0, "maker_fee": 0.0}
 
 
-def flat_market(bars: int, kind: MarketKind | None, symbols: int = 1, price: float = 100.0) -> Market:
+def flat_market(bars: int, kind: MarketKind | None, symbols: int = 1) -> Market:
     """Prices that never move, so that all that an account loses is what holding costs."""
-    names = tuple("ABC"[:symbols])
-    prices = np.full((bars, symbols), price)
-    return Market(
-        symbols=names,
-        timeframe="1h",
-        open_time=np.arange(bars, dtype=np.int64) * HOUR,
-        open=prices.copy(),
-        high=prices.copy(),
-        low=prices.copy(),
-        close=prices.copy(),
-        volume=np.ones_like(prices),
-        half_spread=np.zeros_like(prices),
-        kinds={} if kind is None else dict.fromkeys(names, kind),
-    )
+    return bars_of(np.full((bars, symbols), 100.0), kinds=dict.fromkeys(NAMES[:symbols], kind) if kind else {})
 
 
 def held(market: Market, exposure: float, leverage: float = 5.0, **costs: float) -> dict[str, float]:
@@ -61,20 +49,6 @@ def held(market: Market, exposure: float, leverage: float = 5.0, **costs: float)
     exchange.submit(Target("A", exposure))
     exchange.step(len(market))
     return exchange.paid()
-
-
-def test_a_short_of_spot_bars_pays_for_seven_months() -> None:
-    """Bars without rules, of which nothing states the kind, were held short and at five times the cash for nothing."""
-    bars = 210 * 24
-    for kind in (None, "spot"):
-        market = flat_market(bars, kind)
-        years = (bars - 1) * HOUR / YEAR
-        assert held(market, -1.0)["borrow"] == pytest.approx(10_000 * 0.1 * years, rel=1e-9)
-        # Five times the cash: four are borrowed, and so is the interest from then on.
-        owed = 40_000.0 * (1.0 + 0.1 * HOUR / YEAR) ** (bars - 1) - 40_000.0
-        assert held(market, 5.0)["borrow"] == pytest.approx(owed, rel=1e-9)
-        assert held(market, 1.0)["borrow"] == 0.0
-        assert held(market, -1.0, borrow_rate=0.0)["borrow"] == 0.0
 
 
 def test_where_funding_is_known_it_is_paid_and_the_rest_is_charged() -> None:
@@ -201,7 +175,7 @@ def test_the_carry_is_what_the_fills_say_it_should_be(
     seed: int, kinds: list[MarketKind | None], leverage: float
 ) -> None:
     rng = np.random.default_rng(seed)
-    market = random_market(rng, int(rng.integers(10, 60)), 3, 0.004, 0.1)
+    market = random_market(rng, int(rng.integers(10, 60)), ("A", "B", "C"), 0.004, absent=0.1)
     closes = {  # some settlements at closes, others missing; a symbol of no known kind has none, or it would be known
         symbol: tuple(FundingEvent(time, float(rng.normal(0.0, 0.01))) for time in range(8 * HOUR, 60 * HOUR, 8 * HOUR)
                       if rng.random() < 0.6)
@@ -215,7 +189,7 @@ def test_the_carry_is_what_the_fills_say_it_should_be(
     exchange = Exchange(market, 0, 10_000.0, costs, leverage, venue=Venue(rules))
     while exchange.index < exchange.stop:
         for _ in range(int(rng.integers(0, 3))):
-            exchange.submit(random_order(rng, exchange))
+            exchange.submit(random_order(rng, exchange, "", kinds=("market",)))
         exchange.step(int(rng.integers(1, 4)))
     assume(not exchange.account().liquidated)
     funding, interest, equity = carry_again(exchange)
@@ -265,9 +239,7 @@ def test_all_ways_to_trade_pay_the_same(kind: MarketKind | None, exposure: float
 @pytest.mark.parametrize(("quantity", "price"), [(50.0, 60.0), (-50.0, 140.0)])
 def test_a_delisted_coin_is_closed_with_a_haircut(quantity: float, price: float) -> None:
     """Its position once stood at the last price for ever."""
-    market = flat_market(100, "perpetual", 2)
-    for array in (market.open, market.high, market.low, market.close, market.volume, market.half_spread):
-        array[30:, 0] = np.nan
+    market = without_places(flat_market(100, "perpetual", 2), (slice(30, None), 0))
     assert delisted_bars(market)[0] == 29 + 48
     exchange = Exchange(market, 0, 10_000.0, Costs(**FREE, missing_funding_rate=0.0, delisting_haircut=0.4))
     exchange.submit(Order("A", quantity))
@@ -289,7 +261,6 @@ def test_a_delisted_coin_is_closed_with_a_haircut(quantity: float, price: float)
 
 
 def test_an_outage_is_no_delisting() -> None:
-    market = flat_market(80, "perpetual", 2)
-    market.close[30:60, 0] = np.nan
-    market.close[70:, 1] = np.nan  # less than two days before the end of the data
+    # The second ends less than two days before the end of the data.
+    market = without_places(flat_market(80, "perpetual", 2), (slice(30, 60), 0), (slice(70, None), 1))
     assert (delisted_bars(market) > len(market)).all()

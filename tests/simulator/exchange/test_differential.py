@@ -242,9 +242,59 @@ def test_fills_at_the_close_are_trade_on_close(seed: int) -> None:
     assert mine.equity == pytest.approx(its.equity, abs=1e-6)
 
 
-# The differences, each as (what the bars do, what is done at the close of bar 1) -> the fills of both.
-
+# The differences, each as (what the bars after the first two do, what is done at which close, the fills of both).
 CALM = (100.0, 101.0, 99.0, 100.0)
+Fills = dict[tuple[int, float], float]
+SCENES: dict[str, tuple[list[tuple[float, float, float, float]], dict[int, list[Action]], Fills, Fills]] = {
+    "a limit that is only touched": (
+        [(100.0, 101.0, 98.0, 100.0), CALM],
+        {1: [Action("limit", 10, limit=98.0)]},
+        {},
+        {(2, 98.0): 10},
+    ),
+    "a target that is only touched": (
+        [CALM, (100.0, 103.0, 99.0, 100.0), CALM],
+        {1: [Action("market", 10, tp=103.0)]},
+        {(2, 100.0): 10},
+        {(2, 100.0): 10, (3, 103.0): -10},
+    ),
+    # Ours is stopped in that bar; theirs looks at the stop from the next bar on, where it is a worse open.
+    "a stop behind a resting entry in the same bar": (
+        [(100.0, 101.0, 95.0, 95.5), (95.0, 96.0, 94.5, 95.0), CALM],
+        {1: [Action("limit", 10, limit=98.0, sl=96.0)]},
+        {(2, 98.0): 10, (2, 96.0): -10},
+        {(2, 98.0): 10, (3, 95.0): -10},
+    ),
+    # The price may have been at the target before the entry; ours waits for another bar to reach it.
+    "a target behind a stop entry in the same bar": (
+        [(100.0, 106.0, 99.5, 103.0), CALM],
+        {1: [Action("stop", 10, trigger=102.0, sl=98.0, tp=105.0)]},
+        {(2, 102.0): 10},
+        {(2, 102.0): 10, (2, 105.0): -10},
+    ),
+    # At the open ours sells what it is told and the stop closes the rest. Theirs looks at the stop first, whose moment
+    # is later, and the order then opens a short.
+    "a market order in a bar that meets the stop": (
+        [CALM, (99.5, 100.0, 95.0, 96.0), CALM],
+        {1: [Action("market", 10, sl=98.0)], 2: [Action("market", -4)]},
+        {(2, 100.0): 10, (3, 99.5): -4, (3, 98.0): -6},
+        {(2, 100.0): 10, (3, 98.0): -10, (3, 99.5): -4},
+    ),
+    # Theirs fills at the trigger, a price that the bar never had.
+    "a stop-limit that opens between its prices": (
+        [(100.5, 103.0, 100.4, 102.0), CALM],
+        {1: [Action("stop_limit", 10, limit=101.0, trigger=100.2)]},
+        {(2, 100.5): 10},
+        {(2, 100.2): 10},
+    ),
+    # One position has one bracket, the newer; theirs keeps a bracket for each trade.
+    "two entries with brackets": (
+        [CALM, CALM, (99.5, 100.0, 97.5, 99.0), CALM],
+        {1: [Action("market", 10, sl=98.0)], 2: [Action("market", 10, sl=97.0)]},
+        {(2, 100.0): 10, (3, 100.0): 10},
+        {(2, 100.0): 10, (3, 100.0): 10, (4, 98.0): -10},
+    ),
+}
 
 
 def scene(*rows: tuple[float, float, float, float]) -> pd.DataFrame:
@@ -255,60 +305,11 @@ def at(script: dict[int, list[Action]]) -> Rule:
     return lambda state: script.get(state.bar, [])
 
 
-def fills_of(
-    bars: pd.DataFrame, script: dict[int, list[Action]], **options: Any
-) -> tuple[dict[tuple[int, float], float], dict[tuple[int, float], float]]:
-    return ours(bars, at(script))[0].fills, theirs(bars, at(script), **options).fills
-
-
-def test_a_limit_that_is_only_touched() -> None:
-    bars = scene((100.0, 101.0, 98.0, 100.0), CALM)
-    mine, its = fills_of(bars, {1: [Action("limit", 10, limit=98.0)]})
-    assert (mine, its) == ({}, {(2, 98.0): 10})
-
-
-def test_a_target_that_is_only_touched() -> None:
-    bars = scene(CALM, (100.0, 103.0, 99.0, 100.0), CALM)
-    mine, its = fills_of(bars, {1: [Action("market", 10, tp=103.0)]})
-    assert (mine, its) == ({(2, 100.0): 10}, {(2, 100.0): 10, (3, 103.0): -10})
-
-
-def test_a_stop_behind_a_resting_entry_in_the_same_bar() -> None:
-    """Ours is stopped in that bar; theirs looks at the stop from the next bar on, where it is a worse open."""
-    bars = scene((100.0, 101.0, 95.0, 95.5), (95.0, 96.0, 94.5, 95.0), CALM)
-    mine, its = fills_of(bars, {1: [Action("limit", 10, limit=98.0, sl=96.0)]})
-    assert (mine, its) == ({(2, 98.0): 10, (2, 96.0): -10}, {(2, 98.0): 10, (3, 95.0): -10})
-
-
-def test_a_target_behind_a_stop_entry_in_the_same_bar() -> None:
-    """The price may have been at the target before the entry; ours waits for another bar to reach it."""
-    bars = scene((100.0, 106.0, 99.5, 103.0), CALM)
-    mine, its = fills_of(bars, {1: [Action("stop", 10, trigger=102.0, sl=98.0, tp=105.0)]})
-    assert (mine, its) == ({(2, 102.0): 10}, {(2, 102.0): 10, (2, 105.0): -10})
-
-
-def test_a_market_order_in_a_bar_that_meets_the_stop() -> None:
-    """At the open ours sells what it is told and the stop closes the rest. Theirs looks at the stop first, whose moment
-    is later, and the order then opens a short."""
-    bars = scene(CALM, (99.5, 100.0, 95.0, 96.0), CALM)
-    mine, its = fills_of(bars, {1: [Action("market", 10, sl=98.0)], 2: [Action("market", -4)]})
-    assert mine == {(2, 100.0): 10, (3, 99.5): -4, (3, 98.0): -6}
-    assert its == {(2, 100.0): 10, (3, 98.0): -10, (3, 99.5): -4}
-
-
-def test_a_stop_limit_that_opens_between_its_prices() -> None:
-    """Theirs fills at the trigger, a price that the bar never had."""
-    bars = scene((100.5, 103.0, 100.4, 102.0), CALM)
-    mine, its = fills_of(bars, {1: [Action("stop_limit", 10, limit=101.0, trigger=100.2)]})
-    assert (mine, its) == ({(2, 100.5): 10}, {(2, 100.2): 10})
-
-
-def test_two_entries_with_brackets() -> None:
-    """One position has one bracket, the newer; theirs keeps a bracket for each trade."""
-    bars = scene(CALM, CALM, (99.5, 100.0, 97.5, 99.0), CALM)
-    mine, its = fills_of(bars, {1: [Action("market", 10, sl=98.0)], 2: [Action("market", 10, sl=97.0)]})
-    assert (sum(mine.values()), sum(its.values())) == (20, 10)
-    assert (4, 98.0) not in mine and its[4, 98.0] == -10
+@pytest.mark.parametrize("name", SCENES)
+def test_where_the_two_differ(name: str) -> None:
+    rows, script, mine, its = SCENES[name]
+    bars = scene(*rows)
+    assert (ours(bars, at(script))[0].fills, theirs(bars, at(script)).fills) == (mine, its)
 
 
 def test_an_order_beyond_the_margin() -> None:
@@ -330,8 +331,8 @@ def test_a_spread() -> None:
 
 def test_exclusive_orders() -> None:
     """Orders add up; under `exclusive_orders` theirs closes what there is before each new one."""
-    bars, script = scene(CALM, CALM, CALM), {1: [Action("market", 10)], 2: [Action("market", 20)]}
-    mine, its = fills_of(bars, script, exclusive_orders=True)
+    bars, rule = scene(CALM, CALM, CALM), at({1: [Action("market", 10)], 2: [Action("market", 20)]})
+    mine, its = ours(bars, rule)[0].fills, theirs(bars, rule, exclusive_orders=True).fills
     assert (sum(mine.values()), sum(its.values())) == (30, 20)
 
 

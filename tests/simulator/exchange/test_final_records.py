@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from simulator.backtest.from_signals import run_signals
 from simulator.exchange.costs import Costs
 from simulator.exchange.exchange import Exchange
-from simulator.exchange.orders import Cancel, InForce, Order, OrderRequest, Target, oco
+from simulator.exchange.orders import Cancel, Order, OrderRequest, Target, oco
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
 from simulator.kernel import layout as at
 from simulator.market.market import Market
 from tests.examples import tried
-from tests.simulator.exchange.test_properties import CASH, random_market
+from tests.markets import bars_of, random_market, without_places
+from tests.simulator.exchange.test_order_laws import CASH, random_order
 
 BARS = 30
 
@@ -31,55 +32,26 @@ BARS = 30
 def thin_market(seed: int, delisted: bool) -> Market:
     """Volumes of about what an account of CASH trades in a few bars; the last coin may end half way."""
     rng = np.random.default_rng(seed)
-    market = random_market(rng, BARS, 3, 0.02, absent=0.2)
-    volume = np.where(market.present, rng.lognormal(5.0, 1.5, market.close.shape), np.nan)
-    arrays = {name: getattr(market, name).copy() for name in ("open", "high", "low", "close", "half_spread")}
-    if delisted:
-        for values in (*arrays.values(), volume):
-            values[BARS // 2 :, 2] = np.nan
-    return replace(market, **arrays, volume=volume, funding={})
+    market = random_market(rng, BARS, ("A", "B", "C"), absent=0.2, rate=0.0)
+    market = replace(market, volume=market.volume * rng.lognormal(5.0, 1.5, market.close.shape))
+    return without_places(market, (slice(BARS // 2, None), 2)) if delisted else market
 
 
 def random_request(rng: np.random.Generator, exchange: Exchange, number: int) -> list[OrderRequest]:
     """One request of any kind, with an id of its own; some name an earlier one."""
-    account = exchange.account()
     symbol = str(rng.choice(exchange.market.symbols))
-    mark = account.mark[symbol] if account.mark[symbol] > 0.0 else 100.0
-    price = round(mark * float(rng.normal(1.0, 0.03)), 1)
-    quantity = round(float(rng.normal(0.0, 0.4)) * CASH / mark, 1)
-    base = Order(
-        symbol,
-        quantity,
-        delay=int(rng.integers(0, 3)),
-        reduce_only=bool(rng.random() < 0.2),
-        expire_bars=int(rng.integers(1, 9)) if rng.random() < 0.4 else None,
-        hold_bars=int(rng.integers(1, 9)) if rng.random() < 0.2 else None,
-        id=f"o{number}",
-    )
-    side = 1.0 if account.positions[symbol] + quantity > 0.0 else -1.0
-    stop, gain = round(mark * (1.0 - 0.02 * side), 1), round(mark * (1.0 + 0.02 * side), 1)
-    forces: tuple[InForce, ...] = ("gtc", "ioc", "fok", "post_only")
-    force = forces[int(rng.integers(0, 4))]
-    kinds: list[list[OrderRequest]] = [
-        [base],
-        [replace(base, stop=stop, target=gain)],
-        [replace(base, kind="limit", limit=price, in_force=force)],
-        [replace(base, kind="stop", trigger=price)],
-        [replace(base, kind="stop_limit", trigger=price, limit=round(price * 1.01, 1))],
-        [replace(base, kind="take_profit", trigger=price)],
-        [replace(base, kind="trailing_stop", trail=0.02)],
-        [
-            *oco(
-                replace(base, kind="limit", limit=price, id=f"o{number}a"),
-                replace(base, kind="stop", trigger=price, id=f"o{number}b"),
-                group=f"g{number}",
-            )
-        ],
-        [Target(symbol, round(float(rng.uniform(-1.0, 1.0)), 2) + 1e-6 * number, delay=int(rng.integers(0, 3)))],
-        [Cancel(f"o{int(rng.integers(0, number + 1))}")],
-        [Order(symbol, 0.0)],
-    ]
-    return kinds[int(rng.integers(0, len(kinds)))]
+    dice = rng.integers(0, 11)
+    if dice == 0:
+        exposure = round(float(rng.uniform(-1.0, 1.0)), 2) + 1e-6 * number
+        return [Target(symbol, exposure, delay=int(rng.integers(0, 3)))]
+    if dice == 1:
+        return [Cancel(f"o{int(rng.integers(0, number + 1))}")]
+    if dice == 2:
+        return [Order(symbol, 0.0)]
+    if dice == 3:
+        pair = [random_order(rng, exchange, f"o{number}{letter}", 0.4, 1) for letter in "ab"]
+        return [*oco(*pair, group=f"g{number}")]
+    return [random_order(rng, exchange, f"o{number}", 0.4, 1)]
 
 
 @tried(150)
@@ -142,14 +114,8 @@ def test_every_target_is_reached_after_the_costs_or_recorded_once(
     rng = np.random.default_rng(seed)
     market = thin_market(seed, delisted)
     venue = Venue(rules={symbol: SymbolRules(lot=lot) for symbol in market.symbols})
-    exchange = Exchange(
-        market,
-        0,
-        CASH,
-        Costs(fee, latency_bars=latency, participation=participation, borrow_rate=0.0),
-        2.0,
-        venue=venue,
-    )
+    costs = Costs(fee, latency_bars=latency, participation=participation, borrow_rate=0.0)
+    exchange = Exchange(market, 0, CASH, costs, 2.0, venue=venue)
     open_targets: dict[str, tuple[int, Target]] = {}  # the newest of each symbol, with the bar from which on it acts
     submitted: list[Target] = []
     reached: list[Target] = []
@@ -192,18 +158,12 @@ def test_every_target_is_reached_after_the_costs_or_recorded_once(
             assert one.quantity != 0.0 and "not reached" in one.detail
 
 
-def steady(volume: float = 1e9) -> Market:
-    flat, times = np.full((6, 1), 100.0), np.arange(6, dtype=np.int64) * 3_600_000
-    return Market(("A",), "1h", times, flat, flat, flat, flat, np.full((6, 1), volume), 0.0 * flat)
-
-
-def pair(half_spread: float) -> Market:
-    flat, times = np.full((6, 2), 100.0), np.arange(6, dtype=np.int64) * 3_600_000
-    return Market(("A", "B"), "1h", times, flat, flat, flat, flat, 1e7 * flat, np.full((6, 2), half_spread))
+def steady(coins: int = 1, volume: float = 1e9, half_spread: float = 0.0) -> Market:
+    return bars_of(np.full((6, coins), 100.0), volume=volume, half_spread=half_spread)
 
 
 def test_what_the_margin_keeps_back_of_a_target_is_recorded() -> None:
-    exchange = Exchange(pair(0.0), 0, CASH, Costs(0.001), 1.0)
+    exchange = Exchange(steady(2), 0, CASH, Costs(0.001), 1.0)
     exchange.submit(Target("A", 0.8))
     exchange.step()
     exchange.submit(Target("B", 0.8))
@@ -211,20 +171,6 @@ def test_what_the_margin_keeps_back_of_a_target_is_recorded() -> None:
     [record] = exchange.rejections
     assert record.order == Target("B", 0.8) and record.reason == "leverage_cap"
     assert record.quantity is not None and record.quantity == pytest.approx(60.0, rel=0.01)
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("others", [0.0, 0.4])
-def test_an_exposure_holds_after_the_costs_of_a_reduction(sign: float, others: float) -> None:
-    exchange = Exchange(pair(0.01), 0, CASH, Costs(0.01, borrow_rate=0.0), 2.0)
-    exchange.submit(Target("A", 0.9 * sign))
-    exchange.step()
-    exchange.submit(Target("A", 0.5 * sign))
-    exchange.submit(Target("B", -others * sign))
-    exchange.step()
-    account = exchange.account()
-    assert account.exposure["A"] == pytest.approx(0.5 * sign, abs=1e-12)
-    assert account.exposure["B"] == pytest.approx(-others * sign, abs=1e-12)
 
 
 def test_signals_that_wait_at_the_end_are_recorded() -> None:

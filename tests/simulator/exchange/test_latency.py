@@ -1,7 +1,8 @@
-"""Latency in milliseconds, fills on the tick, and a stop that turns a position inside a bar."""
+"""Latency in milliseconds, in bars with and without finer ones, fills on the tick, and a stop that turns a position."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,11 @@ from simulator.exchange.exchange import Exchange
 from simulator.exchange.orders import Cancel, Order, OrderRequest, Target
 from simulator.exchange.rules import SymbolRules
 from simulator.exchange.venue import Venue
+from simulator.market.growing import part_of
 from simulator.market.market import Market
+from simulator.market.timeframes import BAR_COLUMNS, MINUTE_MS
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 from tests.examples import tried
 from tests.order_cases import FREE, Candle, bars
 
@@ -208,3 +213,46 @@ def test_a_stop_that_turns_a_position_does_not_go_back_to_the_open() -> None:
     exchange.submit(Order("A", -2.0, target=95.0, kind="stop", trigger=97.0))
     exchange.step(3)
     assert fills(exchange) == [(1, 1.0, 100.0), (2, -2.0, 97.0)]
+
+
+SYMBOLS = ("AAA", "BBB")
+KINDS: dict[str, Any] = {"AAA": "perpetual", "BBB": "spot"}
+FIRST_BAR, LENGTH, INSIDE = 55, 75, 60
+_MINUTES = generate(SyntheticConfig(bars=LENGTH * INSIDE, seed=5, symbols=SYMBOLS, timeframe="1m"))
+_WHOLE = part_of(_MINUTES, 0, len(_MINUTES), KINDS)
+HOURLY = replace(_WHOLE.resample("1h"), partial=None)
+
+
+def finer_without(lost: set[tuple[int, int]]) -> Market:
+    """The minutes without those of the hours `lost`, (hour, column) each, and every third one of the others."""
+    arrays = {name: getattr(_WHOLE, name).copy() for name in BAR_COLUMNS}
+    for values in arrays.values():
+        values[1::3] = np.nan
+        for hour, column in lost:
+            values[hour * INSIDE : (hour + 1) * INSIDE, column] = np.nan
+    return replace(_WHOLE, **arrays)
+
+
+@pytest.mark.parametrize("late", [0, 20 * MINUTE_MS, 59 * MINUTE_MS, 100 * MINUTE_MS])
+def test_a_late_order_meets_a_bar_without_finer_ones_as_it_does_where_there_are_none_at_all(late: int) -> None:
+    costs = Costs(latency_ms=300)
+    hours = {(hour, column) for hour in range(LENGTH) for column in (0, 1)}
+    nothing_finer = Exchange(HOURLY, FIRST_BAR, costs=costs)
+    all_lost = Exchange(HOURLY, FIRST_BAR, costs=costs, venue=Venue(finer=finer_without(hours)))
+    for exchange in (nothing_finer, all_lost):
+        exchange.submit(Order("BBB", 20.0), late)
+        exchange.step(4)
+    [one], [other] = nothing_finer.fills, all_lost.fills
+    assert (one.bar, one.quantity) == (other.bar, other.quantity)
+    assert one.price == pytest.approx(other.price, rel=1e-12)
+
+
+def test_a_cancel_acts_from_the_open_of_a_bar_without_finer_ones() -> None:
+    hours = {(hour, column) for hour in range(LENGTH) for column in (0, 1)}
+    exchange = Exchange(HOURLY, FIRST_BAR, costs=Costs(), venue=Venue(finer=finer_without(hours)))
+    low = float(HOURLY.low[FIRST_BAR + 1, 1])
+    exchange.submit(Order("BBB", 5.0, kind="limit", limit=low * 1.0001, id="waits"))
+    exchange.submit(Cancel("waits"), 30 * MINUTE_MS)
+    exchange.step()
+    assert not exchange.fills
+    assert [one.reason for one in exchange.rejections] == ["cancelled"]

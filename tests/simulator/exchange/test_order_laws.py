@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,44 +17,36 @@ from simulator.exchange.exchange_records import BorrowPayment, Fill, FundingPaym
 from simulator.exchange.orders import Cancel, Order, Target, oco
 from simulator.exchange.rules import MarginTier, SymbolRules
 from simulator.exchange.venue import Venue
-from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from tests.examples import tried
+from tests.markets import random_market
 
-HOUR = 3_600_000
 CASH = 10_000.0
 SYMBOLS = ("A", "B", "C")
 KINDS = ("market", "limit", "stop", "stop_limit", "take_profit", "trailing_stop")
 LIQUIDATION_FEE = 0.003
 
 
-def random_market(rng: np.random.Generator, step: float) -> Market:
-    """Random walks of three symbols with gaps, wicks, absent bars, funding and thin volume."""
-    shape = (int(rng.integers(5, 40)), len(SYMBOLS))
-    moves, gaps = rng.normal(0.0, step, shape), rng.normal(0.0, step / 2, shape)
-    close = 100.0 * np.exp(np.cumsum(moves + gaps, axis=0))
-    first = close * np.exp(-moves)
-    high = np.maximum(first, close) * np.exp(np.abs(rng.normal(0.0, step, shape)))
-    low = np.minimum(first, close) * np.exp(-np.abs(rng.normal(0.0, step, shape)))
-    volume, half_spread = rng.uniform(0.0, 1_000.0, shape), rng.uniform(0.0, 0.005, shape)
-    gone = rng.random(shape) < 0.1
-    gone[0] = False
-    for array in (first, high, low, close, volume, half_spread):
-        array[gone] = np.nan
-    funding = {
-        symbol: tuple(FundingEvent(hour * HOUR, float(rng.normal(0.0, 0.002))) for hour in range(1, shape[0], 4))
-        for symbol in SYMBOLS
-    }
-    times = np.arange(shape[0], dtype=np.int64) * HOUR
-    return Market(SYMBOLS, "1h", times, first, high, low, close, volume, half_spread, funding)
+def random_order(
+    rng: np.random.Generator,
+    exchange: Exchange,
+    name: str,
+    size: float = 1.0,
+    digits: int | None = None,
+    kinds: tuple[str, ...] = KINDS,
+) -> Order:
+    """An order of about `size` times the cash, its numbers of so many digits behind the point."""
 
+    def rounded(value: float) -> float:
+        return value if digits is None else round(value, digits)
 
-def random_order(rng: np.random.Generator, exchange: Exchange, name: str) -> Order:
-    symbol, kind = str(rng.choice(SYMBOLS)), str(rng.choice(KINDS))
-    price = exchange.account().mark[symbol]
-    held = exchange.account().positions[symbol]
-    quantity = -held if held != 0.0 and rng.random() < 0.3 else float(rng.normal(0.0, 1.0)) * CASH / price
-    near = [price * math.exp(float(rng.normal(0.0, 0.02))) for _ in range(2)]
+    symbol = str(rng.choice(sorted(exchange.market.symbols))) if rng.random() < 0.95 else "UNKNOWN"
+    kind = str(rng.choice(kinds))
+    account = exchange.account()
+    price, held = account.mark.get(symbol, 100.0), account.positions.get(symbol, 0.0)
+    price = price if price > 0.0 else 100.0
+    quantity = -held if held != 0.0 and rng.random() < 0.3 else rounded(float(rng.normal(0.0, size)) * CASH / price)
+    near = [rounded(price * math.exp(float(rng.normal(0.0, 0.02)))) for _ in range(2)]
     fields: dict[str, Any] = {}
     if kind in ("limit", "stop_limit"):
         fields["limit"] = near[0]
@@ -66,7 +58,8 @@ def random_order(rng: np.random.Generator, exchange: Exchange, name: str) -> Ord
     level = fields.get("limit", fields.get("trigger", price))
     side = 1.0 if held + quantity > 0.0 else -1.0
     if rng.random() < 0.3:
-        fields |= {"stop": level * (1.0 - side * 0.03), "target": level * (1.0 + side * 0.03)}
+        away = float(rng.normal(0.03, 0.02))  # now and then on the wrong side
+        fields |= {"stop": rounded(level * (1.0 - side * away)), "target": rounded(level * (1.0 + side * away))}
     if rng.random() < 0.2:
         fields["hold_bars"] = int(rng.integers(1, 5))
     if rng.random() < 0.3:
@@ -82,18 +75,11 @@ class Run:
     exchange: Exchange
     orders: dict[str, Order]  # by id, as submitted
     limits_kept: list[tuple[Fill, float]]  # fills with the limit that their order had then
+    seen: list[dict[str, float]]  # cash, equity and quantities that the account showed at each bar
 
 
-def random_run(
-    seed: int,
-    step: float,
-    leverage: float,
-    symbols: tuple[str, ...] = SYMBOLS,
-) -> Run:
-    """A run with requests of every kind on cross, isolated and spot symbols.
-
-    `symbols` is their order in the market.
-    """
+def random_run(seed: int, step: float, leverage: float, symbols: tuple[str, ...] = SYMBOLS) -> Run:
+    """A run with requests of every kind on cross, isolated and spot symbols, which the market has in this order."""
     rng = np.random.default_rng(seed)
     tiers = (MarginTier(0.0, 0.01, 20.0), MarginTier(15_000.0, 0.05, 5.0))
     venue = Venue(
@@ -108,11 +94,14 @@ def random_run(
         taker_fee=0.001, maker_fee=float(rng.choice([-0.0005, 0.0002])), participation=float(rng.choice([0.02, 0.2])),
         impact=float(rng.choice([0.0, 1.0])), latency_bars=int(rng.integers(0, 2)), borrow_rate=10.0,
     )  # fmt: skip
-    market = random_market(rng, step).select(symbols)
+    bars = int(rng.integers(5, 40))
+    market = random_market(rng, bars, SYMBOLS, step, absent=0.1, begins=True, volume=(0.0, 1e3), rate=0.002)
+    market = market.select(symbols)
     exchange = Exchange(market, 0, CASH, costs, leverage, venue=venue)
     orders: dict[str, Order] = {}
     limits: dict[str, float] = {}
     kept: list[tuple[Fill, float]] = []
+    seen = [{"cash": CASH, "equity": CASH, **dict.fromkeys(SYMBOLS, 0.0)}]
     for bar in range(len(market) - 1):
         for number in range(int(rng.integers(0, 4))):
             order = random_order(rng, exchange, f"{bar}-{number}")
@@ -132,7 +121,9 @@ def random_run(
         before = len(exchange.fills)
         exchange.step()
         kept += [(fill, limits[fill.order]) for fill in exchange.fills[before:] if fill.order in limits]
-    return Run(exchange, orders, kept)
+        account = exchange.account()
+        seen.append({"cash": account.cash, "equity": account.equity, **account.positions})
+    return Run(exchange, orders, kept, seen)
 
 
 @given(
@@ -143,43 +134,94 @@ def random_run(
 @tried(60)
 def test_what_a_run_records_obeys_the_laws(seed: int, step: float, leverage: float) -> None:
     run = random_run(seed, step, leverage)
-    check_the_books(run.exchange)
+    check_the_books(run)
+    check_the_costs(run)
     check_the_participation(run.exchange)
     check_the_limits(run)
     check_the_end(run.exchange)
     check_the_quantities(run)
 
 
-def check_the_books(exchange: Exchange) -> None:
-    """What the account holds and has paid follows from the records."""
+def marks_at(market: Market, bar: int) -> dict[str, float]:
+    """The last known closes."""
+    closes = {symbol: market.close[: bar + 1, market.column(symbol)] for symbol in market.symbols}
+    return {symbol: float(known[~np.isnan(known)][-1]) for symbol, known in closes.items()}
+
+
+def check_the_books(run: Run) -> None:
+    """What the account shows at each bar and has paid in the end follows from the records."""
+    exchange, curve = run.exchange, run.exchange.equity_curve()
+    assert len(curve) == len(exchange.market) == len(run.seen)
     cash, fees, penalties = CASH, 0.0, 0.0
     sums = {FundingPayment: 0.0, BorrowPayment: 0.0, InsurancePayment: 0.0, LiquidationFee: 0.0}
-    held = dict.fromkeys(SYMBOLS, 0.0)
-    for entry in exchange.ledger:
-        if isinstance(entry, Fill):
-            value = entry.quantity * entry.price
-            penalty = abs(value) * LIQUIDATION_FEE if entry.reason == "liquidation" and entry.symbol != "C" else 0.0
-            cash -= value + entry.fee
-            fees, penalties = fees + entry.fee, penalties + penalty
-            held[entry.symbol] += entry.quantity
-        else:
-            cash -= entry.amount
-            sums[type(entry)] += entry.amount
-    account = exchange.account()
-    marks = {
-        symbol: next(c for c in exchange.market.close[::-1, column].tolist() if c == c)
-        for column, symbol in enumerate(SYMBOLS)
-    }
-    assert account.cash == pytest.approx(cash, rel=1e-9, abs=1e-6)
-    assert account.positions == pytest.approx(held, rel=1e-9, abs=1e-7)
-    equity = cash + sum(held[symbol] * marks[symbol] for symbol in SYMBOLS)
-    assert account.equity == pytest.approx(equity, rel=1e-9, abs=1e-5)
+    held, ledger = dict.fromkeys(SYMBOLS, 0.0), list(exchange.ledger)
+    for bar, seen in enumerate(run.seen):
+        while ledger and ledger[0].bar <= bar:
+            entry = ledger.pop(0)
+            if isinstance(entry, Fill):
+                value = entry.quantity * entry.price
+                of_tier = entry.reason == "liquidation" and entry.symbol != "C"
+                cash, fees = cash - value - entry.fee, fees + entry.fee
+                penalties += abs(value) * LIQUIDATION_FEE * of_tier
+                held[entry.symbol] += entry.quantity
+            else:
+                cash -= entry.amount
+                sums[type(entry)] += entry.amount
+        marks = marks_at(exchange.market, bar)
+        equity = cash + sum(held[symbol] * marks[symbol] for symbol in SYMBOLS)
+        assert seen["cash"] == pytest.approx(cash, rel=1e-9, abs=1e-6)
+        assert {symbol: seen[symbol] for symbol in SYMBOLS} == pytest.approx(held, rel=1e-9, abs=1e-7)
+        assert curve[bar] == pytest.approx(equity, rel=1e-9, abs=1e-5)
+        assert seen["equity"] == pytest.approx(curve[bar], rel=1e-12, abs=1e-9)
+    assert not ledger
     paid = exchange.paid()
     assert paid["fees"] == pytest.approx(fees, rel=1e-9, abs=1e-6)
     assert paid["funding"] == pytest.approx(sums[FundingPayment], rel=1e-9, abs=1e-6)
     assert sums[LiquidationFee] == pytest.approx(penalties, rel=1e-9, abs=1e-6)
     assert paid["borrow"] == pytest.approx(sums[BorrowPayment], rel=1e-9, abs=1e-6)
     assert paid["liquidation"] == pytest.approx(sums[LiquidationFee] + sums[InsurancePayment], rel=1e-9, abs=1e-6)
+
+
+def check_the_costs(run: Run) -> None:
+    """Each fill pays its fee and its half spread once, at a price that the bar had."""
+    market, costs = run.exchange.market, run.exchange.costs
+    for fill in run.exchange.fills:
+        column, size = market.column(fill.symbol), abs(fill.quantity)
+        worse = math.copysign((fill.spread_cost + fill.impact_cost) / size, fill.quantity)
+        middle = fill.price - worse
+        rate = costs.maker_fee if fill.maker else costs.taker_fee
+        assert fill.fee == pytest.approx(size * fill.price * rate, rel=1e-9)
+        half = 0.0 if fill.maker else np.nan_to_num(market.half_spread[fill.bar, column])
+        assert fill.spread_cost == pytest.approx(size * middle * half, rel=1e-6, abs=1e-9)
+        assert fill.impact_cost >= 0.0
+        first, high, low, close = (a[fill.bar, column] for a in (market.open, market.high, market.low, market.close))
+        if np.isnan(close):
+            assert fill.reason == "liquidation"
+            assert middle == pytest.approx(marks_at(market, fill.bar)[fill.symbol], rel=1e-9)
+        else:
+            assert low * (1 - 1e-9) <= middle <= high * (1 + 1e-9)
+            if fill.reason == "order" and fill.order in run.orders and run.orders[fill.order].kind == "market":
+                assert middle == pytest.approx(first, rel=1e-9)
+    assert run.exchange.paid()["spread"] == pytest.approx(sum(fill.spread_cost for fill in run.exchange.fills))
+
+
+def check_the_leverage(exchange: Exchange) -> None:
+    """No fill at an open that enlarges or turns a position leads beyond the leverage, at the opens."""
+    market, held, cash = exchange.market, dict.fromkeys(SYMBOLS, 0.0), CASH
+    for entry in exchange.ledger:
+        if not isinstance(entry, Fill):
+            cash -= entry.amount
+            continue
+        former = held[entry.symbol]
+        held[entry.symbol] += entry.quantity
+        cash -= entry.quantity * entry.price + entry.fee
+        grows = abs(held[entry.symbol]) > abs(former) or former * held[entry.symbol] < -1e-9
+        if grows and entry.reason == "order" and entry.time == market.open_time[entry.bar]:
+            earlier, opens = marks_at(market, entry.bar - 1), market.open[entry.bar]
+            price = {s: earlier[s] if np.isnan(at) else float(at) for s, at in zip(market.symbols, opens, strict=True)}
+            gross = sum(abs(held[s]) * price[s] for s in SYMBOLS)
+            equity = cash + sum(held[s] * price[s] for s in SYMBOLS)
+            assert gross <= exchange.max_leverage * equity + 1e-6 * CASH
 
 
 def check_the_participation(exchange: Exchange) -> None:
@@ -233,6 +275,21 @@ def check_the_quantities(run: Run) -> None:
         assert total <= max(abs(run.orders[name].quantity) for name in names) * (1 + 1e-9)
 
 
+@tried(100)
+@given(
+    seed=st.integers(0, 2**32 - 1), step=st.sampled_from([0.001, 0.02, 0.2]), leverage=st.sampled_from([0.5, 3.0, 10.0])
+)
+def test_no_market_order_leads_beyond_the_leverage(seed: int, step: float, leverage: float) -> None:
+    rng = np.random.default_rng(seed)
+    market = random_market(rng, int(rng.integers(3, 40)), SYMBOLS, step, absent=0.15, begins=True)
+    exchange = Exchange(market, 0, CASH, Costs(float(rng.choice([0.0, 0.01])), borrow_rate=0.0), leverage)
+    for bar in range(len(market)):
+        for number in range(int(rng.integers(0, 4))):
+            exchange.submit(random_order(rng, exchange, f"{bar}-{number}", kinds=("market",)))
+        exchange.step()
+    check_the_leverage(exchange)
+
+
 @given(seed=st.integers(0, 2**32 - 1), step=st.sampled_from([0.005, 0.03, 0.2]), symbols=st.permutations(SYMBOLS))
 @tried(60)
 def test_the_order_of_the_symbols_does_not_matter(seed: int, step: float, symbols: list[str]) -> None:
@@ -246,3 +303,37 @@ def test_the_order_of_the_symbols_does_not_matter(seed: int, step: float, symbol
             (fill.bar, fill.reason, fill.order) for fill in theirs
         ]
         assert [fill.quantity for fill in mine] == pytest.approx([fill.quantity for fill in theirs], rel=1e-6, abs=1e-7)
+
+
+@tried(100)
+@given(seed=st.integers(0, 2**32 - 1), bar=st.integers(0, 8), delay=st.integers(0, 4), sign=st.sampled_from([-1, 1]))
+def test_no_fill_in_the_bar_of_the_decision(seed: int, bar: int, delay: int, sign: int) -> None:
+    market = random_market(np.random.default_rng(seed), 20, absent=0.2)
+    exchange = Exchange(market, bar, CASH)
+    exchange.submit(Order("A", sign * 10.0, delay=delay))
+    exchange.step(20)
+    present = [b for b in range(bar + 1 + delay, 20) if market.present[b, 0]]
+    if np.isnan(market.close[: bar + 1, 0]).all():
+        assert [r.reason for r in exchange.rejections] == ["no_price"]
+    else:
+        assert [fill.bar for fill in exchange.fills] == present[:1]
+
+
+@tried(60)
+@given(seed=st.integers(0, 2**32 - 1), distance=st.floats(0.001, 0.05), sign=st.sampled_from([-1, 1]))
+def test_a_mirrored_market_mirrors_the_stops_and_targets(seed: int, distance: float, sign: int) -> None:
+    """Around a price of 100 the mirror of a price p is 200 - p: a short there is a long here, brackets included."""
+    market = random_market(np.random.default_rng(seed), 12, rate=0.0)
+    mirror = replace(
+        market, open=200.0 - market.open, high=200.0 - market.low, low=200.0 - market.high, close=200.0 - market.close
+    )
+    runs = []
+    for bars, side in ((market, sign), (mirror, -sign)):
+        exchange = Exchange(bars, 0, CASH, Costs(0.0, 0.0, borrow_rate=0.0))
+        price = float(bars.close[0, 0])
+        reach = distance * 100.0 * side
+        exchange.submit(Order("A", side * 5.0, price - reach, price + reach))
+        exchange.step(12)
+        runs.append(([(f.bar, f.reason) for f in exchange.fills], exchange.equity_curve()))
+    assert runs[0][0] == runs[1][0]
+    np.testing.assert_allclose(runs[0][1], runs[1][1], atol=1e-9 * CASH)

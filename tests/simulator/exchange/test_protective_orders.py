@@ -84,17 +84,6 @@ def test_a_stop_that_a_gap_left_above_the_entry_closes_at_the_entry() -> None:
     assert [(fill.bar, fill.price, fill.reason) for fill in exchange.fills] == [(1, 90, "order"), (1, 90, "stop")]
 
 
-@pytest.mark.parametrize("kind", ["stop", "stop_limit", "limit", "take_profit"])
-def test_an_order_that_only_reduces_does_not_close_a_fresh_position_at_a_profit(kind: OrderKind) -> None:
-    """Bought at 97 inside the bar 100/103/96/97: the price was at 98 and at 102 before, as far as anybody knows."""
-    exchange = Exchange(market_of([FLAT, DOWN, FLAT]), 0, CASH, Costs(**FREE))
-    exchange.submit(order_of("limit", 10, limit=97))
-    level = 98 if kind in ("stop", "stop_limit") else 102
-    exchange.submit(replace(order_of(kind, -10, trigger=level, limit=102 if kind == "limit" else 90), reduce_only=True))
-    exchange.step()
-    assert exchange.account().equity <= CASH
-
-
 def candles_of(rng: np.random.Generator, count: int, step: float, *, falls: bool) -> np.ndarray[Any, Any]:
     """(count, 4) bars around 100 with gaps; with `falls` no price lies above one before."""
     gaps, moves = rng.normal(0.0, step, count) * (rng.random(count) < 0.5), rng.normal(0.0, step, count)

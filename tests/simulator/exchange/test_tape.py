@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -17,23 +18,18 @@ from simulator.kernel import layout as at
 from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from tests.examples import tried
+from tests.markets import random_market
 
 HOUR = 3_600_000
 
 
 def walk(rng: np.random.Generator, bars: int, timeframe: str, start: int, absent: float) -> Market:
-    """Two symbols; some of the bars are absent."""
-    interval = HOUR if timeframe == "1h" else HOUR // 4
-    close = 100.0 * np.exp(np.cumsum(rng.normal(0.0, 0.02, (bars, 2)), axis=0))
-    first = close * np.exp(rng.normal(0.0, 0.01, close.shape))
-    high, low = np.maximum(first, close) * 1.01, np.minimum(first, close) * 0.99
-    volume, spread = rng.uniform(1.0, 9.0, close.shape), rng.uniform(0.0, 0.01, close.shape)
-    gone = rng.random(close.shape) < absent
-    for array in (first, high, low, close, volume, spread):
-        array[gone] = np.nan
-    times = start + np.arange(bars, dtype=np.int64) * interval
-    events = tuple(FundingEvent(start + hour * HOUR // 2, 0.001) for hour in range(1, bars, 5))
-    return Market(("A", "B"), timeframe, times, first, high, low, close, volume, spread, {"A": events})
+    """Two symbols; some of the bars are absent, and the first has funding every 2.5 hours."""
+    funding = {"A": tuple(FundingEvent(start + hour * HOUR // 2, 0.001) for hour in range(1, bars, 5))}
+    one = random_market(
+        rng, bars, ("A", "B"), absent=absent, volume=(1.0, 9.0), rate=0.0, timeframe=timeframe, start=start
+    )
+    return replace(one, funding=funding)
 
 
 @given(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -179,19 +178,6 @@ def test_compiles_without_a_place_for_the_cache() -> None:
     assert callable(double)
     assert compiled(double)(21) == 42
     assert not is_compiled(compiled(double))
-
-
-def test_it_is_known_whether_machine_code_lies_on_disk(tmp_path: Path) -> None:
-    source = tmp_path / "doubling.py"
-    source.write_text("def double(x):\n    return 2 * x\n")
-    spec = importlib.util.spec_from_file_location("doubling", source)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    double = compiled(module.double)
-    assert not is_compiled(double)
-    assert double(21) == 42 and is_compiled(double)
-    assert is_compiled(compiled(module.double)), "a later process finds it"
 
 
 def test_cached_code_is_that_of_the_whole_package() -> None:

@@ -200,11 +200,3 @@ def test_settlements_without_a_bar_at_their_time_are_reported(
     if bare:
         assert not found[0].fatal
         assert found[0].detail.endswith(f"the first at {format_time(START + HOUR * bare[0])}")
-
-
-def test_funding_of_a_symbol_without_bars_is_reported(tmp_path: Path) -> None:
-    bars_file(tmp_path / "A-1h.parquet", [0, 1])
-    write(tmp_path / "B-funding.parquet", {"timestamp": [START, START + HOUR], "funding_rate": [0.1, 0.1]})
-    assert [str(issue).partition(": ")[2] for issue in Catalog(tmp_path).check()] == [
-        "2 of 2 settlements fall where there is no bar, the first at 2023-11-15 00:00"
-    ]

@@ -1,7 +1,9 @@
-"""A market that grows is at each bar the market that was built at once from the same bars."""
+"""A market that grows is at each bar the market that was built at once from the same bars, and an account in it has the
+books of one in that market."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +13,9 @@ from hypothesis import strategies as st
 
 from simulator.arrays import FloatArray
 from simulator.errors import DataError
+from simulator.exchange.costs import Costs
+from simulator.exchange.exchange import Exchange, LiveExchange
+from simulator.exchange.orders import Cancel, Order, OrderRequest, Target
 from simulator.market.events import FundingEvent
 from simulator.market.growing import with_bar
 from simulator.market.market import Bars, Market, MarketView
@@ -19,37 +24,27 @@ from simulator.market.timeframes import BAR_COLUMNS
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from tests.examples import tried
+from tests.markets import cut_off, without_places
 
 WHOLE = replace(generate(SyntheticConfig(bars=60, seed=5, symbols=("AAA", "BBB"))), news=(), truth=None)
 
 
-def cut(market: Market, bars: int) -> Market:
-    """The first bars, and what was settled by then."""
-    end = int(market.open_time[bars - 1]) + market.interval
-    arrays = {name: getattr(market, name)[:bars].copy() for name in ("open_time", *BAR_COLUMNS)}
-    funding = {key: tuple(one for one in events if one.time <= end) for key, events in market.funding.items()}
-    return replace(market, **arrays, funding={key: events for key, events in funding.items() if events})
-
-
-def with_holes(market: Market, holes: set[tuple[int, int]]) -> Market:
-    arrays = {name: getattr(market, name).copy() for name in BAR_COLUMNS}
-    for bar, column in holes:
-        for one in arrays.values():
-            one[bar, column] = np.nan
-    return replace(market, **arrays)
+def following(market: Market, start: int) -> Iterator[tuple[int, dict[str, FloatArray], dict[str, list[FundingEvent]]]]:
+    """Of each bar from `start` on, when it opens, its values and the settlements inside it."""
+    for bar in range(start, len(market)):
+        begin = int(market.open_time[bar])
+        inside = {
+            symbol: [one for one in events if begin < one.time <= begin + market.interval]
+            for symbol, events in market.funding.items()
+        }
+        yield begin, {name: getattr(market, name)[bar] for name in BAR_COLUMNS}, inside
 
 
 def grown(market: Market, start: int) -> list[Market]:
     """The market at every bar from `start` bars on, each made of the one before."""
-    found = [cut(market, start)]
-    for bar in range(start, len(market)):
-        open_time = int(market.open_time[bar])
-        inside = {
-            symbol: [one for one in events if open_time < one.time <= open_time + market.interval]
-            for symbol, events in market.funding.items()
-        }
-        bar_of = {name: getattr(market, name)[bar] for name in BAR_COLUMNS}
-        found.append(with_bar(found[-1], open_time, bar_of, inside))
+    found = [cut_off(market, start - 1)]
+    for bar in following(market, start):
+        found.append(with_bar(found[-1], *bar))
     return found
 
 
@@ -78,9 +73,9 @@ def test_every_view_is_that_of_the_market_built_at_once_and_stays_what_it_was(
     start: int, holes: set[tuple[int, int]]
 ) -> None:
     """Views are compared after the market has grown to its end: what came later has changed none of them."""
-    whole = with_holes(WHOLE, holes)
+    whole = without_places(WHOLE, *holes)
     for bars, market in enumerate(grown(whole, start), start):
-        expected = cut(whole, bars)
+        expected = cut_off(whole, bars - 1)
         assert_equal_views(market.view(bars - 1), expected.view(bars - 1))
         assert market.content_hash == expected.content_hash
         np.testing.assert_array_equal(market.present, expected.present)
@@ -88,7 +83,7 @@ def test_every_view_is_that_of_the_market_built_at_once_and_stays_what_it_was(
 
 @pytest.mark.parametrize("wrong", ["gap", "again", "high", "price", "volume", "spread", "funding", "series"])
 def test_what_does_not_follow_or_cannot_be_is_refused(wrong: str) -> None:
-    growing = cut(WHOLE, 10)
+    growing = cut_off(WHOLE, 9)
     bar = {name: getattr(WHOLE, name)[10].copy() for name in BAR_COLUMNS}
     open_time = int(WHOLE.open_time[10])
     funding: dict[str, tuple[FundingEvent, ...]] = {}
@@ -110,3 +105,57 @@ def test_what_does_not_follow_or_cannot_be_is_refused(wrong: str) -> None:
         funding = {"AAA": WHOLE.funding["AAA"][:1]}
     with pytest.raises(DataError):
         with_bar(growing, open_time, bar, funding)
+
+
+SYMBOLS = ("AAA", "BBB")
+TRADED = replace(
+    generate(SyntheticConfig(bars=70, seed=11, symbols=SYMBOLS)),
+    news=(), truth=None, kinds={"AAA": "perpetual", "BBB": "spot"},
+)  # fmt: skip
+LIVE_FROM = 9
+COSTS = Costs(impact=1.0, participation=0.01, latency_ms=700)
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> list[list[tuple[OrderRequest, int]]]:
+    """What is submitted at each close, and how late."""
+    size = st.floats(-60.0, 60.0).filter(lambda value: abs(value) > 0.01)
+    order = st.one_of(
+        st.builds(Order, st.sampled_from(SYMBOLS), size, delay=st.integers(0, 2)),
+        st.builds(Order, st.sampled_from(SYMBOLS), size, stop=st.just(80.0), target=st.just(130.0)),
+        st.builds(Order, st.sampled_from(SYMBOLS), size, kind=st.just("limit"), limit=st.floats(90.0, 110.0)),
+        st.builds(Target, st.sampled_from(SYMBOLS), st.floats(-1.0, 1.0)),
+        st.builds(Cancel, st.sampled_from(["#0", "#1", "#2"])),
+    )
+    late = st.integers(0, 3 * TRADED.interval)
+    bars = st.lists(st.lists(st.tuples(order, late), max_size=2), min_size=60, max_size=60)
+    return [[*requests] for requests in draw(bars)]
+
+
+@tried(25)
+@given(script=scripts(), holes=st.sets(st.tuples(st.integers(12, 60), st.integers(0, 1)), max_size=12))
+def test_the_same_requests_give_the_same_books(
+    script: list[list[tuple[OrderRequest, int]]], holes: set[tuple[int, int]]
+) -> None:
+    """Partial fills, impact, latency, thinking time, funding, brackets and absent bars."""
+    market = without_places(TRADED, *holes)
+    growing = cut_off(market, LIVE_FROM)
+    live = LiveExchange(growing, costs=COSTS, max_leverage=2.0)
+    usual = Exchange(market, LIVE_FROM, costs=COSTS, max_leverage=2.0)
+    for requests, bar in zip(script, following(market, LIVE_FROM + 1), strict=True):
+        for request, late in requests:
+            live.submit(request, late)
+            usual.submit(request, late)
+        growing = with_bar(growing, *bar)
+        live.extend(growing)
+        usual.step()
+    live.finish()
+    assert [type(one) for one in live.ledger] == [type(one) for one in usual.ledger]
+    for mine, theirs in zip(live.fills, usual.fills, strict=True):
+        assert (mine.bar, mine.time, mine.symbol, mine.order) == (theirs.bar, theirs.time, theirs.symbol, theirs.order)
+        # The volatility behind the impact is a difference of sums that begin elsewhere.
+        np.testing.assert_allclose([mine.quantity, mine.price], [theirs.quantity, theirs.price], rtol=1e-9)
+    reasons = [(one.bar, one.order, one.reason) for one in usual.rejections]
+    assert [(one.bar, one.order, one.reason) for one in live.rejections] == reasons
+    np.testing.assert_allclose(live.equity_curve(), usual.equity_curve(), rtol=1e-9)
+    np.testing.assert_allclose(live.exposure_curve(), usual.exposure_curve(), rtol=1e-9, atol=1e-12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,37 +47,65 @@ def test_too_few_bars_give_nan() -> None:
     assert math.isnan(indicators.realised_volatility(CLOSE, 4))
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=SEEDS, length=LENGTHS, scale=st.sampled_from([1e-7, 1.0, 6e4]))
-def test_ema(seed: int, length: int, scale: float) -> None:
-    close = bars(seed, 4 * length + 7, scale)[2]
-    expected = averaged(list(close[-4 * length :]), length, 2.0 / (length + 1)).iloc[-1]
-    assert indicators.ema(close, length) == pytest.approx(expected, rel=1e-9)
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=SEEDS, fast=st.integers(2, 10), more=st.integers(1, 10), smoothing=st.integers(1, 10))
-def test_macd(seed: int, fast: int, more: int, smoothing: int) -> None:
-    slow = fast + more
-    count = 4 * (slow + smoothing)
-    close = list(bars(seed, count + 5)[2])
-    known = close[-count:]
-    # Both averages begin at the same bar: the fast one with the closes just before it.
-    quick = averaged(known[slow - fast :], fast, 2.0 / (fast + 1)).to_numpy()
-    line = quick - averaged(known, slow, 2.0 / (slow + 1)).to_numpy()
+def macd_again(high: FloatArray, low: FloatArray, close: FloatArray, length: int) -> tuple[float, ...]:
+    """Of `length`, twice that and half of it. Both averages begin at the same bar: the fast one with the closes just
+    before it."""
+    fast, slow, smoothing = length, 2 * length, 1 + length // 2
+    known = list(close[-4 * (slow + smoothing) :])
+    line = averaged(known[slow - fast :], fast, 2.0 / (fast + 1)).to_numpy()
+    line = line - averaged(known, slow, 2.0 / (slow + 1)).to_numpy()
     signal = averaged(list(line), smoothing, 2.0 / (smoothing + 1)).iloc[-1]
-    got = indicators.macd(np.array(close), fast, slow, smoothing)
-    assert got == pytest.approx((line[-1], signal, line[-1] - signal), rel=1e-7, abs=1e-9)
+    return line[-1], signal, line[-1] - signal
 
 
+def rsi_again(high: FloatArray, low: FloatArray, close: FloatArray, length: int) -> float:
+    moves = np.diff(close[-8 * length - 1 :])
+    gain, loss = (averaged(list(np.maximum(s * moves, 0.0)), length, 1.0 / length).iloc[-1] for s in (1.0, -1.0))
+    return float(100.0 * gain / (gain + loss))
+
+
+def bollinger_again(high: FloatArray, low: FloatArray, close: FloatArray, length: int) -> tuple[float, ...]:
+    rolling = pd.Series(close).rolling(length)
+    middle, deviation = rolling.mean().iloc[-1], rolling.std(ddof=0).iloc[-1]
+    return middle - 1.7 * deviation, middle, middle + 1.7 * deviation
+
+
+def atr_again(high: FloatArray, low: FloatArray, close: FloatArray, length: int) -> float:
+    before = np.roll(close, 1)
+    spans = pd.DataFrame([high - low, np.abs(high - before), np.abs(low - before)]).max()
+    return float(averaged(list(spans[-8 * length :]), length, 1.0 / length).iloc[-1])
+
+
+# The indicator and an independent formula, from high, low, close and a length; and how many bars it looks at.
+Call = Callable[[FloatArray, FloatArray, FloatArray, int], float | tuple[float, ...]]
+CALLS: dict[str, tuple[Call, Call, Callable[[int], int]]] = {
+    "ema": (
+        lambda high, low, close, n: indicators.ema(close, n),
+        lambda high, low, close, n: float(averaged(list(close[-4 * n :]), n, 2.0 / (n + 1)).iloc[-1]),
+        lambda n: 4 * n,
+    ),
+    "macd": (
+        lambda high, low, close, n: indicators.macd(close, n, 2 * n, 1 + n // 2), macd_again,
+        lambda n: 4 * (2 * n + 1 + n // 2),
+    ),
+    "rsi": (lambda high, low, close, n: indicators.rsi(close, n), rsi_again, lambda n: 8 * n + 1),
+    "bollinger": (lambda high, low, close, n: indicators.bollinger(close, n, 1.7), bollinger_again, lambda n: n),
+    "donchian": (
+        lambda high, low, close, n: indicators.donchian(high, low, n),
+        lambda high, low, close, n: (float(low[-n:].min()), float(high[-n:].max())),
+        lambda n: n,
+    ),
+    "atr": (lambda high, low, close, n: indicators.atr(high, low, close, n), atr_again, lambda n: 8 * n + 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
 @settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, length=LENGTHS, scale=st.sampled_from([1e-7, 1.0, 6e4]))
-def test_rsi(seed: int, length: int, scale: float) -> None:
-    close = bars(seed, 8 * length + 9, scale)[2]
-    moves = np.diff(close[-8 * length - 1 :])
-    gain = averaged(list(np.maximum(moves, 0.0)), length, 1.0 / length).iloc[-1]
-    loss = averaged(list(np.maximum(-moves, 0.0)), length, 1.0 / length).iloc[-1]
-    assert indicators.rsi(close, length) == pytest.approx(100.0 * gain / (gain + loss), rel=1e-7)
+def test_agrees_with_an_independent_formula(name: str, seed: int, length: int, scale: float) -> None:
+    call, again, needed = CALLS[name]
+    series = bars(seed, needed(length) + 5, scale)
+    assert call(*series, length) == pytest.approx(again(*series, length), rel=1e-6, abs=1e-9 * scale)
 
 
 def test_rsi_where_all_moves_agree_or_none_is_made() -> None:
@@ -86,57 +115,24 @@ def test_rsi_where_all_moves_agree_or_none_is_made() -> None:
     assert indicators.rsi(np.full(60, 3.0), 5) == 50.0
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=SEEDS, length=LENGTHS, width=st.floats(0.1, 4.0), scale=st.sampled_from([1e-7, 1.0, 6e4]))
-def test_bollinger(seed: int, length: int, width: float, scale: float) -> None:
-    close = bars(seed, length + 3, scale)[2]
-    rolling = pd.Series(close).rolling(length)
-    middle, deviation = rolling.mean().iloc[-1], rolling.std(ddof=0).iloc[-1]
-    expected = (middle - width * deviation, middle, middle + width * deviation)
-    assert indicators.bollinger(close, length, width) == pytest.approx(expected, rel=1e-6)
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=SEEDS, length=LENGTHS)
-def test_donchian(seed: int, length: int) -> None:
-    high, low, _ = bars(seed, length + 4)
-    expected = (pd.Series(low).rolling(length).min().iloc[-1], pd.Series(high).rolling(length).max().iloc[-1])
-    assert indicators.donchian(high, low, length) == expected
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=SEEDS, length=st.integers(1, 30))
-def test_atr(seed: int, length: int) -> None:
-    high, low, close = bars(seed, 8 * length + 6)
-    before = np.roll(close, 1)
-    spans = pd.DataFrame([high - low, np.abs(high - before), np.abs(low - before)]).max()
-    expected = averaged(list(spans[-8 * length :]), length, 1.0 / length).iloc[-1]
-    assert indicators.atr(high, low, close, length) == pytest.approx(expected, rel=1e-9)
-
-
-Call = Callable[[FloatArray, FloatArray, FloatArray], float | tuple[float, ...]]
-CALLS: dict[str, tuple[int, Call]] = {  # the bars that it looks at
-    "ema": (24, lambda high, low, close: indicators.ema(close, 6)),
-    "macd": (44, lambda high, low, close: indicators.macd(close, 4, 8, 3)),
-    "rsi": (49, lambda high, low, close: indicators.rsi(close, 6)),
-    "bollinger": (6, lambda high, low, close: indicators.bollinger(close, 6)),
-    "donchian": (6, lambda high, low, close: indicators.donchian(high, low, 6)),
-    "atr": (49, lambda high, low, close: indicators.atr(high, low, close, 6)),
-}
-
-
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("seed", range(5))
 def test_only_a_fixed_number_of_present_bars_counts(name: str, seed: int) -> None:
-    needed, call = CALLS[name]
+    call, _, bars_of = CALLS[name]
+    needed = bars_of(6)
     series = bars(seed, 100)
-    shortest = call(*(values[-needed:] for values in series))
+
+    def at(change: Callable[[FloatArray], FloatArray]) -> Any:
+        high, low, close = map(change, series)
+        return call(high, low, close, 6)
+
+    shortest = at(lambda values: values[-needed:])
     assert not np.isnan(shortest).any()
-    assert call(*series) == shortest
+    assert at(lambda values: values) == shortest
     gaps = np.sort(np.random.default_rng(seed).choice(np.arange(101), 20))
-    assert call(*(np.insert(values, gaps, math.nan) for values in series)) == shortest
-    assert np.isnan(call(*(values[1 - needed :] for values in series))).all()
-    assert np.isnan(call(*(values[:0] for values in series))).all()
+    assert at(lambda values: np.insert(values, gaps, math.nan)) == shortest
+    assert np.isnan(at(lambda values: values[1 - needed :])).all()
+    assert np.isnan(at(lambda values: values[:0])).all()
 
 
 @pytest.mark.parametrize(

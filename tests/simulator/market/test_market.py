@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import DataError, LookAheadError
-from simulator.market.events import FundingEvent, NewsItem
+from simulator.market.events import FundingEvent
 from simulator.market.market import Market
 from simulator.market.timeframes import BAR_COLUMNS, format_time, interval_of, parse_time
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
 from simulator.synthetic.truth import truth_of
+from tests.markets import without_bars
 
 NEW_YEAR = parse_time("2020-01-01")  # a Wednesday
 
@@ -29,8 +30,7 @@ BARS = 60
 def market_with_gaps() -> Market:
     market = generate(SyntheticConfig(bars=BARS, seed=3, symbols=("AAAUSDT", "BBBUSDT"), news_days=0.5))
     absent = np.random.default_rng(0).random((BARS, 2)) < 0.2
-    arrays: dict[str, Any] = {name: np.where(absent, np.nan, getattr(market, name)) for name in BAR_COLUMNS}
-    return replace(market, **arrays, truth=None)
+    return replace(without_bars(market, absent), truth=None)
 
 
 @settings(deadline=None)
@@ -41,16 +41,6 @@ def test_reading_past_the_clock_raises(index: int, ahead: int) -> None:
         view.bar("AAAUSDT", index + ahead)
     with pytest.raises(LookAheadError):
         view.bar("AAAUSDT", -ahead)
-
-
-def test_known_at_the_clock_is_seen_and_a_millisecond_later_is_not() -> None:
-    market = market_with_gaps()
-    now = market.view(10).now
-    news = (NewsItem(now, now, None, "now"), NewsItem(now, now + 1, None, "later"))
-    funding: dict[str, tuple[FundingEvent, ...]] = {"AAAUSDT": (FundingEvent(now, 0.1), FundingEvent(now + 1, 0.2))}
-    view = replace(market, news=news, funding=funding).view(10)
-    assert [item.text for item in view.news("AAAUSDT", 9)] == ["now"]
-    assert [event.rate for event in view.funding("AAAUSDT", 9)] == [0.1]
 
 
 def test_news_of_other_symbols_and_old_news_are_left_out() -> None:

@@ -60,22 +60,6 @@ def test_until_keeps_exactly_what_is_known_by_then(rows: int, seed: int, offset:
     assert not (series.columns["flow"] == 7.0).any(), "a part is a copy"
 
 
-def test_content_differs_with_any_value_and_not_with_the_order_of_columns() -> None:
-    series = series_of(5)
-    turned = DataSeries(series.known_at, dict(reversed(series.columns.items())))
-    assert content(turned) == content(series)
-    seen = {content(series)}
-    for name in series.columns:
-        columns = {key: values.copy() for key, values in series.columns.items()}
-        columns[name][-1] += 1.0
-        seen.add(content(DataSeries(series.known_at, columns)))
-    seen.add(content(DataSeries(series.known_at + 1, series.columns)))
-    seen.add(
-        content(DataSeries(series.known_at, {"other": series.columns["flow"], "addresses": series.columns["flow"]}))
-    )
-    assert len(seen) == 5
-
-
 def sound_series() -> dict[str, Any]:
     return {"known_at": START + HOUR * np.arange(5), "flow": np.arange(5.0), "count": np.arange(5)}
 

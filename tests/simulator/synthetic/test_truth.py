@@ -1,12 +1,16 @@
-"""Scenarios continue the history by the same law; the oracle earns what it should."""
+"""Scenarios continue the history by its law, from what is there or is believed; the oracle earns what it should."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulator.errors import DataError
 from simulator.exchange.costs import Costs
@@ -14,8 +18,8 @@ from simulator.market.market import Market
 from simulator.market.price_paths import PricePaths
 from simulator.synthetic.config import SyntheticConfig
 from simulator.synthetic.generator import generate
-from simulator.synthetic.oracle import OraclePolicy, solve
-from simulator.synthetic.truth import Truth, truth_of
+from simulator.synthetic.oracle import REGIMES, OraclePolicy, regime_beliefs, solve
+from simulator.synthetic.truth import Truth, _spread, truth_of
 
 COSTS = Costs(taker_fee=5e-4, spread_multiplier=1.0)
 FIELDS = ("open", "high", "low", "close", "half_spread", "funding_rate")
@@ -204,7 +208,9 @@ def test_the_oracle_expects_more_than_following_the_regime_without_regard_for_co
     costs = Costs(taker_fee=fee, spread_multiplier=1.0)
     policy = solve(truth(), costs, [-1.0, 0.0, 1.0])
     gain = policy_value(policy.exposure, costs=costs, expected=True)
-    assert gain > ratio * policy_value(follow, costs=costs, expected=True), "the dearer trading, the wider the lead"
+    assert gain > ratio * policy_value(follow, costs=costs, expected=True), (
+        "the more expensive trading, the wider the lead"
+    )
 
 
 def test_without_edge_the_oracle_stands_still() -> None:
@@ -257,3 +263,84 @@ def test_the_values_solve_the_bellman_equation() -> None:
 def test_unusable_levels_are_refused(levels: list[float], every: int) -> None:
     with pytest.raises(DataError, match="oracle"):
         solve(truth(), COSTS, levels, every)
+
+
+CONFIG = SyntheticConfig(bars=40_000, seed=4, symbols=("AAAUSDT", "BBBUSDT"), drift_ratio=0.45, news_accuracy=0.85)
+
+
+@cache
+def believed_market() -> Market:
+    return generate(CONFIG)
+
+
+@cache
+def believed() -> npt.NDArray[np.float64]:
+    return regime_beliefs(believed_market())
+
+
+def believed_truth() -> Truth:
+    return truth_of(believed_market())
+
+
+def test_beliefs_are_those_of_the_law() -> None:
+    """Calibrated, as only what follows from the law is: of the bars with a belief of about p in a bull market a share
+    of about p are in one. And nothing later is known: a longer history changes none of them."""
+    assert believed().sum(axis=2) == pytest.approx(1.0)
+    shorter = generate(replace(CONFIG, bars=500))
+    assert regime_beliefs(shorter)[:-1] == pytest.approx(believed()[:499], abs=1e-9)
+    for place, sign in enumerate(REGIMES):
+        belief, came = believed()[200:, :, place].ravel(), (believed_truth().regime[200:] == sign).ravel()
+        for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+            near = (belief >= low) & (belief < low + 0.2)
+            assert came[near].mean() == pytest.approx(belief[near].mean(), abs=0.05), (sign, low)
+
+
+def test_a_market_without_a_law_or_with_too_many_coins_is_refused() -> None:
+    with pytest.raises(DataError, match="its hidden state is not known"):
+        regime_beliefs(replace(believed_market(), truth=None))
+    many = SyntheticConfig(bars=10, seed=1, symbols=tuple(f"{letter * 3}USDT" for letter in "ABCDEFG"))
+    with pytest.raises(DataError, match="use 6 coins at most"):
+        regime_beliefs(generate(many))
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3).filter(lambda one: sum(one) > 0.01),
+    st.integers(1, 200),
+    st.integers(0, 9),
+)
+def test_paths_are_spread_as_the_belief_says(chances: list[float], paths: int, seed: int) -> None:
+    belief = np.array([chances]) / sum(chances)
+    regimes = _spread(belief, paths, np.random.default_rng(seed))
+    assert regimes.shape == (paths, 1)
+    for place, sign in enumerate(REGIMES):
+        # Two bounds of a kind's interval, each rounded to the next path.
+        assert abs(np.sum(regimes == sign) - paths * belief[0, place]) < 1.0 + 1e-9
+
+
+def test_who_believes_in_what_was_there_sees_the_same_scenarios() -> None:
+    sure = np.eye(3)[believed_truth().regime[700] + 1]
+    plain, same = (believed_truth().scenarios(believed_market(), 700, 8, 6, 3, belief) for belief in (None, sure))
+    for name in ("open", "high", "low", "close", "half_spread", "funding_rate"):
+        np.testing.assert_array_equal(getattr(plain, name), getattr(same, name))
+    other = believed_truth().scenarios(believed_market(), 700, 8, 6, 3, sure[:, ::-1])
+    assert np.array_equal(other.close, plain.close) == bool(np.all(believed_truth().regime[700] == 0))
+    [second] = [believed_truth().scenarios(believed_market().select(("BBBUSDT",)), 700, 8, 6, 3, sure[1:])]
+    np.testing.assert_array_equal(
+        second.close, believed_truth().scenarios(believed_market().select(("BBBUSDT",)), 700, 8, 6, 3).close
+    )
+
+
+def test_scenarios_that_are_believed_in_are_the_same_on_average_and_differ_less() -> None:
+    """The tower property, and what it is for."""
+    rng = np.random.default_rng(0)
+    one = believed_market().select(("AAAUSDT",))
+    moves: dict[bool, list[float]] = {False: [], True: []}
+    for bar in rng.choice(np.arange(200, 39_000), 400, replace=False):
+        for known in moves:
+            belief = believed()[bar, :1] if known else None
+            paths = truth_of(one).scenarios(one, int(bar), 64, 12, int(bar), belief)
+            moves[known].append(float(paths.close[:, -1, 0].mean() / one.close[bar, 0] - 1.0))
+    plain, less = np.array(moves[False]), np.array(moves[True])
+    difference = plain - less
+    assert abs(difference.mean()) < 3.0 * difference.std() / len(difference) ** 0.5
+    assert less.std() < 0.85 * plain.std()

@@ -143,7 +143,8 @@ kinds = st.sampled_from(sorted(RECIPES))
 
 
 def value_of(data: Sequence[Tensor], kind: str, total: float | None = None) -> Tensor:
-    value, _ = RECIPES[kind](0.2, 0.28).objective(*data, total=total)
+    new, old, mask, advantages, weights = data
+    value, _ = RECIPES[kind](0.2, 0.28).objective(new, old, mask, advantages, weights, total=total)
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures._base
+import dis
 import gc
 import sys
 from collections.abc import Callable
@@ -21,7 +22,6 @@ from cryptosentinel.llm.engine import Completion, Request, Sampling, StreamingEn
 from cryptosentinel.llm.recording import record
 from cryptosentinel.scheduler import run_all
 from cryptosentinel.team import AgentTask
-from tests.interrupts import Interrupt
 
 OWN = (str(Path(cryptosentinel.__file__).parent), asyncio.tasks.__file__)
 WAITING = concurrent.futures._base.__file__
@@ -54,6 +54,35 @@ class Thinking(EndpointEngine):
 
 def asking(seed: int) -> AgentTask[None]:
     yield [Request("manager", (1,), Sampling(), 2 * seed + number) for number in range(2)]
+
+
+# After these the interpreter looks for signals; between a lock's taking and the block that gives it back it does not.
+_LOOKS = ("RESUME", "CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD")
+
+
+class Interrupt:
+    """A trace function that raises `KeyboardInterrupt` once, at the n-th place where the interpreter looks for signals
+    in the code of files whose paths begin with one of `files`."""
+
+    def __init__(self, at: int, files: tuple[str, ...]) -> None:
+        self.came = False
+        self._left = at
+        self._files = files
+        self._last: dict[FrameType, str] = {}
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        if not frame.f_code.co_filename.startswith(self._files):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self._left -= self._last.get(frame, "") in _LOOKS
+            self._last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        elif event == "return":
+            self._last.pop(frame, None)  # what it refers to must not outlive it
+        if self._left <= 0:
+            self.came = True
+            raise KeyboardInterrupt
+        return self
 
 
 class WaitingInterrupt(Interrupt):
