@@ -101,10 +101,10 @@ def test_an_import_cut_short_shows_no_run_and_can_be_done_again(
         export_run(one, "r", tmp_path / "f")
         put, calls = Store.put, iter(range(100))
 
-        def dying(store: Store, records: Any) -> None:
+        def dying(store: Store, *records: Any) -> None:
             if next(calls) == 4:
                 raise KeyboardInterrupt
-            put(store, records)
+            put(store, *records)
 
         with monkeypatch.context() as patched:
             patched.setattr(Store, "put", dying)
