@@ -17,8 +17,6 @@ from ui.access import escape_markdown
 from ui.parts.decision import open_decision
 from ui.parts.drawing import draw_blocks, draw_figure
 
-_FEWEST_BARS = 30  # that a part of a window shows
-
 
 def show_candles(window: WindowResult, reload: MarketReload) -> None:
     """A choice of coin and time, and its candles; a click on a mark opens its decision."""
@@ -59,6 +57,4 @@ def _span(times: Sequence[int], key: str) -> tuple[int, int]:
         "finer bars, and all trades in it. The arrow keys move a handle by one bar.",
     )  # fmt: skip
     low, high = (int(one.replace(tzinfo=UTC).timestamp() * 1000) for one in (begin, end))
-    least = min(_FEWEST_BARS * interval, times[-1] - times[0])
-    low = min(low, times[-1] - least)
-    return low, max(high, low + least)
+    return low, high

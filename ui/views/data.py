@@ -23,7 +23,6 @@ from ui.access import (
     escape_markdown,
     job_queue,
     mistakes_explained,
-    open_store,
     set_address,
 )
 from ui.parts.drawing import draw_blocks, show_table
@@ -46,21 +45,8 @@ def _page() -> None:
         _download()
 
 
-def _known_folders() -> list[str]:
-    """Folders of bars below the current one, the sample, and those that stored runs used."""
-    with open_store() as store:
-        used = []
-        for run in store.runs():
-            settings = run.config.get("config")
-            market = settings.get("market") if isinstance(settings, dict) else None
-            if isinstance(market, dict) and isinstance(market.get("data"), str) and market["data"]:
-                used.append(market["data"])
-    there = [str(path) for path in data_folders([*_ROOTS, sample_data()])]
-    return list(dict.fromkeys([*there, *(name for name in used if Path(name).is_dir())]))
-
-
 def _look() -> None:
-    names = _known_folders()
+    names = [str(path) for path in data_folders([*_ROOTS, sample_data()])]
     asked = st.query_params.get("folder", "")
     if asked and asked not in names and Path(asked).exists():
         names.append(asked)
@@ -84,7 +70,8 @@ def _look() -> None:
     folder, imported = bars_at(chosen, RUNS)
     if imported:
         st.info(escape_markdown(imported))
-    st.caption(escape_markdown(_kinds(folder)))
+    kinds = Catalog(folder).kinds()
+    st.caption(escape_markdown("; ".join(f"{symbol}: {stated}" for symbol, stated in kinds.items())))
     draw_blocks([coverage_picture(coverage_of(folder))], "coverage")
     st.markdown("**Quality**")
     st.caption("Reads every bar: order, gaps, impossible values, flash wicks (prices far off the usual), stale runs.")
@@ -97,11 +84,6 @@ def _look() -> None:
 def _follow_folder() -> None:
     chosen = st.session_state["folder chosen"]
     set_address("folder", [] if chosen == _OTHER else [chosen])
-
-
-def _kinds(folder: Path) -> str:
-    kinds = Catalog(folder).kinds()
-    return "; ".join(f"{symbol}: {stated}" for symbol, stated in kinds.items())
 
 
 def _quality(folder: Path) -> None:

@@ -44,12 +44,9 @@ def _page() -> None:
         elif st.session_state.get("job chosen") not in names:
             st.session_state["job chosen"] = names[0]
         chosen = st.selectbox(
-            "Open",
-            names,
-            key="job chosen",
-            format_func=labels.__getitem__,
+            "Open", names, key="job chosen", format_func=labels.__getitem__,
             on_change=address_follows("job", "job chosen"),
-        )
+        )  # fmt: skip
         job = queue.job(chosen)
         show_job(job)
         if job.run:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import streamlit as st
 
@@ -61,9 +60,7 @@ def _show_backtest(job: Job) -> None:
         set_address("job", [])
         st.rerun()
     if job.status == "done" and job.run:
-        here = Path(job.request.folder) == Path.cwd()
-        report = (RUNS if here else Path(job.request.folder) / RUNS) / job.run / "report.html"
-        st.success(escape_markdown(f"Stored as run {job.run}; its report is {report}"))
+        st.success(escape_markdown(f"Stored as run {job.run}"))
         show_run(read_run(job.run))
 
 

@@ -63,9 +63,8 @@ def _how_it_was_run(summary: RunSummary) -> None:
     with st.expander("How it was run"):
         for label, value in (*how_it_was_run(summary), ("Wall time", duration_text(summary.wall_seconds))):
             st.text(visible(f"{label}: {value}"))
-        if not summary.settings:
-            return
-        st.json(visible_values(summary.settings), expanded=1)
+        if summary.settings:
+            st.json(visible_values(summary.settings), expanded=1)
 
 
 def _offer_report(summary: RunSummary) -> None:
@@ -77,8 +76,6 @@ def _offer_report(summary: RunSummary) -> None:
             "Download the report (HTML)", report.read_bytes, f"{run}.html", "text/html", key=f"report of {run}",
             on_click="ignore",
         )  # fmt: skip
-    else:
-        st.caption(escape_markdown(f"Its report is not in {RUNS / run} any more."))
 
 
 def _window(summary: RunSummary, window: WindowResult) -> None:

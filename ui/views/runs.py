@@ -19,15 +19,12 @@ from ui.views.run import show_run
 _MOST_COMPARED = 8
 _COLUMNS = {
     "started (UTC)": MOMENT,
-    "return": st.column_config.NumberColumn(format="%+.2f %%", help="Net of all costs; of an evaluation, the mean over "
-                                            "the held-out windows."),
-    "gain": st.column_config.NumberColumn(format="%+.2f pp", help="Of a backtest: more than holding. Of an "
-                                          "evaluation: more than before training. Percentage points."),
-    "95 % interval": st.column_config.TextColumn(help="Of the gain, percentage points: over the held-out windows, or "
-                                                 "over blocks of a backtest's bars. Includes 0: not significant."),
+    "return": st.column_config.NumberColumn(format="%+.2f %%", help="Net of all costs."),
+    "gain": st.column_config.NumberColumn(format="%+.2f pp", help="More than holding, or than before training."),
+    "95 % interval": st.column_config.TextColumn(help="Of the gain. One that includes 0: not significant."),
     "teams": st.column_config.TextColumn(width="medium"),
     "verdict": st.column_config.TextColumn(width="medium"),
-}  # fmt: skip
+}
 
 
 def _page() -> None:
@@ -112,7 +109,6 @@ def _table(rows: Sequence[RunRow]) -> pd.DataFrame:
             "verdict": [row.verdict for row in rows],
             "data": [row.data for row in rows],
             "started (UTC)": pd.to_datetime([row.started_at for row in rows], unit="ms"),
-            "seed": [row.seed for row in rows],
         }
     )
 
