@@ -12,7 +12,7 @@ from backend.jobs.commands import request_command
 from backend.jobs.files import Job
 from backend.reporting.labels import title_of
 from backend.runs.backtest import settings_for
-from backend.runs.choices import BacktestChoices, warm_up_of
+from backend.runs.choices import BacktestChoices
 from backend.runs.requests import RUNS, BacktestRequest
 from simulator.errors import UserError
 from simulator.folders import sample_data
@@ -22,7 +22,6 @@ from ui.parts.job import open_job, show_jobs_of
 from ui.parts.setting_fields import number_fields, other_settings
 from ui.views.run import show_run
 
-_SAME = "as they are"
 _NUMBERS = (
     ("costs.taker_fee", "Taker fee, basis points", "Of every trade's value. The venue's own rules go before.", 1e4),
     ("costs.half_spread_bps", "Half spread, basis points", "Where the data has no spread of its own.", 1.0),
@@ -66,7 +65,7 @@ def _show_backtest(job: Job) -> None:
 
 def _ask() -> None:
     """The folder and the bars, on which the other fields depend, and the form."""
-    left, middle, right = st.columns([3, 1, 1])
+    left, right = st.columns([3, 1])
     path = left.text_input("Data folder or file", str(sample_data()),
                            help="A folder of files like BTCUSDT-1h.parquet, or a CSV file.").strip()  # fmt: skip
     with mistakes_explained():
@@ -75,26 +74,20 @@ def _ask() -> None:
             st.caption(escape_markdown(imported))
         choices = BacktestChoices.of(folder)
         offered = choices.timeframes
-        timeframe = middle.selectbox(
+        timeframe = right.selectbox(
             "Timeframe", offered, index=offered.index(choices.timeframe), key=f"timeframe {folder}",
             help="Bars to read. A symbol without a file of them gets bars that are made of its finer ones.",
         )  # fmt: skip
-        resample = right.selectbox(
-            "Resample to", [_SAME, *choices.coarser(timeframe)], key=f"resample {folder} {timeframe}",
-            help="Coarser bars to decide on, made of exactly those of the timeframe.",
-        )  # fmt: skip
-        _form(choices, timeframe, "" if resample == _SAME else resample)
+        _form(choices, timeframe)
 
 
-def _form(choices: BacktestChoices, timeframe: str, resample: str) -> None:
+def _form(choices: BacktestChoices, timeframe: str) -> None:
     """The form for these bars. Raises `UserError` where they cannot be traded."""
-    folder, here = choices.folder, f"{choices.folder} {timeframe} {resample}"
-    suggested = choices.suggested_symbols(timeframe, resample)
-    first_day, day_after = choices.suggested_days(suggested, timeframe, resample)
+    folder, here = choices.folder, f"{choices.folder} {timeframe}"
+    suggested = choices.suggested_symbols(timeframe)
+    first_day, day_after = choices.suggested_days(suggested, timeframe)
     with st.form("backtest"):
-        symbols = st.multiselect(
-            "Symbols", choices.symbols(timeframe, resample), default=suggested, key=f"symbols {here}"
-        )
+        symbols = st.multiselect("Symbols", choices.symbols(timeframe), default=suggested, key=f"symbols {here}")
         teams = st.multiselect(
             "Teams and strategies", [*known_teams(), PROMPTED], default=[SCRIPTED],
             format_func=title_of, accept_new_options=True,
@@ -115,14 +108,13 @@ def _form(choices: BacktestChoices, timeframe: str, resample: str) -> None:
         submitted = st.form_submit_button("Run", type="primary", icon=":material/play_arrow:")
     if not submitted:
         return
-    choices.days(symbols, timeframe, resample, warm_up_of(teams))
+    choices.suggested_days(symbols, timeframe)  # refused here, and not by the job
     if start >= end:
         raise UserError(f"the window from {start} to {end} is empty: 'From' must be before 'To'")
     request = BacktestRequest(
         data=folder,
         symbols=tuple(symbols),
         timeframe=timeframe,
-        resample=resample,
         teams=tuple(teams),
         start=start.isoformat(),
         end=end.isoformat(),
