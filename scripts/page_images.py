@@ -1,9 +1,9 @@
 """Takes the pictures of the pages for the documentation: `python -m scripts.page_images`, in the repository's folder.
 
 It opens the page with the finished run that ships with the sample and a stored experiment, in Chromium, and writes
-each page in both themes to `docs/images/`. What is watched while it goes on is started for it: a training of the preset
-quick (a minute), a backtest and a paper session. With names, as `training data`, only those are taken. It needs the
-extras `ui` and `paper`, Playwright and a Chromium in the PATH.
+each page in the themes that the documentation shows to `docs/images/`. What runs in a picture is started for it: a
+training of the preset quick (a minute), a backtest and a paper session. With names, as `training data`, only those are
+taken. It needs the extras `ui` and `paper`, Playwright and a Chromium in the PATH.
 """
 
 from __future__ import annotations
@@ -41,20 +41,17 @@ _EXPERIMENT_STATE = "experiment.json"
 # A browser without a screen says that nothing can hover, as a phone does, and each figure shows its toolbar.
 _POINTER = "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4"
 _TRAINING, _BACKTEST, _PAPER = "training", "backtest", "paper"  # pictures of what is started for them
-# Name of the picture, path of the page, the tabs that are opened one after the other.
+# Name of the picture, path of the page, the tabs that are opened one after the other, the themes.
 _PAGES = (
-    ("runs", f"?run={SAMPLE_RUN}", ()),
-    ("run", f"?run={SAMPLE_RUN}", ("Equity",)),
-    ("teams", f"?run={SAMPLE_RUN}", ("Against one another",)),
-    ("decision", f"?run={SAMPLE_RUN}&decision=34", ("Decisions",)),
-    ("what-if", f"?run={SAMPLE_RUN}&decision=34", ("Decisions", "What if")),
-    ("new-backtest", "new_backtest", ()),
-    (_TRAINING, "training", ()),
-    ("data", "data?folder=data/synthetic", ()),
-    ("experiments", "experiments?experiment=e2_knowledge", ("Experiments",)),
-    (_BACKTEST, "new_backtest", ()),
-    (_PAPER, "paper", ("Positions and orders",)),
-    ("jobs", "jobs", ()),
+    ("runs", f"?run={SAMPLE_RUN}", (), ("light",)),
+    ("run", f"?run={SAMPLE_RUN}", ("Equity",), ("light",)),
+    ("teams", f"?run={SAMPLE_RUN}", ("Against one another",), ("light",)),
+    ("decision", f"?run={SAMPLE_RUN}&decision=34", ("Decisions",), ("light",)),
+    (_TRAINING, "training", (), ("light",)),
+    ("data", "data?folder=data/synthetic", (), ("light",)),
+    ("experiments", "experiments?experiment=e2_knowledge", ("Experiments",), ("dark",)),
+    (_BACKTEST, "new_backtest", (), ("dark",)),
+    (_PAPER, "paper", ("Positions and orders",), ("light", "dark")),
 )
 _COMMANDS = {
     _TRAINING: ("jobs", "run", "--", "train", "--config", "quick"),
@@ -71,7 +68,7 @@ _COMMANDS = {
 
 def main(names: Sequence[str]) -> None:
     """Take the pictures of these names, or all."""
-    known = [name for name, _, _ in _PAGES]
+    known = [page[0] for page in _PAGES]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SystemExit(f"no picture is called {', '.join(unknown)}: there are {', '.join(known)}")
@@ -83,7 +80,7 @@ def main(names: Sequence[str]) -> None:
             add_sample_run(store)
         _add_experiment(folder / "runs" / EXPERIMENTS / "e2_knowledge")
         with _served(folder) as url:
-            if any(name in (_TRAINING, "jobs") for name, _, _ in chosen):
+            if any(page[0] == _TRAINING for page in chosen):
                 _start(_TRAINING, folder)
                 _wait_for_jobs(folder)
             try:
@@ -136,12 +133,14 @@ def _wait_for(url: str) -> None:
     raise SystemExit(f"{url} does not answer")
 
 
-def _take_all(url: str, chosen: Sequence[tuple[str, str, tuple[str, ...]]], folder: Path) -> None:
+def _take_all(url: str, chosen: Sequence[tuple[str, str, tuple[str, ...], tuple[str, ...]]], folder: Path) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", _POINTER])
         for theme in ("light", "dark"):
-            for name, path, tabs in chosen:
+            for name, path, tabs, themes in chosen:
+                if theme not in themes:
+                    continue
                 context = browser.new_context(
                     viewport={"width": _WIDTH, "height": _HEIGHT},
                     color_scheme="dark" if theme == "dark" else "light",

@@ -130,7 +130,6 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel runs compare RUN1 RUN2 RUN3", {"RUN1 RUN2 RUN3": "{scripted} {donchian} {ema}"}),
         Step("cryptosentinel runs replay RUN --decision 12 --answer market_analyst='{\"up\": 0.1, \"flat\": 0.1, \"down\": 0.8}'",
              REPLAYED),
-        Step("cryptosentinel runs export RUN FOLDER --parquet", {**REPLAYED, "FOLDER": "tables"}),
         Step("cryptosentinel runs trials"),
     ),
     "training": (

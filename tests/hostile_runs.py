@@ -44,11 +44,10 @@ def hostile_store(where: Path, kind: str = HOSTILE) -> None:
         write_backtest(store, RUN, HOSTILE, plain)
         words = json.loads(json.dumps(full_document().to_json()))
         for conversation in words["conversations"]:
-            conversation |= {"title": HOSTILE, "policy_version": HOSTILE, "problem": HOSTILE}
+            conversation |= {"policy_version": HOSTILE, "problem": HOSTILE}
             for message in conversation["messages"]:
                 message["content"] += HOSTILE
         words["symbols"] = [HOSTILE]
-        words["events"] = [HOSTILE]
         words["clamps"] = [{"rule": HOSTILE, "symbol": HOSTILE, "asked": 1.0, "allowed": 0.0, "detail": HOSTILE}]
         ruling = {"symbol": HOSTILE, "side": HOSTILE, "asked": 1.0, "allowed": 0.0}
         words["rulings"] = [{**ruling, "verdict": HOSTILE, "ordinal": 0, "verdicts": 1}]

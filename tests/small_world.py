@@ -134,7 +134,7 @@ def open_trainer(config: Config, nano: Path, folder: Path, store: Store, stage: 
     pool, validation = (
         QueryPool(small_market(), *part, HORIZON, gross_limit=gross_limit(config)) for part in (TRAIN, VALIDATION)
     )
-    recorder = TrainingRecorder(store, RUN, folder, HORIZON)
+    recorder = TrainingRecorder(store, RUN, folder)
     parts = TrainingParts(
         config.training,
         rollout_settings(config),

@@ -98,7 +98,7 @@ def altered(document: BacktestDocument, **changes: Any) -> BacktestDocument:
 
 
 _SAID = {
-    "title": "", "ordinal": 0, "policy_version": "", "asked": {}, "messages": [], "answer": None, "problem": None,
+    "ordinal": 0, "policy_version": "", "asked": {}, "messages": [], "answer": None, "problem": None,
     "truncated": False,
     "usage": {
         "prompt": 0, "sampled": 0, "turns": 0, "read": 0, "logp": None, "mean_logp": None, "cost": 0.0, "dropped": 0
@@ -108,7 +108,7 @@ _SAID = {
 
 def decision_of(**written: Any) -> DecisionDocument:
     """A decision of which only some fields matter; in its conversations too."""
-    lists: dict[str, Any] = {name: [] for name in ("symbols", "conversations", "rulings", "clamps", "orders", "events")}
+    lists: dict[str, Any] = {name: [] for name in ("symbols", "conversations", "rulings", "clamps", "orders")}
     said = [_with_calls({**_SAID, **one}) for one in written.pop("conversations", [])]
     ruled = [{"verdict": "reduce", "ordinal": 0, "verdicts": 1, **one} for one in written.pop("rulings", [])]
     document = {**lists, **written, "conversations": said, "rulings": ruled}
@@ -136,9 +136,6 @@ def add_demo_run(store: Store, run_id: str) -> str:
     store.add_run(RunRecord(run_id, "demo", 7, small_market().content_hash, _now(), config))
     for step in range(31):
         store.add_metrics(run_id, step, _metrics(step))
-    calls = {"market_analyst": {1: 20, 2: 20}, "risk_analyst": {0: 14, 1: 13, 2: 13}, "trader": {0: 20, 1: 20}}
-    counted = {f"{role}/calls/{made}": float(number) for role, one in calls.items() for made, number in one.items()}
-    store.add_metrics(run_id, 0, counted)
     store.put(EvaluationRecord(run_id, "held_out", 30, comparison(0.02)))
     store.put(EvaluationRecord(run_id, HELD_OUT_VALUE, 30, decision_values()))
     store.put(EvaluationRecord(run_id, CONTROL_VALUE, 30, control_values()))

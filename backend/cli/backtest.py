@@ -53,7 +53,7 @@ def backtest(request: BacktestRequest, recorded: RecordOptions) -> None:
     console.print(f"report: {outcome.page}")
     verdicts = outcome.lookahead
     for name, verdict in verdicts.items():
-        console.print(f"{name}: {verdict.text}")
+        console.print(f"{name}: {verdict.sentence()}")
     console.print(Text(outcome.summary.windows()[0].title, "bold"), soft_wrap=True)
     if not all(verdict.trusted for verdict in verdicts.values()):
         raise typer.Exit(1)

@@ -115,7 +115,7 @@ def runs_show(
     context: typer.Context,
     run: Annotated[str, typer.Argument(help="A run, as `cryptosentinel runs` lists it.")],
     decision: Annotated[
-        int | None, typer.Option("--decision", help="Number of a decision to show as a tree: who asked whom, and why.")
+        int | None, typer.Option("--decision", help="Number of a decision to show: who asked whom, and why.")
     ] = None,
     team: Annotated[str, typer.Option("--team", help="Whose decision, where the run has those of several teams.")] = "",
     settings: Annotated[bool, typer.Option("--settings", help="Show all its settings, as JSON.")] = False,
@@ -133,9 +133,9 @@ def runs_show(
         from backend.decisions.tree import find_decision
 
         stored, tree = find_decision(opened, run, decision, team or None)
-    from backend.reporting.decision_views import text_tree
+    from backend.reporting.decision_narrative import transcript
 
-    console.print(text_tree(stored, tree), highlight=False)
+    console.print(Text(transcript(stored, tree), overflow="fold"))
 
 
 @runs_app.command("replay")
@@ -169,12 +169,7 @@ def runs_replay(
 def runs_export(
     context: typer.Context,
     run: Annotated[str, typer.Argument(help="A run, as `cryptosentinel runs` lists it.")],
-    file: Annotated[
-        Path, typer.Argument(help="File to write, for example RUN.jsonl.gz; with --parquet a folder to make.")
-    ],
-    parquet: Annotated[
-        bool, typer.Option("--parquet", help="Conversations, decisions, orders, fills and the like as Parquet files.")
-    ] = False,
+    file: Annotated[Path, typer.Argument(help="File to write, for example RUN.jsonl.gz.")],
     store: StoreOption = "",
 ) -> None:
     """Write all records of a run to one file, which `runs import` reads. Files of its folder, and those that lie with
@@ -182,13 +177,6 @@ def runs_export(
     from backend.store.store import Store
     from backend.store.transfer import export_run
 
-    if parquet:
-        from backend.decisions.parquet_export import export_parquet
-
-        with Store.open(_where(context, store)) as opened:
-            for name, rows in export_parquet(opened, run, file).items():
-                console.print(f"{file / name}.parquet: {rows:,} rows", soft_wrap=True)
-        return
     with Store.open(_where(context, store)) as opened:
         count = export_run(opened, run, file)
     console.print(f"wrote {count} records of run {run} to {file}", soft_wrap=True)
@@ -367,7 +355,6 @@ def _show(opened: Store, run: str, settings: bool) -> None:
     from backend.decisions.checked_documents import check_document
     from backend.decisions.document import read_decisions
     from backend.decisions.tree import describe_decisions
-    from backend.reporting.run_labels import read_labels
     from backend.reporting.run_summary import how_it_was_run, summarise
     from backend.reporting.training_sections import CONTROL_VALUE, HELD_OUT_VALUE
 
@@ -379,11 +366,6 @@ def _show(opened: Store, run: str, settings: bool) -> None:
         console.print(Text(f"note: {note}"), soft_wrap=True)
     for label, value in how_it_was_run(summary):
         console.print(Text(f"{label}: {value}"), soft_wrap=True)
-    labels = read_labels(opened).get(run)
-    if labels is not None:
-        console.print(Text(f"tags: {visible(', '.join(labels.tags)) or 'none'}"), soft_wrap=True)
-        if labels.note:
-            console.print(Text(f"note: {visible(labels.note)}"), soft_wrap=True)
     if settings:
         console.print_json(data=record.config)
     else:

@@ -299,29 +299,3 @@ def _allowed(info: FieldInfo) -> str:
         for part in rule.metadata if isinstance(rule, FieldInfo) else [rule]:
             words += [f"{word} {getattr(part, rule)}" for rule, word in _BOUNDS.items() if hasattr(part, rule)]
     return ", ".join(words)
-
-
-def as_toml(settings: Mapping[str, Any]) -> str:
-    """Settings as the text of a file that `load_config` reads; what is None is left out."""
-    return "\n".join(_table(settings)).strip() + "\n"
-
-
-def _table(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """The values of a table first, then the tables in it."""
-    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    values = {key: value for key, value in table.items() if key not in inner and value is not None}
-    if path and (values or not inner):
-        yield f"\n[{path}]"
-    for key, value in values.items():
-        yield f"{_key(key)} = {_toml(value)}"
-    for key, value in inner.items():
-        yield from _table(value, f"{path}.{_key(key)}" if path else _key(key))
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-
-
-def _toml(value: Any) -> str:
-    """JSON, which is TOML but for one character."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

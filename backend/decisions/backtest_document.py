@@ -109,42 +109,10 @@ class RejectionDocument(BaseModel):
         return all(fields[name] == value for name, value in self.order.items() if name in fields)
 
 
-class VerdictDocument(BaseModel):
-    """The look-ahead verdict on a user's strategy, see `simulator.checks.verdict`.
-
-    `status` is clean, look_ahead, not_repeatable or skipped.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    status: str
-    text: str
-    cuts: int = 0
-    with_orders: int = 0
-    first: int = 0
-    last: int = 0
-    coverage: float = 0.0
-    indicators: int = 0
-    indicator_cuts: int = 0
-    findings: tuple[dict[str, str | int], ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, verdict: LookaheadVerdict) -> VerdictDocument:
-        """The document of a verdict."""
-        return cls.model_validate({**verdict.to_dict(), "text": verdict.sentence()})
-
-    @property
-    def trusted(self) -> bool:
-        """Whether nothing speaks against the numbers; a check that was skipped says nothing."""
-        return self.status in ("clean", "skipped")
-
-
 class BacktestDocument(StoredDocument):
     """The result of one strategy or team over one window, as `BacktestResult` describes it.
 
-    `inference` is None for what has no model. `lookahead` is there for a user's own
-    strategy.
+    `inference` is None for what has no model. `lookahead` is there for a user's own strategy.
     """
 
     symbols: tuple[str, ...]
@@ -160,7 +128,7 @@ class BacktestDocument(StoredDocument):
     metrics: dict[str, Number]
     absent_bars: int
     inference: InferenceCost | None = None
-    lookahead: VerdictDocument | None = None
+    lookahead: LookaheadVerdict | None = None
 
     @field_validator("times", "equity", "exposure", mode="wrap")
     @classmethod
@@ -201,6 +169,8 @@ class BacktestDocument(StoredDocument):
         in_order = all(map(lt, self.times, islice(self.times, 1, None)))  # a tenth of a loop's time
         if not EARLIEST <= self.times[0] <= self.times[-1] < LATEST or not in_order:
             raise ValueError("times are not milliseconds since 1970, one after the other")
+        if self.lookahead is not None and not self.lookahead.trusted and not self.lookahead.findings:
+            raise ValueError(f"a verdict of {self.lookahead.status} without a finding")
         if not self.equity[0] > 0.0:
             raise ValueError("the equity does not begin above 0")
         return self
@@ -213,8 +183,7 @@ class BacktestDocument(StoredDocument):
         lookahead: LookaheadVerdict | None = None,
     ) -> BacktestDocument:
         """The document of a result."""
-        verdict = None if lookahead is None else VerdictDocument.of(lookahead)
-        return cls.model_validate({**result.to_dict(), "inference": inference, "lookahead": verdict})
+        return cls.model_validate({**result.to_dict(), "inference": inference, "lookahead": lookahead})
 
     @field_serializer("metrics")
     def _write_infinity(self, metrics: dict[str, Number]) -> dict[str, Number | None]:

@@ -82,7 +82,6 @@ class ConversationDocument(_Part):
     there is none."""
 
     role: str
-    title: str
     ordinal: int
     policy_version: ModelText
     asked: dict[str, JsonValue]
@@ -139,7 +138,6 @@ class DecisionDocument(StoredDocument):
     rulings: tuple[RiskRuling, ...]
     clamps: tuple[GuardClamp, ...]
     orders: tuple[Order, ...]
-    events: tuple[ModelText, ...]
     later: tuple[LaterClamp, ...] = ()
     equity_before: float | None = None
     equity_after: float | None = None

@@ -46,7 +46,6 @@ def decision_document(
         rulings=tuple(RiskRuling(**asdict(ruling)) for ruling in decision.rulings),
         clamps=tuple(GuardClamp(**asdict(clamp)) for clamp in decision.clamps),
         orders=tuple(decision.orders),
-        events=tuple(decision.events),
         later=tuple(LaterClamp(**asdict(clamp), time=time_of(bar)) for bar, clamp in decision.later)
         if time_of is not None
         else (),
@@ -161,7 +160,6 @@ def remarks(name: str, episode: EpisodeResult, market: Market) -> list[str]:
 def _conversation(codec: ChatFormat, transcript: Transcript) -> ConversationDocument:
     return ConversationDocument(
         role=transcript.role,
-        title=ROLES[transcript.role].title,
         ordinal=transcript.ordinal,
         policy_version=transcript.policy_version,
         asked=transcript.brief,

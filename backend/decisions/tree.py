@@ -1,7 +1,7 @@
 """A stored decision as a tree: who asked whom, with what words, and what came of it.
 
-Nothing is parsed, judged or shortened here: each turn was read when it was said. `backend.reporting.decision_lines`
-has the tree in sentences, `backend.reporting.decision_text` all of it. What models and news said is untrusted: show it
+Nothing is parsed, judged or shortened here: each turn was read when it was said.
+`backend.reporting.decision_narrative` has the tree in sentences. What models and news said is untrusted: show it
 through `cryptosentinel.protocol.untrusted.visible`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import cast
@@ -60,17 +60,6 @@ class ConversationNode:
 
 
 @dataclass(frozen=True)
-class TokenTotal:
-    """Tokens, turns and money over all conversations of a decision, as `TokenUsage` counts them."""
-
-    prompt: int
-    sampled: int
-    turns: int
-    read: int
-    cost: float
-
-
-@dataclass(frozen=True)
 class DecisionTree:
     """A decision with its conversations in place, and what followed. `manager` is None where nothing was said; `fills`
     and `rejections` are those of its orders, None where the result of that backtest is not stored."""
@@ -79,14 +68,6 @@ class DecisionTree:
     manager: ConversationNode | None
     fills: tuple[Fill, ...] | None = None
     rejections: tuple[RejectionDocument, ...] | None = None
-
-    @property
-    def total(self) -> TokenTotal | None:
-        """Over all conversations; None where nothing was said."""
-        usages = [node.document.usage for node in self.manager.everyone()] if self.manager is not None else []
-        if not usages:
-            return None
-        return TokenTotal(*(sum(getattr(one, name.name) for one in usages) for name in fields(TokenTotal)))
 
     @property
     def positions(self) -> tuple[Position, ...] | None:

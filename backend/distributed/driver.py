@@ -196,7 +196,7 @@ class RemoteRollouts:
                 throughput.add(busy)
                 free.append(worker)
         records = self._store.rollouts(self._run, step)
-        metrics = {"stage": float(stage.number), **team_metrics(records, parts.policies.roles)}
+        metrics = {"stage": float(stage.number), **team_metrics(records)}
         return RolloutBatch(StepData(stage, [], []), metrics, throughput.metrics())
 
 

@@ -47,7 +47,7 @@ class RoleTrainerService:
             base, config.training, roles=(role,), hardware=hardware_of(config.training), start=start
         )
         self._learner = Learner(config.training, self._policies, role)
-        self._recorder = TrainingRecorder(store, run, self._folder, config.team.horizon_bars)
+        self._recorder = TrainingRecorder(store, run, self._folder)
         learners = {role: self._learner}
         self._state = load_newest(self._checkpoints, self._policies, learners) or TrainingState()
 

@@ -22,7 +22,7 @@ def check_command(command: Sequence[str]) -> None:
         raise UserError("no command is given: for example `cryptosentinel jobs run -- backtest --team ema_cross`")
     if command[0] not in JOB_COMMANDS:
         raise UserError(f"'{command[0][:50]}' cannot be a job: one of these can: {', '.join(JOB_COMMANDS)}")
-    if command[0] == "paper" and command[1:2] not in _PAPER_JOBS:
+    if command[0] == "paper" and tuple(command[1:2]) not in _PAPER_JOBS:
         raise UserError("of a paper session only `paper run`, `paper resume` and `paper demo` can be a job")
     if any("\0" in argument for argument in command):
         raise UserError("an argument holds a character of code 0: type it again")

@@ -5,19 +5,14 @@ The report and the page show the same parts.
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from backend.evaluation.evidence import Evidence
 from backend.reporting import charts, labels
 from backend.reporting.blocks import Missing, Picture, ReportSection, Table, TableRow, Tile
 from backend.reporting.labels import (
     ABSENT,
-    COST_TITLES,
     MEANINGS,
     MONTHS,
     Column,
@@ -27,30 +22,18 @@ from backend.reporting.labels import (
     quote_of,
     title_of,
 )
-from backend.reporting.market_reload import MarketReload
 from backend.reporting.result_stats import (
-    FEWEST_RETURNS,
     cost_summary,
-    daily_returns,
     deepest_drawdowns,
     monthly_returns,
-    regime_rows,
-    rolling_sharpe,
     yearly_returns,
 )
 from backend.reporting.run_summary import WindowResult
 from backend.reporting.trade_sections import costs_section, trades_section
-from backend.statistics.bootstrap import Interval
-from simulator.arrays import FloatArray
-from simulator.backtest import metrics
-from simulator.backtest.regimes import UNKNOWN
-from simulator.errors import DataError
+from simulator.market.timeframes import format_time
 
-SECTIONS = ("Equity", "Numbers", "Costs", "Trades", "Regimes")
-NEED_MARKET = ("Regimes",)
-_FEWEST_DAYS, _MOST_BINS = 10, 60
+SECTIONS = ("Equity", "Numbers", "Costs", "Trades")
 _UNFAIR = "oracle"  # it knows what nobody can, so it is not a yardstick
-_REGIME_TITLES = {"trend": "Trend", "volatility": "Volatility", "truth": "Hidden regime"}
 _BAND = (
     " Shaded: 95 of 100 accounts that drew these bars again at random, in blocks: how far luck alone carries this way "
     "of trading."
@@ -60,47 +43,26 @@ _BAND = (
 def tiles(window: WindowResult) -> list[Tile]:
     """The first screen: did it make money, against what, at what risk, after which costs."""
     own, values = window.main_result, window.main_result.metrics
-    hold, start = window.hold, own.equity[0]
-    held = hold.metrics if hold is not None else {}
-    sure = window.evidence[window.main]
-    intervals = sure.intervals
-
-    def within(interval: Interval | None, kind: NumberKind) -> str:
-        return "" if interval is None else f". 95 % interval {interval_text(interval, kind)}"
-
+    held = window.hold.metrics if window.hold is not None else {}
+    start, found = own.equity[0], window.evidence_of(window.main).intervals
     earned = own.equity[-1] - start
-    made = Tile(
-        "Did it make money?",
-        _text(values, "total_return", "change"),
-        f"{'Yes' if earned > 0.0 else 'No'}: {earned:+,.0f} on {start:,.0f} {quote_of(own.symbols)}, after all costs"
-        + (" of trading" if own.inference_money else "")
-        + within(intervals.total_return if intervals else None, "change"),
-    )
-    risk = Tile(
-        "Largest drawdown",
-        _text(values, "max_drawdown", "share"),
-        f"from a peak; holding {_text(held, 'max_drawdown', 'share')}. Longest time below a peak: "
-        f"{_text(values, 'longest_drawdown_days', 'days')}"
-        + (f". 95 of 100 such windows: {interval_text(intervals.max_drawdown, 'share')}" if intervals else ""),
-    )
-    sharpe = Tile(
-        "Sharpe ratio",
-        _text(values, "sharpe", "ratio"),
-        f"for a year; holding {_text(held, 'sharpe', 'ratio')}"
-        + within(intervals.sharpe if intervals else None, "ratio")
-        + f". Probability that the true one is above 0: {number_text(sure.probabilistic, 'share')}; after the number "
-        f"of trials so far ({sure.trials}): {number_text(sure.deflated, 'share')}",
-    )
+    made = f"{'Yes' if earned > 0.0 else 'No'}: {earned:+,.0f} on {start:,.0f} {quote_of(own.symbols)}, after all costs"
+    made += " of trading" if own.inference_money else ""
+    made += f". 95 % interval {interval_text(found.total_return, 'change')}" if found is not None else ""
     return [
-        made,
-        _against_tile(window, None if intervals is None else intervals.against),
-        risk,
-        sharpe,
+        Tile("Did it make money?", _text(values, "total_return", "change"), made),
+        _against_tile(window),
+        Tile(
+            "Largest drawdown",
+            _text(values, "max_drawdown", "share"),
+            f"from a peak; holding {_text(held, 'max_drawdown', 'share')}",
+        ),
+        Tile("Sharpe ratio", _text(values, "sharpe", "ratio"), f"for a year; holding {_text(held, 'sharpe', 'ratio')}"),
         _costs_tile(window),
     ]
 
 
-def _against_tile(window: WindowResult, lead: Interval | None) -> Tile:
+def _against_tile(window: WindowResult) -> Tile:
     hold = window.hold
     if hold is None:
         return Tile("Against holding", ABSENT, "no baseline that holds is stored")
@@ -108,117 +70,77 @@ def _against_tile(window: WindowResult, lead: Interval | None) -> Tile:
     best = _best_baseline(window)
     if best:
         note += f"; the best baseline was {title_of(best)}: {_text(window.rows[best], 'total_return', 'change')}"
-    if lead is not None:
-        note += f". Final wealth over that of holding {number_text(lead.value, 'change')}"
-        note += f", 95 % interval {interval_text(lead, 'change')}"
     return Tile("Against holding", f"{100.0 * (window.main_result.total_return - hold.total_return):+.2f} pp", note)
 
 
 def _costs_tile(window: WindowResult) -> Tile:
     own, money = window.main_result, cost_summary(window.main_result)
     start, spent = own.equity[0], own.inference_money
-    kinds = [
-        f"{title.lower()} {number_text(amount / start, 'small_share')}"
-        for key, title in COST_TITLES.items()
-        if (amount := money[key])
-    ]
-    note = f"of the start ({', '.join(kinds) or 'none'}); before them it made "
-    note += number_text((money["gross"] or 0.0) / start, "change")
+    note = f"of the start; before them it made {number_text((money['gross'] or 0.0) / start, 'change')}"
     if spent:
         left = number_text(own.return_after_inference, "change")
         note += f". Inference took another {number_text(spent / start, 'small_share')}, which leaves {left}"
-    return Tile("Costs paid", number_text(money["total_share"], "small_share"), note)
+    return Tile("Costs paid", number_text((money["total"] or 0.0) / start, "small_share"), note)
 
 
-def sections(window: WindowResult, reload: MarketReload) -> list[ReportSection]:
+def sections(window: WindowResult) -> list[ReportSection]:
     """All that is shown of `window` but the candles."""
-    return [section(name, window, reload) for name in SECTIONS]
+    return [section(name, window) for name in SECTIONS]
 
 
-def section(name: str, window: WindowResult, reload: MarketReload) -> ReportSection:
-    """The one of `SECTIONS` that is called `name`; only those of `NEED_MARKET` look at `reload`."""
-    match name:
-        case "Equity":
-            return equity_section(window)
-        case "Numbers":
-            return numbers_section(window)
-        case "Costs":
-            return costs_section(window)
-        case "Trades":
-            return trades_section(window)
-        case "Regimes":
-            return regimes_section(window, reload)
-    raise ValueError(f"there is no section {name!r}")
+def section(name: str, window: WindowResult) -> ReportSection:
+    """The one of `SECTIONS` that is called `name`."""
+    make = {"Equity": equity_section, "Numbers": numbers_section, "Costs": costs_section, "Trades": trades_section}
+    return make[name](window)
 
 
-def equity_section(window: WindowResult, span: tuple[int, int] | None = None) -> ReportSection:
-    """Equity and drawdown beside the baselines, rolling Sharpe, days and exposure. Equity, drawdown and exposure are of
-    a part of the window, `span` (ms), or of all of it."""
+def window_notes(window: WindowResult) -> list[str]:
+    """What a reader must know before the numbers: bars that the data lacks, and when a loss limit closed everything."""
+    absent, notes = window.main_result.absent_bars, []
+    if absent:
+        notes.append(
+            f"The data lacks {absent} bars of this period (over all symbols). Nothing was filled in: orders waited, "
+            "and positions kept their last price."
+        )
+    flat = [f"{format_time(time)} UTC ({rule}: {detail})" for time, rule, detail in loss_limits_of(window)]
+    return [*notes, f"A loss limit closed everything at {labels.listed(flat)}."] if flat else notes
+
+
+def loss_limits_of(window: WindowResult) -> list[tuple[int, str, str]]:
+    """Time (ms), rule and words of each moment at which a loss limit began to keep the account flat."""
+    found = []
+    for decision in window.decisions.get(window.main, []):
+        entries = [(decision.time, clamp) for clamp in decision.document.clamps]
+        entries += [(later.time, later) for later in decision.document.later]
+        limits = ("daily_loss", "max_drawdown")
+        found += [(time, one.rule, one.detail) for time, one in entries if not one.symbol and one.rule in limits]
+    return sorted(found)
+
+
+def equity_section(window: WindowResult) -> ReportSection:
+    """Equity and drawdown beside the baselines, and exposure."""
     own = window.main_result
     curves: dict[str, Sequence[float]] = {name: result.equity for name, result in window.results.items()}
     x, waiting, banded = charts.moments(own.times), _waiting(window), window.band is not None
-    shown = slice(None) if span is None else slice(bisect_left(own.times, span[0]), bisect_right(own.times, span[1]))
     equity = Picture(
         "Equity",
         "Return since the start, net of all costs, beside the baselines on the same bars. Good: it ends above holding, "
         f"and no single jump carries it. A click in the legend shows more baselines.{_BAND * banded}",
-        charts.equity_chart(curves, x, window.main, waiting, shown, window.band),
+        charts.equity_chart(curves, x, window.main, waiting, window.band),
     )
     drawdown = Picture(
         "Drawdown",
         "How far each lies below its own best moment so far. Good: shallower than holding, and soon back at 0."
         + " Shaded: the accounts of the picture above." * banded,
-        charts.drawdown_chart(curves, x, window.main, waiting, shown, window.band),
+        charts.drawdown_chart(curves, x, window.main, waiting, window.band),
     )
     exposure = Picture(
         f"Exposure of {title_of(window.main)}",
         "Value of the positions over the equity: above 0 long, below 0 short. Good: within the limits, and not always "
         "the same, or holding would have done.",
-        charts.exposure_chart(own.times, own.exposure, own.symbols, shown),
+        charts.exposure_chart(own.times, own.exposure, own.symbols),
     )
-    return ReportSection("Equity over time", (equity, drawdown, _rolling_block(window), _days_block(window), exposure))
-
-
-def _rolling_block(window: WindowResult) -> Picture | Missing:
-    title = "Rolling Sharpe ratio"
-    rolling = {name: rolling_sharpe(result.times, result.equity) for name, result in window.results.items()}
-    own = rolling[window.main]
-    if own is None:
-        return Missing(title, f"the run is too short: a window needs {FEWEST_RETURNS} bars, and the run three windows")
-    known = [value > 0.0 for value in own.values if value is not None]
-    above = f"{title_of(window.main)} was above 0 in {np.mean(known):.0%} of the time. " if known else ""
-    caption = (
-        f"Of the last {own.days:.3g} days ({own.bars} bars), for a year of 365 days. {above}Good: above 0 most of the "
-        "time, not carried by one stretch. A gap: nothing varied in that time, as while flat."
-    )
-    lines = {name: (one.times, np.array(one.values, float)) for name, one in rolling.items() if one is not None}
-    return Picture(title, caption, charts.rolling_chart(lines, "Sharpe ratio, annual", window.main, _waiting(window)))
-
-
-def _days_block(window: WindowResult) -> Picture | Missing:
-    """The histogram of the main team's days beside those of holding, with the figures that describe it."""
-    title = "Distribution of daily returns"
-    names = [window.main, *(["hold"] if window.hold is not None else [])]
-    days = {name: _days(window, name) for name in names}
-    own = days[window.main]
-    if len(own) < _FEWEST_DAYS:
-        return Missing(title, f"the run is too short: it needs {_FEWEST_DAYS} days")
-    together = np.concatenate(list(days.values()))
-    # Freedman and Diaconis' width, over all that is shown, so that the bars stand on the same bins.
-    bins = min(max(len(np.histogram_bin_edges(together, bins="fd")) - 1, 10), _MOST_BINS)
-    varies = float(np.ptp(own)) > 1e-12
-    shape = f", skewness {metrics.skew(own):+.2f}, excess kurtosis {metrics.kurtosis(own):+.2f}" if varies else ""
-    caption = (
-        f"Days (UTC) of {title_of(window.main)}: best {number_text(own.max(), 'change')}, worst "
-        f"{number_text(own.min(), 'change')}, {number_text(float(np.mean(own > 0.0)), 'share')} above 0{shape}."
-        " Good: the left tail is no longer than the right one, and the worst day is one that you could sit through."
-    )
-    return Picture(title, caption, charts.histogram_chart(days, np.histogram_bin_edges(together, bins), window.main))
-
-
-def _days(window: WindowResult, name: str) -> FloatArray:
-    result = window.results[name]
-    return np.array(list(daily_returns(result.times, result.equity).values()))
+    return ReportSection("Equity over time", (equity, drawdown, exposure))
 
 
 def numbers_section(window: WindowResult) -> ReportSection:
@@ -243,7 +165,7 @@ def numbers_section(window: WindowResult) -> ReportSection:
 
 def _evidence_block(window: WindowResult) -> Table | Missing:
     """Intervals of those that were tested, and of holding."""
-    title, own = "How sure is that?", window.evidence[window.main]
+    title, own = "How sure is that?", window.evidence_of(window.main)
     if own.intervals is None:
         return Missing(title, own.problem)
     ways = "one way of trading was" if own.trials == 1 else f"{own.trials} ways of trading were"
@@ -283,7 +205,7 @@ def _lookahead_block(window: WindowResult) -> list[Table]:
         "Each strategy of your own decided again where everything after the decision was altered. Good: no decision "
         "and no indicator changed. The numbers of one that looks ahead mean nothing."
     )
-    rows = tuple(TableRow(title_of(name), {"verdict": one.text}) for name, one in verdicts.items())
+    rows = tuple(TableRow(title_of(name), {"verdict": one.sentence()}) for name, one in verdicts.items())
     return [Table("Does it look ahead?", caption, (Column("verdict", "Verdict", "text", "of all cuts"),), rows)]
 
 
@@ -323,38 +245,6 @@ def _drawdowns_block(window: WindowResult) -> Table | Missing:
     caption = f"Of {title_of(window.main)}, bar by bar. Good: shallow, few, and short."
     listed = tuple(TableRow(str(number), vars(row)) for number, row in enumerate(rows, 1))
     return Table(title, caption, labels.DRAWDOWN_COLUMNS, listed, "Rank")
-
-
-def regimes_of(window: WindowResult, name: str, reload: MarketReload) -> list[dict[str, Any]] | str:
-    """`regime_rows` of one result against holding, or one sentence on why there are none."""
-    if reload.market is None:
-        return f"the regimes need the run's data again: {reload.problem}"
-    hold = window.hold if name != "hold" else None
-    try:
-        return regime_rows(window.results[name], reload.market, hold, reload.regimes)
-    except DataError as error:
-        return str(error)
-
-
-def regimes_section(window: WindowResult, reload: MarketReload) -> ReportSection:
-    """What was earned in which kind of market, or why that is not known."""
-    title = "By kind of market"
-    rows = regimes_of(window, window.main, reload)
-    if isinstance(rows, str):
-        return ReportSection(title, (Missing(title, rows),))
-    start = window.main_result.equity[0]
-    shown = []
-    for row in rows:
-        costs = math.fsum(row[key] for key in ("fees", "spread", "impact", "funding")) / start
-        regime = "not known yet" if row["regime"] == UNKNOWN else row["regime"]
-        label = f"{_REGIME_TITLES.get(row['kind'], row['kind'])}: {regime}"
-        shown.append(TableRow(label, {**row, "costs": costs, "hit_rate": row["hit_rate"] if row["trades"] else None}))
-    caption = (
-        "Trend and volatility of the last 14 days over all symbols, as known at the decision; of a synthetic market "
-        "its hidden regime too. Within each kind the returns add up to the total. Good: it earns in more than one row, "
-        "and a falling market does not take back what a rising one gave."
-    )
-    return ReportSection(title, (Table("", caption, labels.REGIME_COLUMNS, tuple(shown), "Market", tinted=True),))
 
 
 def _best_baseline(window: WindowResult) -> str | None:

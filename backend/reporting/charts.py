@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
@@ -24,9 +25,6 @@ from simulator.arrays import FloatArray
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 SKY, PINK, GREY, INK = "#56b4e9", "#cc79a7", "#7f8790", "#1f2933"
-COLORS = (BLUE, ORANGE, VERMILION, GREEN, PINK, SKY)
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 ROLE_STYLES = {
     "manager": (BLUE, "solid"),
     "market_analyst": (ORANGE, "dash"),
@@ -47,7 +45,6 @@ _STYLES = {
 _OTHERS = ((ORANGE, "solid"), (SKY, "solid"), (PINK, "dash"), (GREEN, "dot"), (VERMILION, "dashdot"), (ORANGE, "dot"))
 MOST_POINTS = 1_500  # of a line: more cannot be seen on a screen
 _BAND_POINTS, _BAND_COLOR = 250, "rgba(0,114,178,0.16)"
-_WHOLE = slice(None)
 
 # What the toolbar of each figure offers. Where nothing can hover, as on a phone, it covers the legend all the time, so
 # it is short: a drag and a double click do what is left out.
@@ -83,7 +80,7 @@ DARK = _theme("rgba(0,0,0,0)", "#e6e9ed", "#3a4149", "#262b33")
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened at a step of training. `kind` is "stage", "rollback", "best" or "finding"."""
+    """Something that happened at a step of training. `kind` is "stage", "rollback" or "best"."""
 
     step: int
     kind: str
@@ -122,21 +119,19 @@ def equity_chart(
     x: ArrayLike,
     main: str,
     waiting: Collection[str] = (),
-    shown: slice = _WHOLE,
     band: PathBand | None = None,
 ) -> go.Figure:
     """Return since the start of each curve over `x` (of the same length), in percent.
 
-    `main` stands out; those of `waiting` are in the legend for a click. Of a part of the curves, `shown`, as many
-    points are drawn as of the whole, so it is finer. `band` is drawn behind the lines.
+    `main` stands out; those of `waiting` are in the legend for a click. `band` is drawn behind the lines.
     """
     figure = blank_figure("", "return since the start", " %")
     if band is not None:
-        _add_band(figure, np.asarray(x), shown, band, band.low, band.high)
+        _add_band(figure, np.asarray(x), band, band.low, band.high)
     for number, (name, equity) in enumerate(curves.items()):
         if len(equity) and equity[0]:
-            percent = 100.0 * (np.asarray(equity[shown], np.float64) / equity[0] - 1.0)
-            add_curve(figure, name, number, *thin(np.asarray(x)[shown], percent), name == main, name in waiting)
+            percent = 100.0 * (np.asarray(equity, np.float64) / equity[0] - 1.0)
+            add_curve(figure, name, number, *thin(np.asarray(x), percent), name == main, name in waiting)
     figure.add_hline(y=0.0)
     return figure
 
@@ -146,18 +141,17 @@ def drawdown_chart(
     x: ArrayLike,
     main: str,
     waiting: Collection[str] = (),
-    shown: slice = _WHOLE,
     band: PathBand | None = None,
 ) -> go.Figure:
     """How far each curve lies below its own peak so far, in percent; the others as in `equity_chart`."""
     figure = blank_figure("", "below the peak", " %")
     if band is not None:
-        _add_band(figure, np.asarray(x), shown, band, band.deep, band.shallow)
+        _add_band(figure, np.asarray(x), band, band.deep, band.shallow)
     for number, (name, equity) in enumerate(curves.items()):
         money = np.asarray(equity, np.float64)
         peaks = np.maximum.accumulate(money)
         depths = 100.0 * (np.divide(money, peaks, out=np.ones_like(money), where=peaks > 0.0) - 1.0)
-        add_curve(figure, name, number, *thin(np.asarray(x)[shown], depths[shown]), name == main, name in waiting)
+        add_curve(figure, name, number, *thin(np.asarray(x), depths), name == main, name in waiting)
     return figure
 
 
@@ -174,13 +168,13 @@ def accounts_chart(
     return figure
 
 
-def exposure_chart(times: ArrayLike, exposure: ArrayLike, symbols: Sequence[str], shown: slice = _WHOLE) -> go.Figure:
-    """Signed exposure (n, symbols) in percent of the equity: above 0 long, below 0 short; `shown` as in `equity_chart`.
+def exposure_chart(times: ArrayLike, exposure: ArrayLike, symbols: Sequence[str]) -> go.Figure:
+    """Signed exposure (n, symbols) in percent of the equity: above 0 long, below 0 short.
 
     More symbols than can be distinguished are summed: all that is long, all that is short, and the two together.
     """
     figure = blank_figure("", "exposure", " %", 300)
-    shares = 100.0 * np.asarray(exposure, np.float64).reshape(-1, len(symbols))[shown]
+    shares = 100.0 * np.asarray(exposure, np.float64).reshape(-1, len(symbols))
     lines = {symbol: shares[:, number] for number, symbol in enumerate(symbols)}
     if len(symbols) > len(_OTHERS) + 1:
         long, short = np.maximum(shares, 0.0).sum(axis=1), np.minimum(shares, 0.0).sum(axis=1)
@@ -189,35 +183,11 @@ def exposure_chart(times: ArrayLike, exposure: ArrayLike, symbols: Sequence[str]
             lines["net"] = shares.sum(axis=1)
     for number, (name, values) in enumerate(lines.items()):
         color, dash = ((BLUE, "solid"), *_OTHERS)[number]
-        x, y = thin(moments(times)[shown], values)
+        x, y = thin(moments(times), values)
         line = {"color": color, "dash": dash, "width": 1.5, "shape": "hv"}
         figure.add_scatter(x=x, y=y, name=label_of(name), mode="lines", line=line, hovertemplate="%{y:.0f} %",
                            showlegend=True)  # fmt: skip
     figure.add_hline(y=0.0)
-    return figure
-
-
-def rolling_chart(
-    rolling: Mapping[str, tuple[ArrayLike, ArrayLike]], y_title: str, main: str, waiting: Collection[str]
-) -> go.Figure:
-    """A rolling figure of each name: times (ms) and values, a hole at each NaN. `waiting` as in `equity_chart`."""
-    figure = blank_figure("", y_title)
-    for number, (name, (times, values)) in enumerate(rolling.items()):
-        add_curve(figure, name, number, moments(times), np.asarray(values), name == main, name in waiting, unit="")
-    figure.add_hline(y=0.0)
-    return figure
-
-
-def histogram_chart(values: Mapping[str, FloatArray], edges: FloatArray, main: str) -> go.Figure:
-    """How many of each one's values, fractions, lie between two `edges`."""
-    figure = blank_figure("return of a day, %", "days", "", 300, barmode="overlay", bargap=0.05)
-    for name, own in values.items():
-        color, opacity = (BLUE, 1.0) if name == main else (GREY, 0.45)
-        figure.add_bar(
-            x=np.round(50.0 * (edges[1:] + edges[:-1]), 4), y=np.histogram(own, bins=edges)[0],
-            name=label_of(title_of(name)), marker={"color": color}, opacity=opacity, hovertemplate="%{y} days",
-        )  # fmt: skip
-    figure.add_vline(x=0.0, line={"dash": "dot"})
     return figure
 
 
@@ -240,7 +210,7 @@ def step_chart(series: Mapping[str, tuple[Sequence[int], Sequence[float]]], even
         if span >= 2:
             figure.add_scatter(x=steps, y=shown, mode="lines", line={"color": color, "width": 1}, opacity=0.3,
                                showlegend=False, hoverinfo="skip", legendgroup=name)  # fmt: skip
-            shown = _moving_mean(shown, span)
+            shown = pd.Series(shown).rolling(span, min_periods=1).mean().where(np.isfinite(shown)).to_numpy()
         figure.add_scatter(
             x=steps, y=shown, name=role_title(name), mode="lines" if len(values) > 12 else "lines+markers",
             line={"color": color, "dash": dash, "width": 2.5}, hovertemplate="%{y:.3f}", legendgroup=name,
@@ -253,7 +223,6 @@ _EVENT_STYLES = {
     "stage": (GREY, "solid"),
     "rollback": (VERMILION, "dot"),
     "best": (GREEN, "dash"),
-    "finding": (PINK, "dashdot"),
 }
 
 
@@ -276,20 +245,19 @@ def interval_chart(
     is of; `unit` follows each number. With `bars`, a bar from 0 to the mean lies behind."""
     figure = blank_figure(x_title, "", "", 120 + 56 * len(rows), hovermode="closest", showlegend=False)
     for number, (name, row) in enumerate(rows.items()):
-        label = label_of(name)
-        hover = f"%{{x:+.{digits}f}}{unit}<extra>{label}</extra>"
+        label, color = label_of(name), row.color
+        shared = {"name": label, "hovertemplate": f"%{{x:+.{digits}f}}{unit}<extra>{label}</extra>"}
         if row.dots:
-            figure.add_scatter(
-                x=list(row.dots), y=[number - 0.24] * len(row.dots), mode="markers", name=dot,
-                marker={"color": row.color, "size": 7, "opacity": 0.55}, hovertemplate=hover,
-            )  # fmt: skip
+            dots = {"color": color, "size": 7, "opacity": 0.55}
+            figure.add_scatter(x=list(row.dots), y=[number - 0.24] * len(row.dots), mode="markers", marker=dots,
+                               **{**shared, "name": dot})  # fmt: skip
         if bars:
-            figure.add_bar(x=[row.mean], y=[number], orientation="h", width=0.5, opacity=0.4, name=label,
-                           marker={"color": row.color}, hovertemplate=hover)  # fmt: skip
-        figure.add_scatter(x=[row.low, row.high], y=[number] * 2, mode="lines", name=label,
-                           line={"color": row.color, "width": 6}, hovertemplate=hover)  # fmt: skip
-        mark = {"color": "#ffffff", "size": 11, "symbol": "diamond", "line": {"color": row.color, "width": 3}}
-        figure.add_scatter(x=[row.mean], y=[number], mode="markers", name=label, marker=mark, hovertemplate=hover)
+            figure.add_bar(x=[row.mean], y=[number], orientation="h", width=0.5, opacity=0.4, marker={"color": color},
+                           **shared)  # fmt: skip
+        line, mark = {"color": color, "width": 6}, {"color": "#ffffff", "size": 11, "symbol": "diamond"}
+        figure.add_scatter(x=[row.low, row.high], y=[number] * 2, mode="lines", line=line, **shared)
+        figure.add_scatter(x=[row.mean], y=[number], mode="markers",
+                           marker={**mark, "line": {"color": color, "width": 3}}, **shared)  # fmt: skip
         # Below its mean: beside the interval it would leave a narrow screen.
         figure.add_annotation(x=row.mean, y=number, text=f"<b>{row.mean:+.{digits}f}{unit}</b>", showarrow=False,
                               yshift=-20)  # fmt: skip
@@ -300,23 +268,6 @@ def interval_chart(
     figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=labels, range=[len(labels) - 0.4, -0.6])
     figure.update_xaxes(range=[low - 0.08 * room, high + 0.08 * room], ticksuffix=unit)
     figure.add_vline(x=0.0, line={"dash": "dot"})
-    return figure
-
-
-def windows_chart(returns: Mapping[str, Sequence[float]], waiting: Collection[str]) -> go.Figure:
-    """The return of each name in each window, in percent: a mark a window, since each begins with an account of its
-    own."""
-    figure = blank_figure("held-out window", "return", " %", 340, hovermode="x")
-    for number, (name, own) in enumerate(returns.items()):
-        color, _, _ = _STYLES.get(name, (*_OTHERS[number % len(_OTHERS)], 1.5))
-        figure.add_scatter(
-            x=list(range(1, len(own) + 1)), y=np.round(100.0 * np.asarray(own), 3), mode="markers",
-            name=label_of(title_of(name)), hovertemplate="%{y:+.2f} %",
-            marker={"color": color, "size": 11 if name == "trained" else 9, "symbol": SYMBOLS[number % len(SYMBOLS)]},
-            visible="legendonly" if name in waiting else True,
-        )  # fmt: skip
-    figure.add_hline(y=0.0)
-    figure.update_xaxes(dtick=1)
     return figure
 
 
@@ -345,7 +296,6 @@ def add_curve(
     y: FloatArray,
     main: bool,
     waiting: bool,
-    unit: str = " %",
     label: str = "",
 ) -> None:
     """The line of a team or baseline, the `number`-th of its figure; `main` stands out, one that is `waiting` is drawn
@@ -354,19 +304,16 @@ def add_curve(
     if main:
         color, dash, width = BLUE, "solid", 3.0
     figure.add_scatter(
-        x=x, y=np.round(y, 3), name=label_of(label or title_of(name)), mode="lines", hovertemplate=f"%{{y:.2f}}{unit}",
+        x=x, y=np.round(y, 3), name=label_of(label or title_of(name)), mode="lines", hovertemplate="%{y:.2f} %",
         line={"color": color, "dash": dash, "width": width}, visible="legendonly" if waiting and not main else True,
     )  # fmt: skip
 
 
-def _add_band(
-    figure: go.Figure, x: NDArray[Any], shown: slice, band: PathBand, low: FloatArray, high: FloatArray
-) -> None:
-    """The ground between `low` and `high`, shares at the bars of `band`, for the part of `x` that is shown."""
-    first, stop, _ = shown.indices(len(x))
-    if stop - first < 2:
+def _add_band(figure: go.Figure, x: NDArray[Any], band: PathBand, low: FloatArray, high: FloatArray) -> None:
+    """The ground between `low` and `high`, shares at the bars of `band`."""
+    if len(x) < 2:
         return
-    places = np.unique(np.linspace(first, stop - 1, min(stop - first, MOST_POINTS, _BAND_POINTS)).round().astype(int))
+    places = np.unique(np.linspace(0, len(x) - 1, min(len(x), _BAND_POINTS)).round().astype(int))
     edge = {"mode": "lines", "line": {"width": 0, "color": BLUE}, "hoverinfo": "skip", "legendgroup": "band"}
     for values, more in (
         (low, {"showlegend": False}),
@@ -374,12 +321,3 @@ def _add_band(
     ):
         y = np.round(100.0 * np.interp(places, band.bars, values), 3)
         figure.add_scatter(x=x[places], y=y, **edge, **more)
-
-
-def _moving_mean(values: FloatArray, span: int) -> FloatArray:
-    """Mean of the last `span` values that are there; NaN where the value itself is not."""
-    means = [
-        np.nan if math.isnan(value) else float(np.nanmean(values[max(0, place - span + 1) : place + 1]))
-        for place, value in enumerate(values)
-    ]
-    return np.array(means)

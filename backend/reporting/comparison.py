@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from backend.decisions.backtest_document import BacktestDocument
 from backend.evaluation.paired_runs import ComparedResult, PairedDifference, marks_within, paired_differences
 from backend.reporting import charts
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow
@@ -24,9 +23,6 @@ from backend.store.records import RunRecord
 from simulator.errors import DataError, UserError
 from simulator.files import write_whole
 
-# Fewer trades get no rank: of five, all won by the toss of a coin has a probability of 1 in 32, below 5 %; of fewer, no
-# outcome whatever tells skill from luck, and none at all is not a way of trading.
-LEAST_TRADES_RANKED = 5
 _MOST_SETTINGS = 60  # that differ, in a comparison
 
 _DIFFERENCE_COLUMNS = (
@@ -36,14 +32,6 @@ _DIFFERENCE_COLUMNS = (
     Column("p_value", "p", "ratio", "probability of such a difference of the Sharpe ratios where there is none"),
     Column("adjusted", "p, Holm", "ratio", "the same, corrected for all that were compared here"),
 )
-_TEAM_COLUMNS = (
-    Column("rank", "Rank", "count", f"by return; a dash with fewer than {LEAST_TRADES_RANKED} trades"),
-    *(column for column in COLUMNS if column.key in ("total_return", "sharpe", "max_drawdown", "trades")),
-    *_DIFFERENCE_COLUMNS,
-    Column("tokens", "Tokens", "count", "read and sampled by its models"),
-    Column("money", "Thinking", "money", "what the models' answers cost, in the account's currency"),
-    Column("after_thinking", "After thinking", "change", "return minus what thinking cost"),
-)
 _CAPTION = (
     "Only what traded the same bars, in the same window, at the same costs is compared. Stationary block bootstrap of "
     "the paired bars; Sharpe ratios by Ledoit and Wolf (2008). An interval that includes 0: not statistically "
@@ -52,33 +40,14 @@ _CAPTION = (
 _EQUITY = "Return since the start, net of all costs."
 
 
-def ranking(results: Mapping[str, BacktestDocument]) -> dict[str, int | None]:
-    """The rank of each result by its total return, best first, from 1; behind them, with None, those of fewer than
-    `LEAST_TRADES_RANKED` trades."""
-    best = sorted(results, key=lambda name: -results[name].total_return)
-    few = [name for name in best if results[name].metrics.get("trades", 0.0) < LEAST_TRADES_RANKED]
-    ranked = [name for name in best if name not in few]
-    return {name: number for number, name in enumerate(ranked, 1)} | dict.fromkeys(few)
-
-
 def teams_section(window: WindowResult, run: RunRecord) -> ReportSection | None:
     """The teams and strategies of one backtest against the first of them; None where only one was tested."""
     if len(window.subjects) < 2:
         return None
     compared = [ComparedResult(run, name, window.results[name]) for name in window.subjects]
-    differences, problem = _paired(compared)
-    rows = []
-    for name, rank in ranking({name: window.results[name] for name in window.subjects}).items():
-        result, found = window.results[name], differences.get(name)
-        values = {"rank": rank, **result.metrics, "after_thinking": result.return_after_inference}
-        if result.inference is not None:
-            values["tokens"] = result.inference.tokens
-            values["money"] = result.inference.money if result.inference.priced else None
-        rows.append(TableRow(title_of(name), values | _values(found), main=name == window.main))
-    caption = f"{_CAPTION} Below {LEAST_TRADES_RANKED} trades there is no rank: so few say nothing."
-    table = Table("Against one another", caption, _TEAM_COLUMNS, tuple(rows), tinted=True)
-    pictures = _pictures(title_of(window.main), {title_of(name): one for name, one in differences.items()})
-    return ReportSection("Against one another", (table, *pictures, *problem))
+    differences, problem = _paired(compared, [title_of(name) for name in window.subjects])
+    blocks = _difference_blocks(title_of(window.main), differences)
+    return ReportSection("Against one another", (*blocks, *problem))
 
 
 def compared_runs(runs: Sequence[RunSummary]) -> list[ReportBlock]:
@@ -87,44 +56,55 @@ def compared_runs(runs: Sequence[RunSummary]) -> list[ReportBlock]:
     windows = {one.run.run: one.windows()[0] for one in runs if one.backtests}
     if not windows:
         return [Missing("Results", "none of these runs has a stored window"), _settings_table(runs)]
-    compared = [
-        ComparedResult(one.run, name, windows[one.run.run].results[name])
+    compared = {
+        f"{one.run.run}: {title_of(name)}": ComparedResult(one.run, name, windows[one.run.run].results[name])
         for one in runs
         if one.run.run in windows
         for name in windows[one.run.run].subjects
-    ]
-    names = [f"{one.run.run}: {title_of(one.name)}" for one in compared]
-    rows = tuple(
-        TableRow(label, windows[one.run.run].rows[one.name]) for label, one in zip(names, compared, strict=True)
-    )
-    blocks: list[ReportBlock] = [Table("Results", "The first window of each run.", COLUMNS, rows, "Run and team")]
+    }
+    names = list(compared)
     missing = [one.run.run for one in runs if one.run.run not in windows]
-    blocks += [Missing(listed(missing), "no window is stored")] if missing else []
+    blocks: list[ReportBlock] = [Missing(listed(missing), "no window is stored")] if missing else []
     if len(compared) > 1:
-        differences, problem = _paired(compared, names)
-        shown = tuple(TableRow(label, _values(found)) for label, found in differences.items())
-        blocks += [Table(f"Against {names[0]}", _CAPTION, _DIFFERENCE_COLUMNS, shown, tinted=True)] if shown else []
-        blocks += [*_pictures(names[0], differences), *problem]
-    accounts = {label: (one.result.times, one.result.equity) for label, one in zip(names, compared, strict=True)}
-    blocks.append(Picture("Equity", _EQUITY, charts.accounts_chart(accounts, "return since the start")))
-    return [*blocks, _settings_table(runs)]
+        differences, problem = _paired(list(compared.values()), names)
+        blocks += [*_difference_blocks(names[0], differences), *problem]
+    return [*_result_blocks(compared, "The first window of each run."), *blocks, _settings_table(runs)]
+
+
+def _result_blocks(compared: Mapping[str, ComparedResult], caption: str = "") -> list[ReportBlock]:
+    """By label: what each came to, and the accounts."""
+    rows = tuple(
+        TableRow(label, one.result.metrics | {"costs": sum(one.result.costs.values()) / one.result.equity[0]})
+        for label, one in compared.items()
+    )
+    accounts = {label: (one.result.times, one.result.equity) for label, one in compared.items()}
+    equity = charts.accounts_chart(accounts, "return since the start")
+    return [Table("Results", caption, COLUMNS, rows), Picture("Equity", _EQUITY, equity)]
+
+
+def _difference_blocks(first: str, differences: Mapping[str, PairedDifference]) -> list[ReportBlock]:
+    if not differences:
+        return []
+    rows = tuple(TableRow(label, _values(found)) for label, found in differences.items())
+    about = "An interval wholly right of 0: better on this window. One that includes 0: the window does not tell."
+    return [
+        Table(f"Against {first}", _CAPTION, _DIFFERENCE_COLUMNS, rows, tinted=True),
+        Picture(f"Final wealth over that of {first}", about, wealth_chart(differences)),
+    ]
 
 
 def _paired(
-    compared: Sequence[ComparedResult], names: Sequence[str] = ()
+    compared: Sequence[ComparedResult], names: Sequence[str]
 ) -> tuple[dict[str, PairedDifference], list[Missing]]:
-    """The differences of all but the first, by `names` (default: their own); or why there are none."""
-    labels = list(names or [one.name for one in compared])
+    """The differences of all but the first, by `names`; or why there are none."""
     try:
-        return dict(zip(labels[1:], paired_differences(compared), strict=True)), []
+        return dict(zip(names[1:], paired_differences(compared), strict=True)), []
     except (DataError, UserError) as error:
         return {}, [Missing("Differences", str(error))]
 
 
-def _values(difference: PairedDifference | None) -> dict[str, Any]:
-    """The values of `_DIFFERENCE_COLUMNS`; nothing for the first, which is not compared with itself."""
-    if difference is None:
-        return {}
+def _values(difference: PairedDifference) -> dict[str, Any]:
+    """The values of `_DIFFERENCE_COLUMNS`."""
     return {
         "wealth": difference.wealth.value,
         "interval": interval_text(difference.wealth, "change"),
@@ -132,12 +112,6 @@ def _values(difference: PairedDifference | None) -> dict[str, Any]:
         "p_value": difference.p_value,
         "adjusted": difference.adjusted,
     }
-
-
-def _pictures(first: str, differences: Mapping[str, PairedDifference]) -> list[Picture]:
-    caption = "An interval wholly right of 0: better on this window. One that includes 0: the window does not tell."
-    title = f"Final wealth over that of {first}"
-    return [Picture(title, caption, wealth_chart(differences))] if differences else []
 
 
 def wealth_chart(differences: Mapping[str, PairedDifference]) -> go.Figure:
@@ -224,18 +198,11 @@ class ComparisonOutcome:
         return dict(zip(self._names[1:], self.differences, strict=True))
 
     def _page(self) -> str:
-        named = dict(zip(self._names, self.compared, strict=True))
+        named = {title_of(name): one for name, one in zip(self._names, self.compared, strict=True)}
         titled = {title_of(name): row for name, row in self._rows.items()}
-        rows = tuple(TableRow(title, _values(row)) for title, row in titled.items())
-        differences = Table("Against the first", _CAPTION, _DIFFERENCE_COLUMNS, rows, tinted=True)
-        results = tuple(
-            TableRow(title_of(name), one.result.metrics, main=one is self.compared[0]) for name, one in named.items()
-        )
-        accounts = {title_of(name): (one.result.times, one.result.equity) for name, one in named.items()}
-        equity = Picture("Equity", _EQUITY, charts.accounts_chart(accounts, "return since the start"))
         sections = [
-            ReportSection("Differences", (differences, *_pictures(title_of(self._names[0]), titled))),
-            ReportSection("Results", (Table("Results", "", COLUMNS, results), equity)),
+            ReportSection("Differences", tuple(_difference_blocks(title_of(self._names[0]), titled))),
+            ReportSection("Results", tuple(_result_blocks(named))),
         ]
         runs = ", ".join(dict.fromkeys(one.run.run for one in self.compared))
         return render_sections("comparison", self.verdict, f"run {runs}", sections)

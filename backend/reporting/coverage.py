@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import plotly.graph_objects as go
+import pandas as pd
+from plotly.express import timeline
 
 from backend.reporting.blocks import Picture
-from backend.reporting.charts import BLUE, GREEN, ORANGE, VERMILION, blank_figure, moments
+from backend.reporting.charts import BLUE, GREEN, LIGHT, ORANGE, VERMILION, label_of
 from simulator.arrays import IntArray
 from simulator.data.catalog import Catalog
 from simulator.errors import DataError
@@ -19,7 +20,7 @@ from simulator.tables import read_table, times
 
 _QUIET_DAYS = 3  # without a headline, or a rate, that are shown as a gap
 _MOST_GAPS = 3_000  # spans of a kind that are drawn, the longest ones
-_COLORS = {"bars": BLUE, "funding": GREEN, "news": ORANGE}
+_COLORS = {"bars": BLUE, "funding": GREEN, "news": ORANGE, "absent": VERMILION}
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,21 @@ def coverage_of(folder: Path) -> list[Coverage]:
 
 def coverage_picture(series: Sequence[Coverage]) -> Picture:
     """A line for each file over time, what is absent in another color."""
-    labels = [one.label for one in series]
-    height = 150 + 26 * len(labels)
-    figure = blank_figure("", "", "", height, barmode="overlay", bargap=0.35, hovermode="closest")
-    for kind, color in _COLORS.items():
-        _add_bars(figure, kind, color, [(one.label, one.first, one.last) for one in series if one.kind == kind])
-    _add_bars(figure, "absent", VERMILION, [(one.label, *gap) for one in series for gap in one.gaps])
-    figure.update_xaxes(type="date")
-    figure.update_yaxes(categoryorder="array", categoryarray=labels[::-1])
+    spans = [(one.label, one.kind, one.first, one.last) for one in series]
+    gaps = sorted(((one.label, "absent", *gap) for one in series for gap in one.gaps), key=lambda gap: gap[2] - gap[3])
+    table = pd.DataFrame([*spans, *gaps[:_MOST_GAPS]], columns=["file", "kind", "from", "to"])
+    for column in ("from", "to"):
+        table[column] = pd.to_datetime(table[column], unit="ms")
+    table["file"] = table["file"].map(label_of)
+    figure = timeline(table, x_start="from", x_end="to", y="file", color="kind", color_discrete_map=_COLORS)
+    figure.update_traces(marker_line_width=1, selector={"name": "absent"})
+    figure.for_each_trace(lambda trace: trace.marker.line.update(color=trace.marker.color))
+    figure.update_layout(template=LIGHT, height=150 + 26 * len(series), barmode="overlay", bargap=0.35,
+                         hovermode="closest", xaxis_title="", yaxis_title="", legend_title="")  # fmt: skip
+    figure.update_yaxes(categoryorder="array", categoryarray=[label_of(one.label) for one in reversed(series)])
     caption = (
         "Bars that the exchange never made, and days without a headline or a funding rate, are absent; nothing is "
-        "filled in. A gap is drawn at least as wide as can be seen."
+        "filled in."
     )
     return Picture("Coverage", caption, figure)
 
@@ -81,22 +86,6 @@ def _gaps(time: IntArray, longest: int, length: int) -> tuple[tuple[int, int], .
     """Where more than `longest` ms lie between two records, from the end of the former, which lasts `length`."""
     behind = np.flatnonzero(np.diff(time) > longest)
     return tuple((int(time[place]) + length, int(time[place + 1])) for place in behind)
-
-
-def _add_bars(figure: go.Figure, name: str, color: str, spans: Sequence[tuple[str, int, int]]) -> None:
-    """Spans of time (ms) as lying bars; nothing without any."""
-    if not spans:
-        return
-    drawn = sorted(spans, key=lambda span: span[1] - span[2])[:_MOST_GAPS]
-    whole = max(last for _, _, last in spans) - min(first for _, first, _ in spans)
-    least, edge = (max(1, whole // 600), 1) if name == "absent" else (0, 0)
-    begin, end = moments([one[1] for one in drawn]), moments([one[2] for one in drawn])
-    figure.add_bar(
-        y=[label for label, _, _ in drawn], base=begin, x=[max(last - first, least) for _, first, last in drawn],
-        orientation="h", name=name, marker={"color": color, "line": {"color": color, "width": edge}},
-        customdata=[f"{a} to {b}".replace("T", " ") for a, b in zip(begin, end, strict=True)],
-        hovertemplate="%{y}: %{customdata}",
-    )  # fmt: skip
 
 
 def data_folders(roots: Sequence[Path]) -> list[Path]:

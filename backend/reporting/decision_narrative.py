@@ -1,4 +1,5 @@
-"""A decision's tree in sentences, line by line, as a conversation that people can follow; and two of them row by row.
+"""A decision's tree in sentences, line by line, as a conversation that people can follow: on the page, in reports and
+in the terminal; and two of them row by row.
 
 Everything that models and news said is untrusted text: it comes out as plain strings, to be shown as such.
 """
@@ -6,12 +7,16 @@ Everything that models and news said is untrusted text: it comes out as plain st
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from textwrap import indent
 from typing import Any
 
 from pydantic import JsonValue
 
+from backend.decisions.backtest_document import RejectionDocument
+from backend.decisions.document import StoredDecision
 from backend.decisions.tree import ConversationNode, DecisionTree
 from backend.reporting.labels import ABSENT, number_text
 from cryptosentinel.agents.manager import AskAboutPosition, AskAnalyst, AskSeveral, Decision, Position
@@ -20,11 +25,14 @@ from cryptosentinel.agents.registry import SUB_AGENTS, answers, role_title
 from cryptosentinel.agents.risk_analyst import Verdict
 from cryptosentinel.agents.trader import Execution
 from cryptosentinel.protocol.tool_calls import Arguments, MalformedCall, ToolCall
+from cryptosentinel.protocol.untrusted import visible
 from simulator.documents import parse_json
+from simulator.exchange.exchange_records import Fill
 from simulator.exchange.orders import Order
 from simulator.market.timeframes import format_time
 
 NOTHING_HERE = "–"
+_COUNTED = ("prompt", "sampled", "read", "turns")
 
 
 @dataclass(frozen=True)
@@ -33,8 +41,8 @@ class Line:
 
     `speaker` is a role's key, or "desk" (the situation that the team is given), "tool" (what code answered), "guard",
     "orders" or "result". `depth` is 1 inside a consultation. `raw` is the exact text behind `text`, empty where
-    there is none. `tokens` are its pieces with their log-probabilities, where those are known. `note` says what a whole
-    conversation took, at its last line.
+    there is none; what a conversation began with stands in its first line's. `note` says what a whole conversation
+    took, at its last line.
     """
 
     speaker: str
@@ -49,6 +57,37 @@ class Line:
 def narrate(tree: DecisionTree) -> list[Line]:
     """The whole decision: what was said, what RiskAnalyst and the guard changed, the orders, what the account made."""
     return [*conversation_lines(tree), *consequences(tree)]
+
+
+def transcript(decision: StoredDecision, tree: DecisionTree) -> str:
+    """All of it as plain text, with the exact words, for a terminal or a file. No escape sequence of a model's is in
+    it."""
+    version = "" if tree.manager is None else tree.manager.document.policy_version
+    parts = [
+        f"{decision.run}: decision {decision.ordinal} of {decision.backtest} at {format_time(decision.time)} UTC, "
+        f"policy {version or ABSENT}",
+        *decision_facts(tree),
+        *(["nothing was said"] if tree.manager is None else []),
+    ]
+    for line in narrate(tree):
+        words = f"{line.title}: {line.text}"
+        words += f"\nexact words: {line.raw}" if line.raw and line.raw != line.text else ""
+        words += f"\n{line.note}" if line.note else ""
+        parts.append(indent(words, "    " * line.depth))
+    return visible("\n".join(parts))
+
+
+def decision_facts(tree: DecisionTree) -> list[str]:
+    """What is known beside the words: the names behind the aliases, and what all conversations took."""
+    names = [f"{alias} is {symbol}" for alias, symbol in tree.names.items() if alias != symbol]
+    if tree.manager is None:
+        return [f"tokens {ABSENT}"]
+    usages = [node.document.usage for node in tree.manager.everyone()]
+    prompt, sampled, read, turns = (sum(getattr(one, key) for one in usages) for key in _COUNTED)
+    money = math.fsum(one.cost for one in usages)
+    cost = f"all conversations: {prompt + sampled:,} tokens, {sampled:,} of them sampled; {read:,} read in "
+    cost += f"{turns:,} turns" + (f"; cost {money:.4g}" if money else "")
+    return [*([", ".join(names)] if names else []), cost]
 
 
 def headline(tree: DecisionTree) -> str:
@@ -105,6 +144,9 @@ def consequences(tree: DecisionTree) -> list[Line]:
     text = "\n".join(_order(order) for order in document.orders) or "None. What is held stays."
     raw = json.dumps([asdict(order) for order in document.orders]) if document.orders else ""
     lines.append(Line("orders", "Orders", text, raw))
+    if document.orders and tree.fills is not None and tree.rejections is not None:
+        events = [_fill(fill) for fill in tree.fills] + [_rejection(one) for one in tree.rejections]
+        lines.append(Line("orders", "Fills", "\n".join(events) or "None."))
     for later in document.later:
         text = f"{format_time(later.time)} UTC, {later.symbol or 'account'}: {later.detail} (rule {later.rule})."
         lines.append(Line("guard", "Guard, later", text, json.dumps(later.model_dump())))
@@ -129,7 +171,7 @@ def answer_sentence(node: ConversationNode, names: dict[str, str]) -> str:
     return f"No valid answer: {node.document.problem or 'no reason is stored'}"
 
 
-def used(node: ConversationNode) -> str:
+def _used(node: ConversationNode) -> str:
     """What a conversation took and how sure its words were."""
     usage = node.document.usage
     sure = ABSENT if usage.mean_logp is None else f"{usage.logp:.3f}, {usage.mean_logp:.4f} a token"
@@ -140,7 +182,8 @@ def used(node: ConversationNode) -> str:
     if usage.dropped:
         more += f"; {usage.dropped} old results dropped to make room, and what was said before is not counted"
     return (
-        f"tokens: {usage.prompt:,} given, {usage.sampled:,} sampled; {usage.read:,} read in "
+        f"policy {node.document.policy_version or ABSENT}; tokens: {usage.prompt:,} given, {usage.sampled:,} sampled; "
+        f"{usage.read:,} read in "
         f"{usage.turns:,} turns; log-probability {sure}{more}"
     )
 
@@ -158,24 +201,29 @@ def _about(asked: JsonValue) -> str:
 def _conversation(node: ConversationNode, names: dict[str, str], depth: int) -> Iterator[Line]:
     """One conversation in order, with what was consulted in it."""
     role, title = node.role, role_title(node.role)
+    given = f"{node.system}\n\n{node.prompt}".strip()
     if depth == 0 and node.prompt:
-        yield Line("desk", "Situation", _named(node.prompt, names), node.prompt)
+        yield Line("desk", "Situation", _named(node.prompt, names), given)
+        given = ""
     problem = node.document.problem
     for number, turn in enumerate(node.turns, 1):
         call, content = turn.call, turn.content
-        note = used(node) if number == len(node.turns) and not problem else ""
+        exact = "\n\n".join(part for part in (given, turn.thought, content, turn.result) if part)
+        given = ""
+        note = _used(node) if number == len(node.turns) and not problem else ""
         sentence = _sentence(call, content, names)
         looks_up = isinstance(call, ToolCall) and not turn.consulted and not answers(role, call)
         if looks_up and turn.result is not None:
             shown = _result(turn.result, names)
-            yield Line("tool", f"{title} {sentence}", shown, f"{content}\n{turn.result}", depth, note=note)
+            yield Line("tool", f"{title} {sentence}", shown, exact, depth, note=note)
         else:  # what a consultation answers has lines of its own
-            yield Line(role, title, sentence, content, depth, isinstance(call, MalformedCall), note)
+            yield Line(role, title, sentence, exact, depth, isinstance(call, MalformedCall), note)
         for other in turn.consulted:
             yield from _conversation(other, names, depth + 1)
     if problem:
-        text = f"This answer could not be used ({problem}). It counts as no answer."
-        yield Line(role, title, text, "", depth, problem=True, note=used(node))
+        cut = ", cut off at the token limit" if node.document.truncated else ""
+        text = f"This answer could not be used ({problem}{cut}). It counts as no answer."
+        yield Line(role, title, text, "", depth, problem=True, note=_used(node))
 
 
 def _question(consult: str, question: AskAnalyst | AskAboutPosition, names: dict[str, str]) -> str:
@@ -249,6 +297,19 @@ def _order(order: Order) -> str:
     return text + (", only to reduce." if order.reduce_only else ".")
 
 
+def _fill(fill: Fill) -> str:
+    side = "bought" if fill.quantity > 0 else "sold"
+    why = "" if fill.reason == "order" else f" by {fill.reason}"
+    return (
+        f"{format_time(fill.time)} {side} {abs(fill.quantity):.6g} {fill.symbol} at {fill.price:.6g}{why}, "
+        f"fee {fill.fee:.4g}, spread {fill.spread_cost:.4g}"
+    )
+
+
+def _rejection(rejection: RejectionDocument) -> str:
+    return f"not executed: {rejection.symbol} {rejection.reason}, {rejection.detail}"
+
+
 def _result(content: str, names: dict[str, str]) -> str:
     """A tool's JSON as text; anything else as it stands."""
     try:
@@ -304,23 +365,14 @@ class PairedRow:
 def paired_rows(then: DecisionTree, now: DecisionTree) -> list[PairedRow]:
     """What was decided, every consultation by its number, then guard, orders and outcome."""
     before, after = _facts(then), _facts(now)
-    labels = [*before, *(label for label in after if label not in before)]
-    order = sorted(labels, key=lambda label: _rank(label))
-    return [PairedRow(label, before.get(label, NOTHING_HERE), after.get(label, NOTHING_HERE)) for label in order]
-
-
-def _rank(label: str) -> int:
-    first = ("Situation", "Decision")
-    last = ("Guard", "Orders", "Guard, later", "What it earned")
-    if label in first:
-        return first.index(label) * 1_000
-    return 2_000 + last.index(label) if label in last else 500
+    labels = dict.fromkeys([*before, *after])
+    return [PairedRow(label, before.get(label, NOTHING_HERE), after.get(label, NOTHING_HERE)) for label in labels]
 
 
 def _facts(tree: DecisionTree) -> Mapping[str, str]:
     facts: dict[str, str] = {}
     if tree.manager is not None:
-        facts["Situation"] = tree.manager.prompt
+        facts = {"Situation": tree.manager.prompt, "Decision": ""}
         everyone = [node for node in tree.manager.everyone() if node is not tree.manager]
         for node in everyone:
             question = question_sentence(node)

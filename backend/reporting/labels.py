@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from backend.config.schema import model_named
+from backend.config.schema import BASELINES, model_named
 from backend.statistics.bootstrap import Interval
 from simulator.market.timeframes import format_time
 
@@ -20,20 +20,10 @@ _TITLES = {
     "trained": "Trained team",
     "warm_started": "Initial team",
     "scripted": "Scripted team",
-    "teacher": "Teacher",
-    "holding": "Holding",
-    "hold": "Hold",
-    "flat": "Flat",
-    "always_short": "Always short",
-    "sma_cross": "SMA cross",
-    "volatility_target": "Volatility target",
-    "ema_cross": "EMA cross",
-    "donchian_breakout": "Donchian breakout",
-    "rsi_reversion": "RSI reversion",
-    "equal_weight": "Equal weight",
     "matched_random": "Random, matched",
-    "oracle": "Oracle",
 }
+_SPELLED = {"sma": "SMA", "ema": "EMA", "rsi": "RSI"}
+_KNOWN = {*BASELINES, "teacher", "holding"}
 MEANINGS = {
     "trained": "the team after M-GRPO",
     "warm_started": "the same models before it: they know the format and little of the trade",
@@ -85,10 +75,6 @@ RISK_COLUMNS = (
     Column("calmar", "Calmar", "ratio", "annual return over the largest drawdown"),
     Column("var_95", "VaR 95 %", "small_share", "loss that one bar in twenty exceeds"),
     Column("cvar_95", "CVaR 95 %", "small_share", "mean loss of the worst twentieth of the bars"),
-    Column("longest_drawdown_days", "Longest drawdown", "days", "longest time below a peak"),
-    Column("time_in_market", "In the market", "share", "share of the closes with a position"),
-    Column("max_exposure", "Most exposure", "share", "largest gross exposure, of the equity"),
-    Column("annual_turnover", "Turnover a year", "ratio", "traded value over equity, for a year"),
 )
 EVIDENCE_COLUMNS = (
     Column("return_interval", "Return", "text", "95 % interval"),
@@ -112,7 +98,6 @@ COST_COLUMNS = (
     *(Column(key, title, "money", "negative: received") for key, title in COST_TITLES.items()),
     Column("total", "All costs", "money", "sum of the costs"),
     Column("net", "Profit after costs", "money", "change of the equity"),
-    Column("total_share", "Of the start", "small_share", "all costs as a share of the equity at the start"),
     Column("total_of_gross", "Of the profit", "share", "all costs as a share of the profit before them"),
     Column("refused", "Refused or cut", "count", "orders that were not executed, or not wholly"),
 )
@@ -125,20 +110,10 @@ TRADE_COLUMNS = (
     Column("best_trade", "Best", "change", "largest profit, of the equity at the start"),
     Column("worst_trade", "Worst", "change", "smallest profit, of the equity at the start"),
     Column("mae", "Mean MAE", "change", "worst excursion of the price while held, of the entry price"),
-    Column("winner_mae", "MAE of winners", "change", "the same over the trades that were won"),
     Column("mfe", "Mean MFE", "change", "best excursion of the price while held, of the entry price"),
     Column("median_hours", "Held, median", "hours", "time from the first fill to the last"),
     Column("longest_hours", "Held, longest", "hours", "longest time from the first fill to the last"),
     Column("lose_streak", "Lost in a row", "count", "most losses in a row"),
-)
-REGIME_COLUMNS = (
-    Column("share", "Time", "share", "share of the bars"),
-    Column("total_return", "Return", "change", "earned in these bars, of the equity at the start"),
-    Column("against", "Hold", "change", "what holding earned in them"),
-    Column("sharpe", "Sharpe", "ratio", "of the returns of these bars, for a year"),
-    Column("trades", "Trades", "count", "trades opened in it"),
-    Column("hit_rate", "Won", "share", "share of those with a profit after costs"),
-    Column("costs", "Costs", "small_share", "fees, spread, impact and funding, of the equity at the start"),
 )
 TRADE_LIST_COLUMNS = (
     Column("side", "Side", "text", "long or short"),
@@ -181,7 +156,14 @@ def title_of(name: str) -> str:
         return base + comma + variant
     if model_named(base):
         return f"Model {model_named(base)}{comma}{variant}"
-    return (_TITLES.get(base) or (f"Strategy {base}" if ":" in base else f"Team {base}")) + comma + variant
+    if base in _TITLES:
+        title = _TITLES[base]
+    elif base in _KNOWN:
+        title = " ".join(_SPELLED.get(word, word) for word in base.split("_"))
+        title = title[:1].upper() + title[1:]
+    else:
+        title = f"Strategy {base}" if ":" in base else f"Team {base}"
+    return title + comma + variant
 
 
 def number_text(value: Any, kind: NumberKind) -> str:

@@ -1,17 +1,15 @@
-"""The market that a run was made on, loaded again for what no record holds: candles and regimes."""
+"""The market that a run was made on, loaded again for the candles, which no record holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from backend.builders.market import load_market
 from backend.store.records import RunRecord
 from backend.store.run_record import own_config
-from simulator.backtest.regimes import Regimes, usual_regimes
 from simulator.errors import DataError, UserError
 from simulator.market.market import Bars, Market
 from simulator.market.resample import resample_arrays
@@ -26,12 +24,6 @@ class MarketReload:
 
     market: Market | None
     problem: str = ""
-
-    @cached_property
-    def regimes(self) -> list[Regimes]:
-        """The labelings of its bars, which all results of the run share; none without a market. Raises `DataError`
-        where they cannot be made."""
-        return [] if self.market is None else usual_regimes(self.market)
 
 
 def market_of(run: RunRecord) -> Market:

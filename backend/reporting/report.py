@@ -1,7 +1,7 @@
 """The report of a run: `report.html`, one file that works offline and by itself, and `report.json` beside it.
 
-Both are made from the store's records; the candles and the regimes of a backtest need its data again, and say so where
-it is gone or has changed. What a run did not get to is said to be not available.
+Both are made from the store's records; the candles of a backtest need its data again, and say so where it is gone or
+has changed. What a run did not get to is said to be not available.
 """
 
 from __future__ import annotations
@@ -9,22 +9,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from backend.decisions.document import ExampleDecision, StoredDecision
 from backend.decisions.tree import decision_tree
-from backend.reporting.backtest_sections import regimes_of, sections, tiles
+from backend.reporting.backtest_sections import sections, tiles, window_notes
 from backend.reporting.blocks import Missing, ReportSection
 from backend.reporting.comparison import teams_section
 from backend.reporting.decision_narrative import headline, narrate
 from backend.reporting.html_page import render_page
 from backend.reporting.labels import ABSENT, duration_text, title_of
 from backend.reporting.market_reload import MarketReload, reload_market
-from backend.reporting.result_stats import cost_summary, monthly_returns
 from backend.reporting.run_summary import RunSummary, WindowResult, how_it_was_run, run_facts, summarise
-from backend.reporting.trade_sections import candles_section, withheld_of
+from backend.reporting.trade_sections import candles_section
 from backend.reporting.training_sections import (
     CURVES,
     answer_picture,
@@ -56,7 +54,7 @@ def write_pages(summary: RunSummary, folder: Path) -> Path:
     page = folder / "report.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        document = json.dumps(_finite(all_facts(summary, reload)), indent=2, allow_nan=False)
+        document = json.dumps(_finite(all_facts(summary)), indent=2, allow_nan=False)
         write_whole(folder / "report.json", document + "\n")
         write_whole(page, render(summary, reload))
     except OSError as error:
@@ -67,44 +65,21 @@ def write_pages(summary: RunSummary, folder: Path) -> Path:
     return page
 
 
-def all_facts(summary: RunSummary, reload: MarketReload) -> dict[str, Any]:
-    """`run_facts` of the run, and of a backtest with a result also `backtest_facts` under `backtest`."""
+def all_facts(summary: RunSummary) -> dict[str, Any]:
+    """`run_facts` of the run, and of a backtest with a result how sure it is and the look-ahead verdicts."""
     document = run_facts(summary)
     if summary.run.kind == "backtest" and summary.backtests:
-        document["backtest"] = backtest_facts(summary.windows()[0], reload)
+        window = summary.windows()[0]
+        verdicts = {name: one.lookahead for name, one in window.results.items() if one.lookahead is not None}
+        document["evidence"] = {name: one.facts() for name, one in window.evidence.items()}
+        document["lookahead"] = {name: {**one.to_dict(), "text": one.sentence()} for name, one in verdicts.items()}
     return document
-
-
-def backtest_facts(window: WindowResult, reload: MarketReload) -> dict[str, Any]:
-    """What the sections compute beyond the metrics, for programs. Times are UTC, money is in quote currency, all else
-    fractions; None is what is not available, and a `problem` says why."""
-
-    def found(rows: Any) -> dict[str, Any]:
-        return {"rows": None, "problem": rows} if isinstance(rows, str) else {"rows": rows, "problem": None}
-
-    return {
-        "main": window.main,
-        "from": format_time(window.main_result.times[0]),
-        "to": format_time(window.main_result.times[-1]),
-        "trades": len(window.main_result.trades),
-        "withheld": withheld_of(window),
-        "evidence": {name: one.facts() for name, one in window.evidence.items()},
-        "by_name": {
-            name: {
-                "months": [asdict(one) for one in monthly_returns(result.times, result.equity)],
-                "costs": cost_summary(result),
-                "regimes": found(regimes_of(window, name, reload)),
-                "lookahead": None if result.lookahead is None else result.lookahead.model_dump(mode="json"),
-            }
-            for name, result in window.results.items()
-        },
-    }
 
 
 def render(summary: RunSummary, reload: MarketReload) -> str:
     """The page as HTML. All text is escaped: what models and news said is untrusted.
 
-    `reload` is the market of the run, for the candles and regimes of a backtest.
+    `reload` is the market of the run, for the candles of a backtest.
     """
     run, answer = summary.run, summary.answer
     context: dict[str, Any] = {
@@ -151,30 +126,17 @@ def _backtest(summary: RunSummary, reload: MarketReload) -> dict[str, Any]:
     if not summary.backtests:
         return {"sections": [ReportSection("Result", (Missing("Result", "the run stored none"),))]}
     window = summary.windows()[0]
-    shown = sections(window, reload)
-    shown.insert(-1, candles_section(window, reload))
+    shown = [*sections(window), candles_section(window, reload)]
     against = teams_section(window, summary.run)
     if against is not None:
         shown.insert(1, against)
-    notes = [f"{note}." for note in summary.notes]
     return {
         "lead": window.where,
         "tiles": tiles(window),
-        "notes": [*notes, absent_bars_note(window)] if absent_bars_note(window) else notes,
+        "notes": [*(f"{note}." for note in summary.notes), *window_notes(window)],
         "sections": shown,
         "talks": _extremes(window),
     }
-
-
-def absent_bars_note(window: WindowResult) -> str:
-    """What a reader must know where the data lacks bars; else empty."""
-    absent = window.main_result.absent_bars
-    if not absent:
-        return ""
-    return (
-        f"The data lacks {absent} bars of this period (over all symbols). Nothing was filled in: orders waited, and "
-        "positions kept their last price."
-    )
 
 
 def _extremes(window: WindowResult) -> dict[str, Any]:
@@ -183,7 +145,7 @@ def _extremes(window: WindowResult) -> dict[str, Any]:
     active = [decision for decision in decisions if decision.document.orders]
     ranked = sorted(active or decisions, key=lambda decision: decision.document.net_return or 0.0)
     chosen = {one.ordinal: one for one in ranked[:_DECISIONS_SHOWN] + ranked[-_DECISIONS_SHOWN:]}
-    trees = [(chosen[number].time, decision_tree(chosen[number].document)) for number in sorted(chosen)]
+    trees = [(chosen[number].time, window.traced(chosen[number])) for number in sorted(chosen)]
     return {
         "title": "Decisions",
         "caption": f"{len(active)} of {len(decisions)} decisions sent orders. Shown are those after which the account "

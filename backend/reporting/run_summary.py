@@ -2,53 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from backend.config.load import as_toml
 from backend.config.schema import BASELINES
 from backend.decisions.backtest_document import BacktestDocument, StoredBacktest, read_backtests
 from backend.decisions.checked_documents import check_document
 from backend.decisions.document import EXAMPLE_DECISION, ExampleDecision, StoredDecision, read_decisions
-from backend.decisions.tree import DecisionTree, decision_tree
+from backend.decisions.tree import DecisionTree, decision_tree, traced_tree
 from backend.evaluation.answer import ANSWER, HOLDING
 from backend.evaluation.evidence import Evidence, evidence_of
 from backend.reporting.charts import Event
 from backend.reporting.labels import ABSENT, listed, number_text, title_of
 from backend.statistics.bootstrap import PathBand, path_band
 from backend.store.records import EvaluationRecord, MetricRecord, RunRecord
-from backend.store.run_record import stored_config
 from backend.store.store import Store
 from cryptosentinel.agents.registry import role_title
 from simulator.backtest.metrics import returns_of
 from simulator.market.timeframes import format_time
-
-_READ_FIRST = (
-    "This run was imported. With --config its settings count as your own: first read what they run, contact and open."
-)
-
-
-class _EvidenceByName(Mapping[str, Evidence]):
-    """Each is made when it is asked for, and once: a bootstrap takes long, and a first look needs that of one name."""
-
-    def __init__(self, makers: Mapping[str, Callable[[], Evidence]]) -> None:
-        self._makers = makers
-        self._made: dict[str, Evidence] = {}
-
-    def __getitem__(self, name: str) -> Evidence:
-        if name not in self._made:
-            self._made[name] = self._makers[name]()
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
 
 
 @dataclass(frozen=True)
@@ -77,13 +52,16 @@ class WindowResult:
         """The result of holding, where there is one that is not the main result itself."""
         return self.results.get("hold") if self.main != "hold" else None
 
-    @cached_property
-    def evidence(self) -> Mapping[str, Evidence]:
-        """How sure the numbers of those that were tested are, and of holding, which is one trial."""
-        makers = {name: partial(evidence_of, self.results[name], self.hold, self.trials) for name in self.subjects}
-        if self.hold is not None:
-            makers.setdefault("hold", partial(evidence_of, self.hold, None, 1))
-        return _EvidenceByName(makers)
+    def evidence_of(self, name: str) -> Evidence:
+        """How sure the numbers of one that was tested are, or of holding, which is one trial."""
+        against = None if name == "hold" else self.hold
+        return evidence_of(self.results[name], against, self.trials if name in self.subjects else 1)
+
+    @property
+    def evidence(self) -> dict[str, Evidence]:
+        """`evidence_of` those that were tested, and holding."""
+        held = [] if self.hold is None else ["hold"]
+        return {name: self.evidence_of(name) for name in dict.fromkeys([*self.subjects, *held])}
 
     def tree(self, decision: StoredDecision) -> DecisionTree:
         """The tree of one of the decisions, which is built once."""
@@ -91,6 +69,11 @@ class WindowResult:
         if key not in self._trees:
             self._trees[key] = decision_tree(decision.document)
         return self._trees[key]
+
+    def traced(self, decision: StoredDecision) -> DecisionTree:
+        """The same with what became of its orders, where the result of its backtest is here."""
+        team = decision.backtest.removeprefix(f"{self.name}/").partition("/")[0]
+        return traced_tree(self.tree(decision), decision, self.decisions[team], self.results.get(team))
 
     @cached_property
     def _trees(self) -> dict[tuple[str, int], DecisionTree]:
@@ -112,7 +95,7 @@ class WindowResult:
             text += f" ({number_text(own.return_after_inference, 'change')} after the cost of its model)"
         if self.hold is not None:
             text += f", buy and hold {number_text(self.hold.total_return, 'change')}"
-            verdict = self.evidence[self.main].verdict
+            verdict = self.evidence_of(self.main).verdict
             text += f". {verdict}".rstrip(". ")
         text += "."
         return f"Nothing was traded: {own.refused}. {text}" if own.refused and not own.fills else text
@@ -122,7 +105,7 @@ class WindowResult:
         """The title, and the verdict on look-ahead where there is one."""
         if self.main_result.lookahead is None:
             return self.title
-        said = self.main_result.lookahead.text
+        said = self.main_result.lookahead.sentence()
         return f"{self.title} {said[:1].upper()}{said[1:]}."
 
     @property
@@ -138,7 +121,7 @@ class WindowResult:
         return {
             name: {
                 **result.metrics,
-                **({"deflated_sharpe": self.evidence[name].deflated} if name in self.subjects else {}),
+                **({"deflated_sharpe": self.evidence_of(name).deflated} if name in self.subjects else {}),
                 "costs": sum(result.costs.values()) / result.equity[0],
                 "hold_rate": self._hold_rate(name),
             }
@@ -288,12 +271,6 @@ def summarise(store: Store, run_id: str) -> RunSummary:
 def summarise_training(store: Store, run_id: str) -> RunSummary:
     """What a training has recorded so far, without its decisions. Raises `StoreError` where there is none."""
     return RunSummary(store.run(run_id), {}, store.metrics(run_id), [], [])
-
-
-def settings_file(run: RunRecord) -> tuple[str, str]:
-    """The settings of a run as a TOML file for --config, and a warning for those of an imported run; else empty. Raises
-    `ConfigError` for settings that cannot be read."""
-    return as_toml(stored_config(run).to_dict()), _READ_FIRST if run.imported else ""
 
 
 def run_facts(summary: RunSummary) -> dict[str, Any]:

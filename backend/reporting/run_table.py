@@ -1,5 +1,5 @@
-"""Runs as rows of a table, and what is shown of a run with one result of its own: `sft` or an experiment. That
-result is the evaluation that has the name of the run's kind."""
+"""Runs as rows of a table. A run of `sft` or an experiment has one result of its own: the evaluation that has the name
+of the run's kind."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 from backend.decisions.backtest_document import BacktestDocument
 from backend.evaluation.evidence import evidence_of
-from backend.reporting.blocks import Missing, ReportBlock, Table, TableRow
-from backend.reporting.labels import ABSENT, Column, listed, title_of
+from backend.reporting.labels import ABSENT, listed, title_of
 from backend.store.errors import StoreError
 from backend.store.records import RunRecord
 from backend.store.store import Store
@@ -18,25 +17,15 @@ from cryptosentinel.agents.registry import role_title
 from simulator.market.timeframes import format_time
 
 SINGLE_RESULT = ("sft", "experiment")  # kinds of runs that come to one result of their own
-_SCORES = (
-    Column("before", "Before", "text", "mean held-out score of the role as the base answers"),
-    Column("after", "After", "text", "the same after sft"),
-    Column("interval", "Difference, 95 % interval", "text", "over the held-out states"),
-    Column("reference", "Scripted", "text", "the score of the scripted team's role"),
-    Column("valid_before", "Valid before", "share", "answers in the right format"),
-    Column("valid_after", "Valid after", "share", "answers in the right format"),
-)
 
 
 @dataclass(frozen=True)
 class RunRow:
     """A run in a line. What it did not get to, or what a run of its kind does not have, is None or empty.
 
-    `total_return`, `sharpe`, `max_drawdown` and `costs` (a share of the start) are of the first team of a backtest, or
-    means over the held-out windows of an evaluation.
-    `certainty` is the probability that the true Sharpe ratio is above 0. `difference` is the trained team minus the
-    initial one, of an evaluation, and the return minus that of holding, of a backtest; `interval` is its
-    95 % interval. Of a backtest it is that of the final wealth over that of holding,
+    `total_return` is of the first team of a backtest, or the mean over the held-out windows of an evaluation.
+    `difference` is the trained team minus the initial one, of an evaluation, and the return minus that of holding,
+    of a backtest; `interval` is its 95 % interval. Of a backtest it is that of the final wealth over that of holding,
     times what holding came to.
     """
 
@@ -48,20 +37,11 @@ class RunRow:
     teams: str
     data: str
     total_return: float | None = None
-    sharpe: float | None = None
-    certainty: float | None = None
-    max_drawdown: float | None = None
-    costs: float | None = None
     difference: float | None = None
     interval: tuple[float, float] | None = None
     verdict: str = ""
     window: str = ""  # from when to when, or the number of windows or states
     bp: tuple[float, float] | None = None  # what a decision of a measured team earns, and more than holding
-
-    def mentions(self, words: str) -> bool:
-        """Whether each of the words is somewhere in the row."""
-        said = " ".join((self.run, self.kind, self.status, self.teams, self.data, self.verdict)).casefold()
-        return all(word in said for word in words.casefold().split())
 
 
 def run_row(store: Store, run: RunRecord, *, intervals: bool = True) -> RunRow:
@@ -126,13 +106,9 @@ def _of_backtest(store: Store, run: str, main: str, intervals: bool) -> dict[str
     sure = evidence_of(own, hold, 1)  # what is read of it does not depend on the number of trials
     lead = None if sure.intervals is None else sure.intervals.against
     held = 1.0 if hold is None else 1.0 + hold.total_return
-    seen_ahead = "" if own.lookahead is None else own.lookahead.text
+    seen_ahead = "" if own.lookahead is None else own.lookahead.sentence()
     return {
         **plain,
-        "sharpe": own.metrics.get("sharpe"),
-        "certainty": own.metrics.get("probabilistic_sharpe"),
-        "max_drawdown": own.metrics.get("max_drawdown"),
-        "costs": sum(own.costs.values()) / own.equity[0],
         "interval": None if lead is None else (held * lead.low, held * lead.high),
         "verdict": f"{sure.verdict} {seen_ahead}".strip(),
     }
@@ -152,9 +128,6 @@ def _of_evaluation(store: Store, run: str) -> dict[str, Any]:
         "window": f"{value['states']} held-out states" if value else where,
         "bp": None if answer is None else (float(answer["bp"]["trained"]), float(answer["minus_holding"][0])),
         "total_return": own.get("total_return"),
-        "sharpe": own.get("sharpe"),
-        "max_drawdown": own.get("max_drawdown"),
-        "costs": own.get("costs"),
         "difference": difference.get("mean"),
         "interval": None if low is None or high is None else (float(low), float(high)),
         "verdict": str(closing.get("verdict") or ""),
@@ -166,51 +139,20 @@ def row_of_result(kind: str, result: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "experiment":
         arms = [str(arm["arm"]) for arm in result["arms"]]
         return {"teams": listed(arms), "verdict": str(result["sentence"])}
-    words = [
-        f"{role_title(role)} {_score(score['before'])} to {_score(score['after'])}"
-        for role, score in result["scores"].items()
-    ]
-    return {"verdict": "; ".join(words)}
+    return {"verdict": "; ".join(_scored(role, score) for role, score in result["scores"].items())}
 
 
-def blocks_of_result(kind: str, result: Mapping[str, Any]) -> tuple[ReportBlock, ...]:
-    """What is shown of an opened run of this kind; says so where its result is damaged or not there yet."""
+def single_result_text(kind: str, result: Mapping[str, Any]) -> str:
+    """What an opened run of this kind came to; says so where its result is damaged or not there yet."""
     try:
-        return (_table(kind, result),) if result else (Missing("Result", "the run did not come to its end"),)
+        return str(row_of_result(kind, result)["verdict"]) if result else "the run did not come to its end"
     except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-        return (Missing("Result", "its records cannot be read"),)
+        return "its records cannot be read"
 
 
-def _table(kind: str, result: Mapping[str, Any]) -> Table:
-    if kind == "experiment":
-        arms = result["arms"]
-        sentence = Column("problem", "What is missing", "text", "why there is no interval")
-        rows = tuple(TableRow(str(arm["arm"]), {"problem": str(arm["problem"]) or "nothing"}) for arm in arms)
-        return Table("Arms", str(result["sentence"]), (sentence,), rows, "Arm")
-    rows = tuple(
-        TableRow(
-            role_title(role),
-            {
-                "before": _score(score["before"]),
-                "after": _score(score["after"]),
-                "interval": _difference(score["difference"]),
-                "reference": _score(score["reference"]),
-                "valid_before": float(score["valid_before"]),
-                "valid_after": float(score["valid_after"]),
-            },
-        )
-        for role, score in result["scores"].items()
-    )
-    caption = "Mean score of each role on the same held-out states. Good: an interval wholly above 0."
-    return Table("Scores before and after", caption, _SCORES, rows, "Role")
-
-
-def _score(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.3f}"
-
-
-def _difference(difference: Mapping[str, Any] | None) -> str:
-    if difference is None or None in difference["ci95"]:
-        return ABSENT
-    low, high = difference["ci95"]
-    return f"{difference['mean']:+.3f} ({low:+.3f} to {high:+.3f})"
+def _scored(role: str, score: Mapping[str, Any]) -> str:
+    """A role's mean score on held-out states before sft and after it, with the interval of the difference."""
+    before, after = (ABSENT if score[key] is None else f"{score[key]:.3f}" for key in ("before", "after"))
+    found = score["difference"]
+    ends = "" if found is None or None in found["ci95"] else " ({:+.3f} to {:+.3f})".format(*found["ci95"])
+    return f"{role_title(role)} {before} to {after}{ends}"

@@ -1,4 +1,4 @@
-"""Figures of the trades of one backtest: on the candles, and how far they went against it.
+"""The trades of one backtest on the candles.
 
 What is long and what is short differs by shape and by line, not by color alone.
 """
@@ -6,7 +6,7 @@ What is long and what is short differs by shape and by line, not by color alone.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,27 +49,28 @@ _SIDES = {
 _EXITS = {"stop": "stop", "target": "target", "liquidation": "forced", "delisted": "forced"}  # others are plain exits
 
 
-class DecisionsOfFills:
-    """Which of a team's `decisions` on one coin a fill came from. `result` is their backtest's."""
+DecisionOf = Callable[[int], int | None]  # the number of the decision that a fill in a bar came from
 
-    def __init__(self, decisions: Sequence[StoredDecision], result: BacktestDocument, symbol: str) -> None:
-        bar_of = {time: result.start + row for row, time in enumerate(result.times)}
-        sent = [
-            (bar_of[one.time], one.ordinal)
-            for one in decisions
-            if one.time in bar_of and any(order.symbol == symbol for order in one.document.orders)
-        ]
-        self._bars, self._numbers = [bar for bar, _ in sent], [number for _, number in sent]
 
-    def number(self, bar: int) -> int | None:
-        """The decision that a fill in `bar` came from: the newest one before that bar that sent an order, whose stops
-        and targets hold until the next. None where there is none."""
-        place = bisect_left(self._bars, bar) - 1
-        return self._numbers[place] if place >= 0 else None
+def decisions_of_fills(decisions: Sequence[StoredDecision], result: BacktestDocument, symbol: str) -> DecisionOf:
+    """Which of a team's `decisions` a fill of `symbol` came from: the newest before its bar that sent an order, whose
+    stops and targets hold until the next. `result` is their backtest's."""
+    bar_of = {time: result.start + row for row, time in enumerate(result.times)}
+    sent = [
+        (bar_of[one.time], one.ordinal)
+        for one in decisions
+        if one.time in bar_of and any(order.symbol == symbol for order in one.document.orders)
+    ]
+
+    def number(bar: int) -> int | None:
+        place = bisect_left(sent, (bar, -1)) - 1
+        return sent[place][1] if place >= 0 else None
+
+    return number
 
 
 def candles_chart(
-    bars: Bars, trades: Sequence[Trade], fills: Sequence[Fill], decisions: DecisionsOfFills | None = None
+    bars: Bars, trades: Sequence[Trade], fills: Sequence[Fill], decisions: DecisionOf | None = None
 ) -> go.Figure:
     """Candles of one symbol with its trades, each a line from its first fill to its last; an absent bar leaves a hole.
 
@@ -106,7 +107,7 @@ def _add_trades(
     trades: Sequence[Trade],
     entries: np.ndarray[Any, Any],
     exits: np.ndarray[Any, Any],
-    decisions: DecisionsOfFills | None,
+    decisions: DecisionOf | None,
 ) -> None:
     """Lines from entries to exits, and the marks at both ends: an exit's shape says what closed the trade."""
     style = _SIDES[side]
@@ -132,7 +133,7 @@ def _add_trades(
                 [
                     round(100.0 * trade_return(trades[row]), 2),
                     label_of(trades[row].reason),
-                    None if decisions is None else decisions.number(bar),
+                    None if decisions is None else decisions(bar),
                 ]
                 for row, bar in zip(rows, bars, strict=True)
             ],
@@ -148,33 +149,6 @@ def drawn_trades(trades: Sequence[Trade], symbol: str) -> list[Trade]:
         return own
     drawn = {id(trade) for trade in sorted(own, key=lambda trade: -abs(trade.pnl))[:MOST_TRADES]}
     return [trade for trade in own if id(trade) in drawn]
-
-
-def excursions_chart(trades: Sequence[Trade]) -> go.Figure:
-    """Of each trade: how far the price went against it, and what it returned in the end. In percent of the entry.
-
-    Trades whose excursions are not known are left out.
-    """
-    figure = blank_figure("worst excursion of the price (MAE)", "net return", " %", hovermode="closest")
-    known = [trade for trade in trades if trade.mae is not None]
-    known = sorted(known, key=lambda trade: -abs(trade.pnl))[:MOST_TRADES]
-    for side, style in _SIDES.items():
-        chosen = [trade for trade in known if trade.quantity * style.sign > 0.0]
-        figure.add_scatter(
-            x=[round(100.0 * (trade.mae or 0.0), 3) for trade in chosen],
-            y=[round(100.0 * trade_return(trade), 3) for trade in chosen],
-            name=side, mode="markers", showlegend=True,
-            marker={"symbol": style.entry, "size": 9, "color": style.color, "opacity": 0.75},
-            customdata=[
-                [label_of(trade.symbol), str(moments([trade.entry_time])[0]), round(100.0 * (trade.mfe or 0.0), 2)]
-                for trade in chosen
-            ],
-            hovertemplate="%{customdata[0]} from %{customdata[1]}<br>worst %{x:.2f} %, best %{customdata[2]:.2f} %, "
-            "net %{y:.2f} %<extra></extra>",
-        )  # fmt: skip
-    figure.add_hline(y=0.0, line={"dash": "dot"})
-    figure.update_xaxes(ticksuffix=" %")
-    return figure
 
 
 def _short(prices: Sequence[float]) -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""Sections about trading: what it cost and what was withheld, how the trades went, where they are on the candles."""
+"""Sections about trading: what it cost, how the trades went, where they are on the candles."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from backend.reporting import labels, trade_charts
 from backend.reporting.blocks import Missing, Picture, ReportSection, Table, TableRow
 from backend.reporting.labels import ABSENT, COST_TITLES, Column, quote_of, title_of
 from backend.reporting.market_reload import MarketReload, candles
-from backend.reporting.result_stats import by_side, cost_summary, inference_cost_line, trade_summary, traded_notional
+from backend.reporting.result_stats import cost_summary, inference_cost_line, trade_summary, traded_notional
 from backend.reporting.run_summary import WindowResult
 from cryptosentinel.agents.registry import role_title
 from simulator.backtest.trades import Trade
 from simulator.errors import DataError
 from simulator.market.market import Market
-from simulator.market.timeframes import format_time
 
 CANDLES_SHOWN = 6  # figures in the report: the symbols that were traded most
 _TRADES_LISTED, _FEW_TRADES = 200, 12  # a longer list is cut, and opened by a click
@@ -65,22 +64,22 @@ def _not_executed(window: WindowResult) -> Table | Missing:
 
 
 def _inference_block(window: WindowResult) -> Table | None:
-    """What the main team's inference took, by role; None for a team of rules."""
-    spent, start = window.main_result.inference, window.main_result.equity[0]
-    if spent is None:
+    """What inference took: of the main team by role, and of each team; None for teams of rules."""
+    spent = {name: one.inference for name, one in window.results.items() if one.inference is not None}
+    if not spent:
         return None
-
-    def row(label: str, cost: Any, left: float | None, main: bool = False) -> TableRow:
-        money = {"money": cost.money, "share": cost.money / start, "left": left} if spent.priced else {}
-        return TableRow(
-            label, {"calls": cost.calls, "tokens": cost.tokens, "seconds": cost.seconds, **money}, main=main
-        )
-
-    rows = [row(role_title(role), cost, None) for role, cost in spent.roles.items()]
-    rows.append(row("All", spent, window.main_result.return_after_inference, main=True))
+    rows = []
+    for name, cost in spent.items():
+        start, left = window.results[name].equity[0], window.results[name].return_after_inference
+        parts = {f"… {role_title(role)}": one for role, one in cost.roles.items()} if name == window.main else {}
+        for label, one in {title_of(name): cost, **parts}.items():
+            values: dict[str, Any] = {"calls": one.calls, "tokens": one.tokens, "seconds": one.seconds}
+            if cost.priced:
+                values |= {"money": one.money, "share": one.money / start, "left": left if one is cost else None}
+            rows.append(TableRow(label, values, main=one is spent.get(window.main)))
     line = inference_cost_line(window.main_result) or ""
-    caption = f"{line[:1].upper()}{line[1:]}. Good: it leaves most of what trading earned."
-    return Table("What inference cost", caption, labels.INFERENCE_COLUMNS, tuple(rows), "Role")
+    caption = f"{line[:1].upper()}{line[1:]}. Good: it leaves most of what trading earned.".removeprefix(". ")
+    return Table("What inference cost", caption, labels.INFERENCE_COLUMNS, tuple(rows))
 
 
 def withheld_of(window: WindowResult) -> dict[str, int]:
@@ -96,41 +95,28 @@ def withheld_of(window: WindowResult) -> dict[str, int]:
 
 
 def withheld_block(window: WindowResult) -> Table | Missing:
-    """`withheld_of` as a table, with the moments at which a loss limit closed everything."""
+    """`withheld_of` as a table."""
     title = "What the guard and RiskAnalyst withheld"
     if not window.decisions.get(window.main):
         return Missing(title, "only a team's decisions are reviewed by them, and the store holds none")
-    counted = withheld_of(window)
-    flat = [f"{format_time(time)} UTC ({rule}: {detail})" for time, rule, detail in loss_limits_of(window)]
-    if not counted and not flat:
+    rows = tuple(TableRow(who, {"count": count}) for who, count in withheld_of(window).items())
+    if not rows:
         return Missing(title, "nothing was withheld: every order passed as it was decided")
     caption = "Orders that were reduced, dropped or, by a loss limit, added."
-    if flat:
-        caption += f" A loss limit closed everything at {labels.listed(flat)}."
-    rows = tuple(TableRow(who, {"count": count}) for who, count in counted.items())
     return Table(title, caption, (Column("count", "Times", "count", ""),), rows, "Who, by which rule")
 
 
-def loss_limits_of(window: WindowResult) -> list[tuple[int, str, str]]:
-    """Time (ms), rule and words of each moment at which a loss limit began to keep the account flat."""
-    found = []
-    for decision in window.decisions.get(window.main, []):
-        entries = [(decision.time, clamp) for clamp in decision.document.clamps]
-        entries += [(later.time, later) for later in decision.document.later]
-        limits = ("daily_loss", "max_drawdown")
-        found += [(time, one.rule, one.detail) for time, one in entries if not one.symbol and one.rule in limits]
-    return sorted(found)
-
-
 def trades_section(window: WindowResult) -> ReportSection:
-    """Statistics of the trades of all, and of the main team by side; how far they went; the list."""
+    """Statistics of the trades of all, and of the main team by side; the list."""
     trades = window.main_result.trades
     rows = []
     for name, result in window.results.items():
         start = result.equity[0]
         rows.append(TableRow(title_of(name), trade_summary(result.trades, start), main=name == window.main))
-        for side, chosen in by_side(trades).items() if name == window.main else ():
-            rows.append(TableRow(f"… {side} only", trade_summary(chosen, start)))
+        for side, sign in (("long", 1.0), ("short", -1.0)) if name == window.main else ():
+            rows.append(
+                TableRow(f"… {side} only", trade_summary([one for one in trades if sign * one.quantity > 0.0], start))
+            )
     table = Table(
         "Statistics",
         "From flat to flat, net of all costs; those still open count at their value at the end. Good: a profit factor "
@@ -140,17 +126,7 @@ def trades_section(window: WindowResult) -> ReportSection:
     )
     if not trades:
         return ReportSection("Trades", (table, Missing("List", "there were no trades")))
-    excursions: Picture | Missing = Missing("Excursions", "the run's record does not hold them")
-    if any(trade.mae is not None for trade in trades):
-        most = trade_charts.MOST_TRADES
-        cut = f", of the {most} with the largest profits and losses" if len(trades) > most else ""
-        excursions = Picture(
-            "How far trades went against it",
-            f"One point a trade{cut}: its worst moment against its result; a triangle up is a long, down a short. "
-            "Good: winners near the right edge, and no loser far to the left of all winners.",
-            trade_charts.excursions_chart(trades),
-        )
-    return ReportSection("Trades", (table, excursions, _trade_list(trades)))
+    return ReportSection("Trades", (table, _trade_list(trades)))
 
 
 def _trade_list(trades: Sequence[Trade]) -> Table:
@@ -185,7 +161,7 @@ def candles_block(
     if not bars.present.any():
         return Missing(symbol, "the data has no bar of it in this window")
     decisions = window.decisions.get(window.main)
-    of_fills = None if decisions is None else trade_charts.DecisionsOfFills(decisions, result, symbol)
+    of_fills = None if decisions is None else trade_charts.decisions_of_fills(decisions, result, symbol)
     shown = [one for one in result.trades if one.symbol == symbol and one.exit_time >= first and one.entry_time <= last]
     drawn = len(trade_charts.drawn_trades(shown, symbol))
     cut = f", the {drawn} with the largest profits and losses drawn" if drawn < len(shown) else ""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from backend.evaluation.answer import BEHAVIORS
-from backend.evaluation.evidence import attribution
 from backend.reporting import charts
 from backend.reporting.blocks import Missing, Picture, ReportBlock, ReportSection, Table, TableRow, Tile
-from backend.reporting.charts import Event, IntervalBar
-from backend.reporting.labels import COLUMNS, MEANINGS, Column, number_text, title_of
+from backend.reporting.charts import IntervalBar
+from backend.reporting.labels import COLUMNS, MEANINGS, Column, title_of
 from backend.reporting.run_summary import RunSummary
-from backend.store.records import MetricRecord, QueryRecord, RewardRecord, RolloutRecord
+from backend.store.records import MetricRecord, RolloutRecord
 from backend.store.store import Store
 from cryptosentinel.agents.registry import MANAGER, ROLES, role_title
-from simulator.market.timeframes import format_time
 
 HELD_OUT_VALUE, CONTROL_VALUE = "held_out_value", "control_value"  # the names of the records
 _BARS = {
@@ -30,22 +27,12 @@ _SHARES = (
     Column("trained", "Trained", "share", "of the same cases"),
     Column("teacher", "Its teacher", "share", "of the same cases"),
 )
-_NOTES = {
-    "trained": "after M-GRPO",
-    "warm_started": "before it",
-    "teacher": "the rules that the warm start learned from",
-    "scripted": "rules that read all evidence",
-    "holding": "leaves every position as it is",
-}
 _VALUE_COLUMNS = (
     Column("net_return", "Return, bp", "text", "mean over the states and scenarios, net of all costs, in basis points"),
+    Column("less", "Trained earns more, bp", "text", "a decision, with the 95 % interval"),
     Column("outcome", "Outcome score", "text", "what training raises, 0 to 1; large losses count more in it"),
     Column("questions", "Questions", "ratio", "put to sub-agents, a decision"),
     Column("traded", "Trades", "share", "decisions that changed a position"),
-)
-_DIFFERENCES = (
-    Column("net_return", "Return, bp", "text", "what the trained team earns more a decision"),
-    Column("net_return_ci95", "95 % interval", "text", "of that"),
 )
 _ROLLOUT_COLUMNS = (
     Column("outcome", "Outcome", "ratio", "the team's result as a score from 0 to 1; 0.5 is break-even"),
@@ -111,53 +98,44 @@ def comparison_sections(summary: RunSummary) -> list[ReportSection]:
     sections = []
     if summary.answer is not None:
         sections.append(ReportSection("What each role learned", (learned_table(summary.answer),)))
-    value = summary.evaluations.get(HELD_OUT_VALUE)
+    value, control = (summary.evaluations.get(name) for name in (HELD_OUT_VALUE, CONTROL_VALUE))
     if value is not None:
-        sections.append(value_section(value, summary.evaluations.get(CONTROL_VALUE)))
+        caption = (
+            f"Each team decided once in each of {value['states']:,} held-out states, with its likeliest answers. Each "
+            f"decision was scored over the same {value['scenario_paths']:,} simulated scenarios, so luck plays no "
+            "part. One basis point (bp) is a hundredth of a percent of the equity. Intervals are over the means of "
+            f"{value['stretches']} stretches of the held-out part."
+        )
+        blocks = [_value_table("In the held-out states", value)]
+        blocks += [] if control is None else [_value_table("The same on the no-edge control", control)]
+        sections.append(ReportSection("What a decision is worth", tuple(blocks), caption))
     return [*sections, windows_section(summary.evaluations.get("held_out", {}))]
 
 
-def value_section(value: Mapping[str, Any], control: Mapping[str, Any] | None) -> ReportSection:
-    """What the decisions of each team are worth, and what the trained one earns more than each other, and than holding
-    on the no-edge control (the documents of `backend.evaluation.held_out_value`)."""
-    ordered = sorted(value["rows"].items(), key=lambda item: -item[1]["outcome"])
+def _value_table(title: str, value: Mapping[str, Any]) -> Table:
+    """What the decisions of each team are worth, and what the trained one earns more than each other (a document of
+    `backend.evaluation.held_out_value`)."""
+    less = {
+        row["against"]: f"{1e4 * row['net_return']:+.1f} ("
+        + " to ".join(f"{1e4 * end:+.1f}" for end in row["net_return_ci95"])
+        + ")"
+        for row in value["differences"]
+    }
     rows = tuple(
         TableRow(
             title_of(name),
-            row | {"net_return": f"{1e4 * row['net_return']:+.1f}", "outcome": f"{row['outcome']:.4f}"},
-            _NOTES.get(name, ""),
+            row
+            | {
+                "net_return": f"{1e4 * row['net_return']:+.1f}",
+                "outcome": f"{row['outcome']:.4f}",
+                "less": less.get(name, ""),
+            },
+            MEANINGS.get(name, ""),
             main=name == "trained",
         )
-        for name, row in ordered
+        for name, row in sorted(value["rows"].items(), key=lambda item: -item[1]["outcome"])
     )
-    caption = (
-        f"Each team decided once in each of {value['states']:,} held-out states, with its likeliest answers. Each "
-        f"decision was scored over the same {value['scenario_paths']:,} simulated scenarios, so luck plays no part. "
-        "One basis point (bp) is a hundredth of a percent of the equity."
-    )
-    blocks: list[ReportBlock] = [Table("What a decision is worth", caption, _VALUE_COLUMNS, rows)]
-    blocks.append(_differences("Trained, compared", value))
-    if control is not None:
-        blocks.append(_differences("The same on the no-edge control", control))
-    return ReportSection("What a decision is worth", tuple(blocks))
-
-
-def _differences(title: str, value: Mapping[str, Any]) -> Table:
-    rows = tuple(
-        TableRow(
-            f"Trained − {title_of(row['against'])}",
-            {
-                "net_return": f"{1e4 * row['net_return']:+.1f}",
-                "net_return_ci95": " to ".join(f"{1e4 * end:+.1f}" for end in row["net_return_ci95"]),
-            },
-        )
-        for row in value["differences"]
-    )
-    caption = (
-        f"Over {value['states']:,} held-out states. Intervals are over the means of {value['stretches']} stretches of "
-        "the held-out part."
-    )
-    return Table(title, caption, _DIFFERENCES, rows, first="Difference")
+    return Table(title, "", _VALUE_COLUMNS, rows)
 
 
 def windows_section(held_out: Mapping[str, Any]) -> ReportSection:
@@ -174,29 +152,14 @@ def windows_section(held_out: Mapping[str, Any]) -> ReportSection:
     if difference:
         mean, low, high = (100.0 * end for end in (difference["mean"], *difference["ci95"]))
         row = IntervalBar(mean, low, high, [100.0 * one for one in difference.get("per_window", [])])
-        saved = difference.get("costs_saved")
-        parts = (
-            f" The two parts of {number_text(difference['mean'], 'change')}: "
-            f"{attribution(difference['mean'], saved, unit=' %')}."
-            if isinstance(saved, int | float)
-            else ""
-        )
         figure = charts.interval_chart({"Trained minus initial": row}, "difference of return", " %")
-        about = f"A dot is one window. An interval wholly right of 0: the trained team earned more.{parts}"
+        about = "A dot is one window. An interval wholly right of 0: the trained team earned more."
         blocks = [Picture("Trained minus initial", about, figure)]
     about = "Means over the windows. Exposure, trades and long share show a team that hardly traded or was always long."
     listed = tuple(
         TableRow(title_of(name), one, MEANINGS.get(name, ""), main=name == "trained") for name, one in rows.items()
     )
     blocks.append(Table("Results", about, COLUMNS, listed))
-    returns = {name: one["per_window"] for name, one in rows.items() if one.get("per_window")}
-    if returns:
-        about = (
-            "Net of fees, spread and funding. Each window is separate and begins without positions, so the marks make "
-            "no curve. A click in the legend shows or hides a team or baseline."
-        )
-        waiting = set(returns) - {"trained", "warm_started", "hold"}
-        blocks.append(Picture("Return in each window", about, charts.windows_chart(returns, waiting)))
     return ReportSection(title, tuple(blocks), caption)
 
 
@@ -232,25 +195,15 @@ _VALIDATION = (
 )
 
 
-@dataclass(frozen=True)
-class CurveMark:
-    """An event that belongs into the pictures of some metrics, named without the role."""
-
-    event: Event
-    metrics: frozenset[str]
-
-
-def curves_section(title: str, summary: RunSummary, marks: Iterable[CurveMark] = ()) -> ReportSection:
-    """The curves that `CURVES` has under `title`, as far as the metrics allow, with the events of the training and the
-    `marks` that are about them."""
+def curves_section(title: str, summary: RunSummary) -> ReportSection:
+    """The curves that `CURVES` has under `title`, as far as the metrics allow, with the events of the training."""
     pictures = []
     for metric, name, caption in CURVES[title]:
         # Nobody calls the manager.
         roles = [role for role in ROLES if metric != "calls" or role != MANAGER.key]
         series = _series(summary.metrics, {f"{role}/{metric}": role for role in roles})
-        own = [mark.event for mark in marks if metric in mark.metrics]
         if series:
-            pictures.append(Picture(name, caption, charts.step_chart(series, [*summary.events, *own])))
+            pictures.append(Picture(name, caption, charts.step_chart(series, summary.events)))
     if title == "How it learned":
         names = {"validation/outcome": "outcome", "validation/hold_share": "hold share"}
         series = _series(summary.metrics, names)
@@ -269,71 +222,38 @@ def _series(metrics: Sequence[MetricRecord], names: Mapping[str, str]) -> dict[s
     return series
 
 
-@dataclass(frozen=True)
-class RolloutGroup:
-    """The rollouts of one query in step number `step`, with the rewards of their conversations."""
-
-    step: int
-    query: QueryRecord | None
-    rollouts: tuple[RolloutRecord, ...]
-    rewards: tuple[RewardRecord, ...]
-
-    @property
-    def title(self) -> str:
-        """Which coins, and when."""
-        if self.query is None:
-            return f"window {self.rollouts[0].query}"
-        return f"window {self.query.query}: {', '.join(self.query.symbols)}, {format_time(self.query.time)} UTC"
-
-    def side_by_side(self) -> Table:
-        """A row for each rollout: its result, and each role's reward with its advantage."""
-        paid = {one.role for one in self.rewards}
-        roles = [*(role for role in ROLES if role in paid), *sorted(paid - set(ROLES))]
-        columns = [*_ROLLOUT_COLUMNS]
-        columns += [
-            Column(f"role {role}", role_title(role), "text", "reward of each call, its advantage in brackets")
-            for role in roles
-        ]
-        rows = tuple(
-            TableRow(
-                f"rollout {rollout.rollout + 1}",
-                {
-                    "outcome": rollout.outcome,
-                    **{key: rollout.parts.get(key) for key in ("net_return", "exposure", "orders")},
-                    "valid": "yes" if rollout.valid else "no",
-                    **{f"role {role}": self._paid_text(rollout.rollout, role) for role in roles},
-                },
-            )
-            for rollout in self.rollouts
-        )
-        caption = (
-            "All begin in the same state, so only the answers differ. A reward is from 0 to 1. The advantage in "
-            "brackets is its distance from the others, in standard deviations: above 0 becomes more likely with the "
-            "step, below 0 less."
-        )
-        return Table("Rollouts side by side", caption, tuple(columns), rows, first="Rollout")
-
-    def _paid_text(self, rollout: int, role: str) -> str:
-        of_role = [one for one in self.rewards if one.rollout == rollout and one.role == role]
-        return "; ".join(
-            f"{one.total:.2f}" + ("" if one.advantage is None else f" ({one.advantage:+.2f})") for one in of_role
-        )
-
-
 def group_steps(store: Store, run: str) -> list[int]:
     """The numbers of the steps that have rollouts, the newest first; the first step is 1."""
     return [step + 1 for step in reversed(store.steps(RolloutRecord, run))]
 
 
-def step_groups(store: Store, run: str, step: int) -> list[RolloutGroup]:
-    """The groups of step number `step`, in the order of their queries. Practice beside the rollouts is left out."""
+def step_rollouts(store: Store, run: str, step: int) -> Table:
+    """All rollouts of step number `step`, those of a market window below each other: each one's result, and each
+    role's reward with its advantage. Practice beside the rollouts is left out."""
     number = step - 1  # the records count from 0, metrics and people from 1
-    queries = {one.query: one for one in store.queries(run, number)}
-    rewards = store.rewards(run, number)
-    by_query: dict[int, list[RolloutRecord]] = {}
-    for rollout in store.rollouts(run, number):
-        by_query.setdefault(rollout.query, []).append(rollout)
-    return [
-        RolloutGroup(step, queries.get(query), tuple(rollouts), tuple(one for one in rewards if one.query == query))
-        for query, rollouts in by_query.items()
-    ]
+    paid: dict[tuple[int, int], dict[str, list[str]]] = {}
+    for one in store.rewards(run, number):
+        advantage = "" if one.advantage is None else f" ({one.advantage:+.2f})"
+        of_roles = paid.setdefault((one.query, one.rollout), {})
+        of_roles.setdefault(one.role, []).append(f"{one.total:.2f}{advantage}")
+    roles = dict.fromkeys(role for of_roles in paid.values() for role in of_roles)
+    about = "reward of each call, its advantage in brackets"
+    rows = tuple(
+        TableRow(
+            f"window {one.query}, rollout {one.rollout + 1}",
+            {
+                "outcome": one.outcome,
+                **{key: one.parts.get(key) for key in ("net_return", "exposure", "orders")},
+                "valid": "yes" if one.valid else "no",
+                **{role: "; ".join(texts) for role, texts in paid.get((one.query, one.rollout), {}).items()},
+            },
+        )
+        for one in sorted(store.rollouts(run, number), key=lambda one: (one.query, one.rollout))
+    )
+    caption = (
+        "Rollouts of a window begin in the same state, so only the answers differ. A reward is from 0 to 1. The "
+        "advantage in brackets is its distance from the others of the group, in standard deviations: above 0 becomes "
+        "more likely with the step, below 0 less."
+    )
+    columns = (*_ROLLOUT_COLUMNS, *(Column(role, role_title(role), "text", about) for role in roles))
+    return Table("Rollouts side by side", caption, columns, rows, first="Rollout")

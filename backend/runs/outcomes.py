@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from backend.config.schema import Config
-from backend.decisions.backtest_document import BacktestDocument, VerdictDocument
+from backend.decisions.backtest_document import BacktestDocument
 from backend.evaluation.paired_runs import ComparedResult
 from backend.reporting import charts
 from backend.reporting.blocks import Picture
@@ -19,6 +19,7 @@ from backend.reporting.report import write_pages
 from backend.reporting.result_stats import Drawdown, deepest_drawdowns
 from backend.reporting.run_summary import RunSummary, WindowResult
 from backend.reporting.training_sections import CURVES, curves_section, windows_section
+from simulator.checks.verdict import LookaheadVerdict
 from simulator.errors import UserError
 from simulator.files import write_whole
 
@@ -63,7 +64,7 @@ class BacktestOutcome:
         return self.summary.notes
 
     @property
-    def lookahead(self) -> dict[str, VerdictDocument]:
+    def lookahead(self) -> dict[str, LookaheadVerdict]:
         """The look-ahead verdict on each strategy of the user's own."""
         results = self._window.results
         return {name: result.lookahead for name, result in results.items() if result.lookahead is not None}

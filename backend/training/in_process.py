@@ -52,7 +52,6 @@ class LocalRollouts:
         self._collector = parts.collector
         self._shards = parts.shards
         self._recorder = parts.recorder
-        self._roles = parts.policies.roles
 
     def collect(self, plan: StepPlan) -> RolloutBatch:
         """As `RolloutSource.collect`."""
@@ -62,7 +61,7 @@ class LocalRollouts:
         whole = Shard([one for part in shards for one in part.team], [one for part in shards for one in part.practice])
         outcomes = self._collector.role_outcomes(whole.team, stage)
         records = self._recorder.rollouts(step, stage.number, whole, outcomes)
-        metrics = {"stage": float(stage.number), **team_metrics(records, self._roles)}
+        metrics = {"stage": float(stage.number), **team_metrics(records)}
         data = StepData(stage, whole.team, [*whole.team, *whole.practice], outcomes)
         return RolloutBatch(data, metrics, throughput.metrics())
 

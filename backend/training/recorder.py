@@ -21,7 +21,7 @@ from backend.store.records import (
 from backend.store.store import Store
 from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.learning.training_metrics import market_move, ordered_exposure
+from backend.training.learning.training_metrics import ordered_exposure
 from backend.training.rollout.collect import Practice, Rollout
 from backend.training.rollout.sharding import Shard
 from backend.training.wandb_logger import WandbLogger
@@ -34,16 +34,15 @@ RoleOutcomes = Mapping[str, Sequence[Sequence[float]]]  # by role, of each rollo
 
 
 class TrainingRecorder:
-    """The records of one run, whose decisions are judged over `horizon` bars. Writing a step twice, as after a crash,
-    leaves it once in the store. Metrics go to the project `wandb_project` of Weights & Biases too, if there is one.
-    Conversations of the newest `keep` steps stay in the store, those of all with 0."""
+    """The records of one run. Writing a step twice, as after a crash, leaves it once in the store. Metrics go to the
+    project `wandb_project` of Weights & Biases too, if there is one. Conversations of the newest `keep` steps stay in
+    the store, those of all with 0."""
 
     def __init__(
         self,
         store: Store,
         run: str,
         folder: Path,
-        horizon: int,
         wandb_project: str = "",
         keep: int = 0,
     ) -> None:
@@ -51,7 +50,6 @@ class TrainingRecorder:
         self._keep = keep
         self._dropped_before = 0  # no conversation of an earlier step is in the store
         self._wandb_project = wandb_project
-        self._horizon = horizon
         self.run = run
         self._jsonl = folder / "metrics.jsonl"
         self._folder = folder
@@ -124,9 +122,8 @@ class TrainingRecorder:
         records: list[RolloutRecord] = []
         trajectories: list[TrajectoryRecord] = []
         for place, group in enumerate(rolled.team):
-            move = market_move(group[0].query, self._horizon)  # of all rollouts of the window
             for position, one in enumerate(group):
-                records.append(self._rollout(step, one, move))
+                records.append(self._rollout(step, one))
                 shared = {role: rows[place][position] for role, rows in role_outcomes.items()}
                 trajectories.append(self._trajectory(step, one, one.main, one.decision.manager, None, None))
                 trajectories += [
@@ -159,7 +156,7 @@ class TrainingRecorder:
             self.store.drop_trajectories(self.run, self._dropped_before, before)
             self._dropped_before = before
 
-    def _rollout(self, step: int, rollout: Rollout, move: float) -> RolloutRecord:
+    def _rollout(self, step: int, rollout: Rollout) -> RolloutRecord:
         roles = [role.key for role in SUB_AGENTS.values()]
         return RolloutRecord(
             run=self.run,
@@ -170,7 +167,7 @@ class TrainingRecorder:
             valid=rollout.main.valid,
             outcome=rollout.outcome.score,
             calls={role: sum(call.role == role for call in rollout.subs) for role in roles},
-            parts=rollout_parts(rollout, move),
+            parts=rollout_parts(rollout),
         )
 
     def _trajectory(
@@ -222,10 +219,10 @@ class TrainingRecorder:
         )
 
 
-def rollout_parts(rollout: Rollout, move: float) -> dict[str, float]:
+def rollout_parts(rollout: Rollout) -> dict[str, float]:
     """What a rollout's outcome was made of and what the team did (`training_metrics.ROLLOUT_PARTS`): fractions of the
-    equity, numbers of orders, rulings, clamps and tokens; `exposure`, signed and over all coins, that the decision led
-    to, and `move`, the coins' on the recorded path in volatilities (`market_move`)."""
+    equity, numbers of orders, rulings, clamps and tokens; and `exposure`, signed and over all coins, that the decision
+    led to."""
     outcome, decision = rollout.outcome, rollout.decision
     return {
         "net_return": outcome.net_return,
@@ -237,7 +234,6 @@ def rollout_parts(rollout: Rollout, move: float) -> dict[str, float]:
         "clamps": float(len(decision.clamps)),
         "tokens": float(sum(len(call.ids) for call in (rollout.main, *rollout.subs))),
         "exposure": ordered_exposure(rollout),
-        "move": move,
     }
 
 

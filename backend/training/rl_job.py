@@ -88,8 +88,7 @@ def training_parts(
     the files of its metrics go to `metrics_folder`. `workers` share the shards of a step."""
     start = start_of(config.training, folder)
     rolling = begun_parts(config, market, run, base, start)
-    horizon, project, keep = config.team.horizon_bars, wandb_project(), config.store.keep
-    recorder = TrainingRecorder(store, run, metrics_folder, horizon, project, keep)
+    recorder = TrainingRecorder(store, run, metrics_folder, wandb_project(), config.store.keep)
     place = TrainingPlace(config, base, start)
     return TrainingParts(**vars(rolling), recorder=recorder, folder=folder, workers=workers, place=place)
 

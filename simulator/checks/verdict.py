@@ -102,6 +102,11 @@ class LookaheadVerdict:
     findings: tuple[VerdictFinding, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def trusted(self) -> bool:
+        """Whether nothing speaks against the numbers; a check that was skipped says nothing."""
+        return self.status in ("clean", "skipped")
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON types."""
         return asdict(self)

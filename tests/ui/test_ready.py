@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from streamlit.web.server.starlette import App
 
-from backend.reporting.run_labels import RunLabels, write_labels
 from backend.store.records import RunRecord
 from backend.store.store import Store
 from tests.stored_runs import add_backtest_run
@@ -33,7 +32,6 @@ def test_a_store_that_nobody_wrote_to_is_not_opened_again(here: Path, monkeypatc
         changes: list[Callable[[], object]] = [
             lambda: store.add_run(RunRecord("two", "train", 1, "hash", 1, {"config": {}})),
             lambda: store.finish_run("two", "failed"),
-            lambda: write_labels(store, "two", RunLabels(("tag",))),
             lambda: store.delete_run("two"),
         ]
         for change in changes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from backend.decisions.backtest_document import write_backtest
-from backend.reporting import charts
 from backend.reporting.backtest_sections import SECTIONS, section, tiles
 from backend.reporting.blocks import Picture, Table
-from backend.reporting.market_reload import MarketReload
 from backend.reporting.run_summary import RunSummary, summarise
 from backend.store.records import BacktestRecord
 from backend.store.store import Store
@@ -62,7 +59,7 @@ def test_the_page_shows_what_the_report_shows(here: Path) -> None:
     for name in SECTIONS:
         open_part(app, name)
         said = words(app)
-        blocks = section(name, window, MarketReload(small_market())).blocks
+        blocks = section(name, window).blocks
         for block in blocks:
             assert block.title in said
             if isinstance(block, Picture | Table):
@@ -85,29 +82,14 @@ def test_another_symbol_shows_its_candles(here: Path) -> None:
     assert other in app.get("plotly_chart")[0].proto.spec
 
 
-def test_of_a_long_run_a_part_can_be_chosen_whose_lines_are_finer(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(charts, "MOST_POINTS", 20)
-    [window] = stored(here).windows()
-    app = opened()
-    equity = json.loads(app.get("plotly_chart")[0].proto.spec)["data"][0]["x"]
-    assert len(equity) <= 20 + 2 < len(window.main_result.times)  # and its ends
-    [span] = app.slider
-    begin, end = span.value
-    app = span.set_value((begin, begin + 0.1 * (end - begin))).run()
-    assert not app.exception
-    finer = json.loads(app.get("plotly_chart")[0].proto.spec)["data"][0]["x"]
-    assert max(finer) < max(equity) and sum(one <= max(finer) for one in equity) < len(finer)
-
-
 def test_data_that_is_gone_is_explained_and_found_again(here: Path) -> None:
     stored(here)
     shutil.move(here / "data", here / "away")
     app = opened()
     for name, needs_data in {
         "Numbers": False,
-        "Costs": True,
+        "Costs": False,
         "Trades": False,
-        "Regimes": True,
         "Candles": True,
     }.items():
         assert ("no such folder" in words(open_part(app, name))) == needs_data, name
@@ -126,7 +108,7 @@ def test_windows_of_an_evaluation_stand_below_each_other(here: Path) -> None:
         [one.value for one in app.metric][start:stop] for start, stop in ((0, 4), (4, 9), (9, None))
     )
     assert answer == ["+31.0 bp", "+20.0 bp", "80 %", "nothing"] and first == second
-    assert len(app.get("plotly_chart")) == 3 + 2 * 5
+    assert len(app.get("plotly_chart")) == 2 + 2 * 3
 
 
 def test_the_whole_transcript_of_a_decision_can_be_downloaded(here: Path) -> None:

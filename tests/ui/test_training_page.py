@@ -74,7 +74,7 @@ def test_what_cannot_be_trained_is_refused_in_a_sentence(
     assert not app.exception and sentence in app.error[0].value.replace("\\", "") and not queue.jobs()
 
 
-def test_a_group_is_shown_side_by_side(here: Path, queue: JobQueue) -> None:
+def test_the_rollouts_of_a_step_are_shown_side_by_side(here: Path, queue: JobQueue) -> None:
     with Store.open(here / "store") as store:
         add_training(store, "train-1")
         app = open_page(_PAGE)
@@ -82,10 +82,10 @@ def test_a_group_is_shown_side_by_side(here: Path, queue: JobQueue) -> None:
         assert not app.query_params, "to open a page is one step of the browser's history"
         look_at(app, "What was paid for")
         assert "**Paid for format**" in words(app)
-        look_at(app, "A group")
+        look_at(app, "Rollouts")
         assert not app.exception and not app.error
         side = app.dataframe[0].value
-        assert list(side["Rollout"]) == [f"rollout {number}" for number in range(1, 5)]
+        assert list(side["Rollout"]) == [f"window 0, rollout {number}" for number in range(1, 5)]
         assert list(side["DeepTraderManager"]) == ["0.25 (-1.50)", "0.35 (-0.50)", "0.45 (+0.50)", "0.55 (+1.50)"]
         assert side["MarketAnalyst"][3] == "; ".join(["0.55 (+1.50)"] * 3) and list(side["Valid"])[2] == "no"
 
@@ -105,7 +105,7 @@ def test_one_is_stopped_and_gone_on_with(here: Path, queue: JobQueue) -> None:
     write_part(job.path / STATE, JobState(LIVES, 5, "train-1", "M-GRPO", 1, 4, "", 130, 9))
     app.run()
     assert not app.exception and "was cancelled" in words(app) and "This run is interrupted" in words(app)
-    field(app.button, "Go on").click().run()
+    field(app.button, "Resume").click().run()
     [again, _] = queue.jobs()
     assert again.request.command[:2] == ("train", "--resume=train-1")
 
@@ -117,7 +117,7 @@ def test_a_training_of_the_terminal_is_shown_and_gone_on_with(here: Path, queue:
         store.finish_run("train-2", "interrupted")
     app = open_page(_PAGE, run="train-2")
     assert not app.exception and address(app, "run") == ["train-2"]
-    field(app.button, "Go on").click().run()
+    field(app.button, "Resume").click().run()
     [job] = queue.jobs()
     assert job.request.command[:2] == ("train", "--resume=train-2")
     app = open_page(_PAGE, run="nothing")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
 import streamlit as st
 
 from backend.reporting.blocks import Picture
@@ -12,7 +15,7 @@ from backend.reporting.run_summary import WindowResult
 from backend.reporting.trade_sections import candles_block
 from ui.access import escape_markdown
 from ui.parts.decision import open_decision
-from ui.parts.drawing import choose_span, draw_blocks, draw_figure
+from ui.parts.drawing import draw_blocks, draw_figure
 
 
 def show_candles(window: WindowResult, reload: MarketReload) -> None:
@@ -26,7 +29,7 @@ def show_candles(window: WindowResult, reload: MarketReload) -> None:
     key = f"candles {name} {symbol}"
     # Of more bars than are drawn as they are, a part shows finer ones.
     long = (own.times[-1] - own.times[0]) // reload.market.interval > MOST_CANDLES
-    span = choose_span(own.times, name) if long else None
+    span = _span(own.times, name) if long else None
     picture = candles_block(window, reload.market, symbol, span)
     if not isinstance(picture, Picture):
         draw_blocks([picture], key)
@@ -42,3 +45,16 @@ def show_candles(window: WindowResult, reload: MarketReload) -> None:
 
     picture.figure.update_layout(clickmode="event+select", uirevision=str(span))
     draw_figure(picture.figure, picture.title, key, on_select=take if decides else "ignore", selection_mode="points")
+
+
+def _span(times: Sequence[int], key: str) -> tuple[int, int]:
+    """A part of a window whose bars close at `times` (ms), which is drawn as fine as it allows."""
+    interval = times[1] - times[0]
+    first, last = (datetime.fromtimestamp(time / 1000, tz=UTC).replace(tzinfo=None) for time in (times[0], times[-1]))
+    begin, end = st.slider(
+        "From and to (UTC)", first, last, (first, last), timedelta(milliseconds=interval), "YYYY-MM-DD HH:mm",
+        key=f"span {key}", help="The window has more bars than a screen has room for: a part of it shows "
+        "finer bars, and all trades in it. The arrow keys move a handle by one bar.",
+    )  # fmt: skip
+    low, high = (int(one.replace(tzinfo=UTC).timestamp() * 1000) for one in (begin, end))
+    return low, high

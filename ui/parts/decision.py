@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 import streamlit as st
 
 from backend.decisions.document import StoredDecision
-from backend.decisions.tree import traced_tree
-from backend.reporting.decision_narrative import Line, headline, narrate
-from backend.reporting.decision_views import decision_facts, whole_text
+from backend.reporting.decision_narrative import Line, decision_facts, headline, narrate, transcript
 from backend.reporting.labels import title_of
 from backend.reporting.run_summary import WindowResult
 from backend.store.records import RunRecord
@@ -18,7 +16,7 @@ from simulator.market.timeframes import format_time
 from ui.access import address_follows, asked_for, escape_markdown, set_address
 from ui.parts.replay import ask_replay
 
-_MOST_LISTED = 400  # decisions in a list; of more one gives the number
+_MOST_LISTED = 400  # decisions in a list that say what was decided
 
 _AVATARS = {
     "manager": ":material/account_balance:",
@@ -67,26 +65,23 @@ def choose_decision(run: RunRecord, window: WindowResult) -> None:
     decision = _chosen(window, offered, {one.ordinal: one for one in decisions})
     talk, replay = st.tabs(["Conversation", "What if"])
     with talk:
-        tree = window.tree(decision)
+        tree = window.traced(decision)
         for fact in decision_facts(tree):
             st.caption(escape_markdown(fact))
         draw_lines(narrate(tree), name)
     with replay:
         ask_replay(run, window, team, decision)
 
-    def transcript() -> str:
-        return whole_text(decision, traced_tree(window.tree(decision), decision, decisions, window.results.get(team)))
-
     st.download_button(
-        "Download the whole transcript", transcript, f"{decision.run}-decision-{decision.ordinal}.txt", "text/plain",
-        key=f"whole {name}", on_click="ignore",
+        "Download the whole transcript", lambda: transcript(decision, tree),
+        f"{decision.run}-decision-{decision.ordinal}.txt", "text/plain", key=f"whole {name}", on_click="ignore",
     )  # fmt: skip
 
 
 def _chosen(
     window: WindowResult, offered: Mapping[int, StoredDecision], every: Mapping[int, StoredDecision]
 ) -> StoredDecision:
-    """The decision that is shown, which the address names: by a list, or where that is too long by its number."""
+    """The decision that is shown, which the address names."""
     key = f"decision {window.name}"
     follow = None if window.name else address_follows("decision", key)
     asked = asked_for("decision", [str(number) for number in every], "a decision") if not window.name else []
@@ -95,20 +90,15 @@ def _chosen(
         st.session_state[key] = int(asked[0])
         offered = offered if int(asked[0]) in offered else every
 
-    def label(number: int) -> str:
-        return f"{format_time(every[number].time)} · {headline(window.tree(every[number]))}"
+    many = len(offered) > _MOST_LISTED
 
-    if len(offered) > _MOST_LISTED:
-        first, last = min(every), max(every)
-        if not first <= st.session_state.get(key, first) <= last:
-            st.session_state.pop(key, None)
-        number = int(st.number_input(f"Decision, {first} to {last}", first, last, key=key, step=1, on_change=follow))
-        number = number if number in every else first
-        st.caption(escape_markdown(label(number)))
-    else:
-        if st.session_state.get(key) not in offered:
-            st.session_state.pop(key, None)
-        number = st.selectbox("Decision", list(offered), format_func=label, key=key, on_change=follow)
+    def label(number: int) -> str:
+        when = format_time(every[number].time)
+        return f"{number}: {when}" if many else f"{when} · {headline(window.tree(every[number]))}"
+
+    if st.session_state.get(key) not in offered:
+        st.session_state.pop(key, None)
+    number = st.selectbox("Decision", list(offered), format_func=label, key=key, on_change=follow)
     return every[number]
 
 

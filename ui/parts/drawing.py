@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from cryptosentinel.protocol.untrusted import visible
 from ui.access import escape_markdown
 
 MOMENT = st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm")
-_FEWEST_BARS = 30  # that a part of a window shows
 
 _NUMBER_FORMATS: dict[NumberKind, tuple[float, str]] = {
     "change": (100, "%+.2f %%"),
@@ -103,18 +101,3 @@ def _draw_table(table: Table) -> None:
             frame[title] = [None if value is None else scale * value for value in values]
             config[title] = st.column_config.NumberColumn(format=form, help=column.meaning)
     show_table(frame, column_config=config)
-
-
-def choose_span(times: Sequence[int], key: str) -> tuple[int, int]:
-    """A part of a window whose bars close at `times` (ms), which is drawn as fine as it allows."""
-    interval = times[1] - times[0]
-    first, last = (datetime.fromtimestamp(time / 1000, tz=UTC).replace(tzinfo=None) for time in (times[0], times[-1]))
-    begin, end = st.slider(
-        "From and to (UTC)", first, last, (first, last), timedelta(milliseconds=interval), "YYYY-MM-DD HH:mm",
-        key=f"span {key}", help="The window has more bars than a screen has room for: a part of it shows "
-        "finer bars, and all trades in it. The arrow keys move a handle by one bar.",
-    )  # fmt: skip
-    low, high = (int(one.replace(tzinfo=UTC).timestamp() * 1000) for one in (begin, end))
-    least = min(_FEWEST_BARS * interval, times[-1] - times[0])
-    low = min(low, times[-1] - least)
-    return low, max(high, low + least)

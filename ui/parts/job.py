@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import streamlit as st
@@ -11,7 +10,7 @@ from backend.jobs.commands import command_words
 from backend.jobs.files import Job
 from cryptosentinel.protocol.untrusted import visible
 from simulator.market.timeframes import format_time
-from ui.access import escape_markdown, job_queue, mistakes_explained, set_address
+from ui.access import asked_for, escape_markdown, job_queue, mistakes_explained, set_address
 
 _LOOK_SECONDS = 1.0
 _LOG_BYTES = 20_000
@@ -41,22 +40,28 @@ def show_job(job: Job) -> None:
             _draw_log(job)
 
 
+def show_jobs_of(command: str) -> Job | None:
+    """The job that the address names, and a way to others of this command that wait or run; gives the shown one."""
+    queue = job_queue()
+    jobs = queue.jobs()
+    shown = asked_for("job", [job.name for job in jobs], "a job")[:1]
+    for job in jobs:
+        if job.active and job.request.command[:1] == (command,) and job.name not in shown:
+            share = "" if job.share is None else f", {job.share:.0%}"
+            label = escape_markdown(f"{job.name}, {job.status}{share}")
+            if st.button(label, key=f"open {job.name}", icon=":material/visibility:"):
+                open_job(job)
+    if not shown:
+        return None
+    job = queue.job(shown[0])
+    show_job(job)
+    return job
+
+
 def open_job(job: Job) -> None:
     """Show a job that was just handed in: the address names it."""
-    st.session_state["job"] = job.name
     set_address("job", [job.name])
     st.rerun()
-
-
-def job_label(job: Job) -> str:
-    """A job in a line of a list."""
-    share = "" if job.share is None else f", {job.share:.0%}"
-    return f"{job.name}, {job.status}{share}"
-
-
-def newest_of(jobs: Sequence[Job], command: str) -> list[Job]:
-    """The jobs of one command that wait or run."""
-    return [job for job in jobs if job.active and job.request.command[:1] == (command,)]
 
 
 @st.fragment(run_every=_LOOK_SECONDS)

@@ -169,20 +169,21 @@ def _decisions(found: SessionOverview) -> None:
     if not found.decisions:
         st.caption("Nothing was decided lately.")
         return
+    trees = [decision_tree(decision.document) for decision, _ in found.decisions]
     labels = {
-        number: f"{format_time(decision.time)} · {visible(headline(decision_tree(decision.document)))}"
+        number: f"{format_time(decision.time)} · {visible(headline(trees[number]))}"
         for number, (decision, _) in enumerate(found.decisions)
     }
     chosen = st.selectbox("The newest first", list(labels), format_func=labels.__getitem__,
                           key=f"decision {found.record.run}")  # fmt: skip
-    decision, entry = found.decisions[chosen]
+    entry = found.decisions[chosen][1]
     late = max([int(entry["begun"]), *(one[1] for one in entry["requests"])]) / 1000.0
     st.caption(f"{late:.1f} s after the close, {len(entry['requests'])} orders")
     if entry.get("cut_off"):
         st.warning(escape_markdown(f"The model was left behind: {entry['cut_off']}"))
     if entry.get("dropped"):
         st.warning("The kill switch was set: nothing of it was sent.")
-    draw_lines(narrate(decision_tree(decision.document)), f"of {found.record.run}")
+    draw_lines(narrate(trees[chosen]), f"of {found.record.run}")
 
 
 def _events(found: SessionOverview) -> None:

@@ -1,4 +1,5 @@
-"""What is read of the store for the page of runs, kept for all tabs and made ready before the first visit."""
+"""What is read of the store for the page of runs, kept for all tabs and made ready before the first visit; and how a
+page follows the store."""
 
 from __future__ import annotations
 
@@ -8,16 +9,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import streamlit as st
+
 from backend.reporting.backtest_sections import SECTIONS, section
 from backend.reporting.blocks import Picture
-from backend.reporting.market_reload import MarketReload
-from backend.reporting.run_labels import RunLabels, read_labels, table_state
 from backend.reporting.run_table import RunRow, bare_row, run_row
 from backend.store.manifest import last_write
 from backend.store.records import PAPER, RunRecord
 from backend.store.store import Store
-from ui.access import RunKey, key_of, open_store, read_run, section_kept, store_name
+from ui.access import RunKey, key_of, mistakes_explained, open_store, read_run, section_kept, store_name
 
+LOOK_SECONDS = 1.0
 _ROW_SECONDS = 0.5  # for which a look waits for rows that nobody has read yet
 _TRUSTED_SECONDS = 10.0  # for which a store that looks unchanged is not opened
 _LOOKING = threading.Lock()
@@ -53,6 +55,11 @@ def _row(store: Store, run: RunRecord) -> RunRow:
     return session_row(store, run)
 
 
+def table_state(store: Store) -> list[str]:
+    """What is another one when something of the table of runs has changed: name, status and end of each run."""
+    return [*map(repr, store.connection.query("SELECT run, status, started_at, finished_at FROM run ORDER BY run"))]
+
+
 def current_state() -> list[str]:
     """`table_state` of the store as it is now. The store is not opened where nobody has written since the last look of
     anybody here. Raises `StoreError`."""
@@ -68,11 +75,10 @@ def current_state() -> list[str]:
 
 
 class RunsLook(NamedTuple):
-    """The runs of the store with their labels and rows, the newest first, how many rows are left unread, and the
-    `table_state` that all this is of."""
+    """The runs of the store with their rows, the newest first, how many rows are left unread, and the `table_state`
+    that all this is of."""
 
     runs: list[RunRecord]
-    labels: dict[str, RunLabels]
     rows: list[RunRow]
     unread: int
     state: list[str]
@@ -83,8 +89,7 @@ def look_at_runs() -> RunsLook:
     with open_store() as store:
         state = table_state(store)
         runs = store.runs()
-        rows, unread = rows_of(store, runs)
-        look = RunsLook(runs, read_labels(store), rows, unread, state)
+        look = RunsLook(runs, *rows_of(store, runs), state)
         now = table_state(store)  # what was written while rows were read is seen at the next look
     with _LOOKING:
         _keep_state(now)
@@ -98,6 +103,25 @@ def _keep_state(state: list[str]) -> None:
     _SEEN.update(state=state, mark=(where, last_write(where)), until=time.monotonic() + _TRUSTED_SECONDS)
 
 
+def follow_store(state: Sequence[str], unread: int = 0) -> None:
+    """Draw the page again when the store has another run or another state of one than `state`, or when rows of runs are
+    left unread."""
+    _follow(state, unread, time.monotonic())
+
+
+@st.fragment(run_every=LOOK_SECONDS)
+def _follow(state: Sequence[str], unread: int, drawn: float) -> None:
+    """`drawn` tells one drawing of the page from the next."""
+    if unread:
+        st.caption(f"{unread} runs are still being read.")
+    if st.session_state.get("drawn") != drawn:
+        st.session_state["drawn"] = drawn  # it was drawn just now
+        return
+    with mistakes_explained():
+        if unread or current_state() != state:
+            st.rerun(scope="app")
+
+
 def prepare() -> None:
     """Read what the first visit shows: the rows of all runs, and the newest run with its first pictures. Raises
     `UserError` where the store cannot be read."""
@@ -108,7 +132,7 @@ def prepare() -> None:
         return
     summary = read_run(runs[0].run, runs[0])
     for window in summary.windows()[:1]:
-        make = partial(section, SECTIONS[0], window, MarketReload(None))
+        make = partial(section, SECTIONS[0], window)
         for block in section_kept(key_of(runs[0]), window.name, SECTIONS[0], make).blocks:
             if isinstance(block, Picture):
                 block.figure.to_json()

@@ -1,4 +1,4 @@
-"""A training on the page: its curves as they grow, what the doctor finds, one group of rollouts."""
+"""A training on the page: its curves as they grow, what the doctor finds, the rollouts of a step."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from functools import partial
 import streamlit as st
 
 from backend.decisions.tree import decision_tree
-from backend.evaluation.doctor import RULES, Examination, examine
-from backend.reporting.charts import Event
+from backend.evaluation.doctor import Examination, examine
 from backend.reporting.decision_narrative import narrate
 from backend.reporting.labels import ABSENT
 from backend.reporting.run_summary import RunSummary, summarise_training
 from backend.reporting.training_sections import (
     CURVES,
-    CurveMark,
     answer_picture,
     answer_tiles,
     comparison_sections,
     curves_section,
     group_steps,
-    step_groups,
+    step_rollouts,
 )
 from cryptosentinel.agents.registry import role_title
 from cryptosentinel.protocol.untrusted import visible
@@ -34,7 +32,7 @@ _EFFECT = "Did it help?"
 
 
 def show_training(summary: RunSummary) -> None:
-    """A training that has ended, or one that continues and is followed."""
+    """A training that has ended, or one that runs and is followed."""
     if summary.run.status == "running":
         _follow_training(summary.run.run)
         return
@@ -46,7 +44,7 @@ def show_training(summary: RunSummary) -> None:
 
 @st.fragment(run_every=_LOOK_SECONDS)
 def _follow_training(run_id: str) -> None:
-    """The curves of a training that continues; the page is drawn again when it has ended."""
+    """The curves of a training that runs; the page is drawn again when it has ended."""
     with mistakes_explained():
         with open_store() as store:
             summary = summarise_training(store, run_id)
@@ -64,10 +62,10 @@ def _parts(summary: RunSummary, *, ended: bool) -> None:
     run = summary.run.run
     examination = _examined(summary)
     parts: dict[str, Callable[[], None]] = {_EFFECT: lambda: _effect(summary)} if ended else {}
-    parts |= {title: partial(_curves, title, summary, examination) for title in CURVES}
+    parts |= {title: partial(_curves, title, summary) for title in CURVES}
     parts |= {
         "Findings": lambda: _findings(run, examination),
-        "A group": lambda: _group(run),
+        "Rollouts": lambda: _rollouts(run),
     }
     if ended:
         parts["One decision"] = lambda: _example(summary)
@@ -89,27 +87,14 @@ def _effect(summary: RunSummary) -> None:
         draw_blocks(section.blocks)
 
 
-def _curves(title: str, summary: RunSummary, examination: Examination | None) -> None:
-    draw_blocks(curves_section(title, summary, _marks(examination)).blocks, pairs=True)
+def _curves(title: str, summary: RunSummary) -> None:
+    draw_blocks(curves_section(title, summary).blocks, pairs=True)
 
 
 def _examined(summary: RunSummary) -> Examination | None:
     """What the doctor says by the metrics alone; None where there is no step of training."""
     steps = {record.step: dict(record.values) for record in summary.metrics}
     return examine(summary.run.run, steps, summary.settings) if any(step > 0 for step in steps) else None
-
-
-def _marks(examination: Examination | None) -> list[CurveMark]:
-    """Each finding at the step where it begins, in the pictures of the metrics that it is about."""
-    if examination is None:
-        return []
-    needs = {rule.name: frozenset(name.removeprefix("{role}/") for name in rule.needs) for rule in RULES}
-    return [
-        CurveMark(
-            Event(one.step, "finding", f"{role_title(one.role)}: {one.rule}" if one.role else one.rule), needs[one.rule]
-        )
-        for one in examination.findings
-    ]
 
 
 def _findings(run: str, examination: Examination | None) -> None:
@@ -126,21 +111,15 @@ def _findings(run: str, examination: Examination | None) -> None:
     st.caption(escape_markdown(f"By the metrics. The conversations too: cryptosentinel doctor {run}"))
 
 
-def _group(run: str) -> None:
-    """One query of one step: its rollouts side by side."""
+def _rollouts(run: str) -> None:
+    """The rollouts of a step side by side."""
     with open_store() as store:
         steps = group_steps(store, run)
         if not steps:
             st.caption(f"{ABSENT}: no rollouts are stored yet; they come with the first step.")
             return
-        left, right = st.columns([1, 3])
-        step = left.selectbox("Step, the newest first", steps, key=f"group step {run}")
-        groups = step_groups(store, run, step)
-    number = right.selectbox(
-        "Window of the market", range(len(groups)), format_func=lambda place: groups[place].title,
-        key=f"group of {run}", help="Each window is played several times from the same state. These are one group.",
-    )  # fmt: skip
-    draw_blocks([groups[min(number, len(groups) - 1)].side_by_side()], run)
+        step = st.selectbox("Step, the newest first", steps, key=f"group step {run}")
+        draw_blocks([step_rollouts(store, run, step)], run)
 
 
 def _example(summary: RunSummary) -> None:

@@ -10,11 +10,10 @@ import streamlit as st
 from backend.jobs.commands import command_words
 from backend.jobs.files import Job
 from cryptosentinel.protocol.untrusted import visible
-from ui.access import address_follows, asked_for, job_queue, mistakes_explained, read_run
+from ui.access import address_follows, asked_for, escape_markdown, job_queue, mistakes_explained
 from ui.parts.drawing import MOMENT, show_table
-from ui.parts.follow import LOOK_SECONDS
 from ui.parts.job import show_job
-from ui.views.run import show_run
+from ui.parts.ready import LOOK_SECONDS
 
 _COLUMNS = {
     "asked for (UTC)": MOMENT,
@@ -26,7 +25,7 @@ _COLUMNS = {
 
 def _page() -> None:
     st.title("Jobs")
-    st.caption("Work that continues without this page: here and in `cryptosentinel jobs` it is the same.")
+    st.caption("Work that continues without this page, as `cryptosentinel jobs` shows it.")
     queue = job_queue()
     with mistakes_explained():
         jobs = queue.jobs()
@@ -45,17 +44,14 @@ def _page() -> None:
         elif st.session_state.get("job chosen") not in names:
             st.session_state["job chosen"] = names[0]
         chosen = st.selectbox(
-            "Open",
-            names,
-            key="job chosen",
-            format_func=labels.__getitem__,
+            "Open", names, key="job chosen", format_func=labels.__getitem__,
             on_change=address_follows("job", "job chosen"),
-        )
+        )  # fmt: skip
         job = queue.job(chosen)
         show_job(job)
         if job.run:
-            st.divider()
-            show_run(read_run(job.run))
+            st.page_link("views/runs.py", label=escape_markdown(f"Run {job.run}"), icon=":material/open_in_new:",
+                         query_params={"run": job.run})  # fmt: skip
 
 
 @st.fragment(run_every=LOOK_SECONDS)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import streamlit as st
 
+from backend.builders.sources import bars_at
 from backend.config.schema import BASELINES, PROMPTED, SCRIPTED, Config
 from backend.jobs.commands import request_command
+from backend.jobs.files import Job
 from backend.reporting.labels import title_of
 from backend.runs.backtest import settings_for
 from backend.runs.choices import BacktestChoices
 from backend.runs.requests import RUNS, BacktestRequest
 from simulator.errors import UserError
 from simulator.folders import sample_data
-from ui.access import asked_for, escape_markdown, job_queue, mistakes_explained, read_run, set_address, store_name
+from ui.access import escape_markdown, job_queue, mistakes_explained, read_run, set_address, store_name
 from ui.parts.again import known_teams
-from ui.parts.job import job_label, newest_of, open_job, show_job
+from ui.parts.job import open_job, show_jobs_of
 from ui.parts.setting_fields import number_fields, other_settings
 from ui.views.run import show_run
 
@@ -39,51 +40,38 @@ _NUMBERS = (
 def _page() -> None:
     """Ask what to run, or show the backtest that the address names: as it goes, and then its result."""
     st.title("New backtest")
-    queue = job_queue()
-    jobs = queue.jobs()
-    names = [job.name for job in jobs]
-    asked = asked_for("job", names, "a job")
-    # Coming back from another page, one finds the backtest that one left.
-    kept = st.session_state.get("job")
-    shown = asked[:1] or [name for name in names if name == kept]
-    if shown:
-        st.session_state["job"] = shown[0]
-        _show_backtest(shown[0])
-    others = [job for job in newest_of(jobs, "backtest") if job.name not in shown]
-    if others:
-        st.caption("Backtests that wait or run, also those of the command line:")
-        for job in others:
-            if st.button(escape_markdown(job_label(job)), key=f"open {job.name}", icon=":material/visibility:"):
-                open_job(job)
-    if shown:
-        with st.expander("Another backtest"):
-            _ask()
-    else:
+    shown = None
+    with mistakes_explained():
+        shown = show_jobs_of("backtest")
+        if shown is not None:
+            _show_backtest(shown)
+    if shown is None:
         st.caption("A team trades recorded or synthetic bars, with costs and without look-ahead, beside baselines.")
+        _ask()
+        return
+    with st.expander("Another backtest"):
         _ask()
 
 
-def _show_backtest(name: str) -> None:
-    with mistakes_explained():
-        job = job_queue().job(name)
-        show_job(job)
-        if not job.active and st.button("Close and begin a new one", icon=":material/close:"):
-            st.session_state.pop("job", None)
-            set_address("job", [])
-            st.rerun()
-        if job.status == "done" and job.run:
-            here = Path(job.request.folder) == Path.cwd()
-            report = (RUNS if here else Path(job.request.folder) / RUNS) / job.run / "report.html"
-            st.success(escape_markdown(f"Stored as run {job.run}; its report is {report}"))
-            show_run(read_run(job.run))
+def _show_backtest(job: Job) -> None:
+    """The result of a job that has ended."""
+    if not job.active and st.button("Close and begin a new one", icon=":material/close:"):
+        set_address("job", [])
+        st.rerun()
+    if job.status == "done" and job.run:
+        st.success(escape_markdown(f"Stored as run {job.run}"))
+        show_run(read_run(job.run))
 
 
 def _ask() -> None:
     """The folder and the bars, on which the other fields depend, and the form."""
     left, right = st.columns([3, 1])
-    folder = Path(left.text_input("Data folder", str(sample_data()),
-                                  help="A folder of files like BTCUSDT-1h.parquet.").strip())  # fmt: skip
+    path = left.text_input("Data folder or file", str(sample_data()),
+                           help="A folder of files like BTCUSDT-1h.parquet, or a CSV file.").strip()  # fmt: skip
     with mistakes_explained():
+        folder, imported = bars_at(path, RUNS)
+        if imported:
+            st.caption(escape_markdown(imported))
         choices = BacktestChoices.of(folder)
         offered = choices.timeframes
         timeframe = right.selectbox(

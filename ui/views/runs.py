@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
 
 from backend.reporting.comparison import compared_runs
-from backend.reporting.run_labels import RunLabels, write_labels
 from backend.reporting.run_table import RunRow
-from backend.runs.deletion import RunDeletion, delete_run, plan_deletions
-from backend.runs.requests import RUNS
 from backend.runs.sample_run import add_sample_run, has_sample_run
 from backend.store.store import Store
 from ui.access import asked_for, escape_markdown, mistakes_explained, read_run, set_address, store_name
 from ui.parts.drawing import MOMENT, draw_blocks, show_table
-from ui.parts.follow import follow_store
-from ui.parts.ready import look_at_runs
+from ui.parts.ready import follow_store, look_at_runs
 from ui.views.run import show_run
 
 _MOST_COMPARED = 8
 _COLUMNS = {
     "started (UTC)": MOMENT,
-    "return": st.column_config.NumberColumn(format="%+.2f %%", help="Net of all costs; of an evaluation, the mean over "
-                                            "the held-out windows."),
-    "Sharpe": st.column_config.NumberColumn(format="%.2f", help="Return per unit of risk, for a year."),
-    "P(Sharpe > 0)": st.column_config.NumberColumn(format="%.0f %%", help="Probability that the true Sharpe ratio is "
-                                                   "above 0, by the bars of this run alone."),
-    "drawdown": st.column_config.NumberColumn(format="%.1f %%", help="The largest loss from a peak."),
-    "costs": st.column_config.NumberColumn(format="%.2f %%", help="Paid for trading, of the money at the start."),
-    "gain": st.column_config.NumberColumn(format="%+.2f pp", help="Of a backtest: more than holding. Of an "
-                                          "evaluation: more than before training. Percentage points."),
-    "95 % interval": st.column_config.TextColumn(help="Of the gain, percentage points: over the held-out windows, or "
-                                                 "over blocks of a backtest's bars. Includes 0: not significant."),
+    "return": st.column_config.NumberColumn(format="%+.2f %%", help="Net of all costs."),
+    "gain": st.column_config.NumberColumn(format="%+.2f pp", help="More than holding, or than before training."),
+    "95 % interval": st.column_config.TextColumn(help="Of the gain. One that includes 0: not significant."),
     "teams": st.column_config.TextColumn(width="medium"),
     "verdict": st.column_config.TextColumn(width="medium"),
-    "note": st.column_config.TextColumn(width="medium"),
-}  # fmt: skip
+}
 
 
 def _page() -> None:
@@ -45,7 +32,7 @@ def _page() -> None:
     st.title("Runs")
     st.caption(escape_markdown(f"Store: {store_name()}"))
     with mistakes_explained():
-        runs, labels, rows, unread, state = look_at_runs()
+        runs, rows, unread, state = look_at_runs()
         follow_store(state, unread)
         if not runs:
             st.info("There are no runs yet. Start a backtest on the next page, or run `make demo`.")
@@ -56,7 +43,7 @@ def _page() -> None:
         records = {run.run: run for run in runs}
         names = list(records)
         _begin_with(names)
-        _choose_in_table(rows, labels)
+        _choose_in_table(rows)
         chosen = st.multiselect(
             "Open one, or compare several", names, key="open", max_selections=_MOST_COMPARED, on_change=_keep_choice,
             help="Or tick them in the table. The address of this page names them.",
@@ -64,11 +51,9 @@ def _page() -> None:
         if not chosen:
             st.info("Tick a run in the table to open it, several to compare them.")
         elif len(chosen) == 1:
-            _edit_labels(chosen[0], labels.get(chosen[0], RunLabels()))
             show_run(read_run(chosen[0], records[chosen[0]]))
         else:
             draw_blocks(compared_runs([read_run(name, records[name]) for name in chosen]), "compared")
-        _offer_to_delete(chosen)
 
 
 def _add_sample() -> None:
@@ -95,90 +80,20 @@ def _keep_choice() -> None:
     set_address("run", st.session_state["runs"])
 
 
-def _edit_labels(run: str, labels: RunLabels) -> None:
-    """Tags and a note of one run, which the store keeps."""
-    shown = ", ".join(labels.tags)
-    with st.expander(escape_markdown(f"Tags and note: {shown}" if shown else "Tags and note"), icon=":material/label:"):
-        tags = st.text_input("Tags, with commas between", shown, key=f"tags of {run}", placeholder="baseline, keep")
-        note = st.text_area("Note", labels.note, key=f"note of {run}", height=80)
-        if st.button("Save", key=f"save labels of {run}"):
-            with mistakes_explained():
-                edited = RunLabels.of(tags, note)
-                with Store.open(store_name()) as store:
-                    write_labels(store, run, edited)
-                st.rerun()
-
-
-def _offer_to_delete(chosen: Sequence[str]) -> None:
-    """A button for the runs that are open; what would go is shown first, and nothing goes without a second click."""
-    if not chosen:
-        return
-    if st.session_state.get("to delete") != list(chosen):
-        if st.button(f"Delete {_counted(len(chosen))} …", icon=":material/delete:", key="delete"):
-            st.session_state["to delete"] = list(chosen)
-            st.rerun()
-        return
-    with mistakes_explained(), Store.open(store_name()) as store:
-        plans = plan_deletions(store, RUNS, chosen)
-        for plan in plans:
-            st.warning(escape_markdown(_deletion_words(plan)))
-        sure, keep = st.columns(2)
-        if keep.button("Keep", key="keep"):
-            del st.session_state["to delete"]
-            st.rerun()
-        going = [plan for plan in plans if not plan.needed_by]
-        if going and sure.button(f"Delete {_counted(len(going))} for good", type="primary", key="delete for good"):
-            for plan in going:
-                delete_run(store, plan)
-            del st.session_state["to delete"]
-            set_address("run", [])
-            st.rerun()
-
-
-def _deletion_words(plan: RunDeletion) -> str:
-    if plan.needed_by:
-        return f"{plan.run} stays: {'; '.join(plan.needed_by)}."
-    own = f" Files of yours stay: {', '.join(plan.kept)}." if plan.kept else ""
-    return f"{plan.run}: {plan.total:,} records and {plan.size / 1e6:,.1f} MB of files will be deleted.{own}"
-
-
-def _counted(number: int) -> str:
-    return "this run" if number == 1 else f"these {number} runs"
-
-
-def _choose_in_table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> None:
-    """The table, with what the reader looks for; ticked rows are opened."""
-    words, kinds, tags = st.columns([3, 2, 2])
-    sought = words.text_input("Find", placeholder="a team, a coin's folder, a date, a word of the verdict")
-    # The words on pills are read as Markdown, and a run of another user brings its own.
-    wanted = kinds.pills(
-        "Kind", sorted({row.kind for row in rows}), selection_mode="multi", format_func=escape_markdown
-    )
-    known_tags = sorted({tag for one in labels.values() for tag in one.tags})
-    offered = known_tags and tags.pills("Tag", known_tags, selection_mode="multi", format_func=escape_markdown)
-    tagged = set(offered or ())
-    seen = [
-        row
-        for row in rows
-        if row.mentions(sought)
-        and (not wanted or row.kind in wanted)
-        and tagged <= set(labels.get(row.run, RunLabels()).tags)
-    ]
-    if not seen:
-        st.caption("No run has these words: take some away.")
-        return
+def _choose_in_table(rows: Sequence[RunRow]) -> None:
+    """The table, which can be sorted and searched; ticked rows are opened."""
 
     def take() -> None:
         ticked = st.session_state["table"]["selection"]["rows"]
-        st.session_state["open"] = [seen[number].run for number in ticked if number < len(seen)][:_MOST_COMPARED]
+        st.session_state["open"] = [rows[number].run for number in ticked if number < len(rows)][:_MOST_COMPARED]
         _keep_choice()
 
-    height = 38 + 35 * min(len(seen), 8)
-    show_table(_table(seen, labels), column_config=_COLUMNS, on_select=take, key="table",
+    height = 38 + 35 * min(len(rows), 8)
+    show_table(_table(rows), column_config=_COLUMNS, on_select=take, key="table",
                  height=height, selection_mode="multi-row")  # fmt: skip
 
 
-def _table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> pd.DataFrame:
+def _table(rows: Sequence[RunRow]) -> pd.DataFrame:
     def scaled(values: Sequence[float | None]) -> list[float | None]:
         return [None if value is None else 100.0 * value for value in values]
 
@@ -191,16 +106,9 @@ def _table(rows: Sequence[RunRow], labels: Mapping[str, RunLabels]) -> pd.DataFr
             "return": scaled([row.total_return for row in rows]),
             "gain": scaled([row.difference for row in rows]),
             "95 % interval": [_interval(row) for row in rows],
-            "Sharpe": [row.sharpe for row in rows],
-            "P(Sharpe > 0)": scaled([row.certainty for row in rows]),
-            "drawdown": scaled([row.max_drawdown for row in rows]),
-            "costs": scaled([row.costs for row in rows]),
             "verdict": [row.verdict for row in rows],
             "data": [row.data for row in rows],
             "started (UTC)": pd.to_datetime([row.started_at for row in rows], unit="ms"),
-            "seed": [row.seed for row in rows],
-            "tags": [", ".join(labels.get(row.run, RunLabels()).tags) for row in rows],
-            "note": [labels.get(row.run, RunLabels()).note for row in rows],
         }
     )
 

@@ -1,4 +1,4 @@
-"""The page of trainings: start one from a preset, watch it, stop it, continue with it, and look at former ones."""
+"""The page of trainings: start one from a preset, watch it, stop it, resume it, and look at former ones."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from ui.access import (
     set_address,
     store_name,
 )
-from ui.parts.follow import follow_store
 from ui.parts.job import open_job, show_job
-from ui.parts.ready import current_state
+from ui.parts.ready import current_state, follow_store
 from ui.parts.setting_fields import number_fields, other_settings
 from ui.parts.training import show_training
 
@@ -94,7 +93,7 @@ def _show_chosen(queue: JobQueue, jobs: Sequence[Job], runs: Sequence[RunRecord]
     job = by_run.get(chosen)
     if job is not None:
         show_job(queue.job(job.name))
-    _go_on(of_run[chosen], job)
+    _offer_to_resume(of_run[chosen], job)
     summary = read_run(chosen, of_run[chosen])
     for warning in summary.warnings:
         st.warning(escape_markdown(warning))
@@ -110,12 +109,12 @@ def _let_address_follow() -> None:
     set_address("run", [] if is_job else [chosen])
 
 
-def _go_on(run: RunRecord, job: Job | None) -> None:
-    """Offer to continue with a training that stopped."""
+def _offer_to_resume(run: RunRecord, job: Job | None) -> None:
+    """Offer to resume a training that stopped."""
     if run.kind != "train" or run.status not in ("interrupted", "failed") or (job is not None and job.active):
         return
     command = _command(TrainRequest(resume=run.run))
-    if st.button("Continue where it stopped", key=f"continue {run.run}", icon=":material/resume:"):
+    if st.button("Resume it", key=f"resume {run.run}", icon=":material/resume:"):
         open_job(job_queue().submit(command))
 
 

@@ -4,35 +4,27 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from backend.store.records import RolloutRecord
 from backend.training.algorithm.credit import RoleCredit, TrajectoryCredit
 from backend.training.algorithm.trajectory import Trajectory
-from backend.training.curriculum.queries import Query
 from backend.training.rollout.collect import Practice, Rollout
-from simulator.backtest.scenarios import recorded_path
 
 # What a record of a rollout holds beside its outcome's score; see `recorder.rollout_parts`.
 ROLLOUT_PARTS = (
-    "net_return", "fees", "spread", "funding", "orders", "rulings", "clamps", "tokens", "exposure", "move",
+    "net_return", "fees", "spread", "funding", "orders", "rulings", "clamps", "tokens", "exposure",
 )  # fmt: skip
 
 
-def team_metrics(rollouts: Sequence[RolloutRecord], roles: Collection[str]) -> dict[str, float]:
-    """The behavior of a team of these `roles` over all rollouts of a step, from their records alone. Empty where there
-    is none.
-
-    `{role}/calls/{n}` is the number of rollouts that called a sub-agent n times.
-    `team/timing` is the correlation of the net exposure that was decided with the coins' move over the horizon on the
-    recorded path, absent where one of them does not vary: whether the team reads its states, or copies the drift.
-    """
+def team_metrics(rollouts: Sequence[RolloutRecord]) -> dict[str, float]:
+    """The behavior of a team over all rollouts of a step, from their records alone. Empty where there is none."""
     if not rollouts:
         return {}
     parts = {name: np.array([one.parts[name] for one in rollouts]) for name in ROLLOUT_PARTS}
-    metrics = {
+    return {
         "team/outcome": float(np.mean([one.outcome for one in rollouts])),
         "team/net_return": float(np.mean(parts["net_return"])),
         "team/hold_share": float(np.mean(parts["orders"] == 0)),
@@ -40,13 +32,7 @@ def team_metrics(rollouts: Sequence[RolloutRecord], roles: Collection[str]) -> d
         "team/clamps": float(np.mean(parts["clamps"])),
         "team/tokens": float(np.sum(parts["tokens"])),
         "team/exposure": float(np.mean(np.abs(parts["exposure"]))),
-        "team/net_exposure": float(np.mean(parts["exposure"])),
-        "team/market_move": float(np.mean(parts["move"])),
     }
-    if parts["exposure"].std() > 0.0 and parts["move"].std() > 0.0:
-        metrics["team/timing"] = float(np.corrcoef(parts["exposure"], parts["move"])[0, 1])
-    made = Counter((role, calls) for one in rollouts for role, calls in one.calls.items() if role in roles)
-    return metrics | {f"{role}/calls/{calls}": float(number) for (role, calls), number in sorted(made.items())}
 
 
 def conversation_metrics(role: str, spoken: Sequence[Trajectory], rollouts: int) -> dict[str, float]:
@@ -154,11 +140,3 @@ def ordered_exposure(rollout: Rollout) -> float:
         change = sum(order.quantity for order in orders if order.symbol == symbol)
         total += held[symbol] + (change * query.view().last_close(symbol) / account.equity if change else 0.0)
     return total
-
-
-def market_move(query: Query, horizon: int) -> float:
-    """The coins' mean move from the state's close to the horizon's end on the recorded path, in the query's
-    volatilities."""
-    end = recorded_path(query.market, query.bar, horizon).close[0, -1]
-    moves = end / np.array([query.view().last_close(symbol) for symbol in query.symbols]) - 1.0
-    return float(np.mean(moves[np.isfinite(moves)]) / query.volatility)

@@ -225,6 +225,8 @@ def test_what_is_no_job_is_refused(jobs: JobQueue) -> None:
     for command in commands:
         with pytest.raises(UserError):
             check_command(command)
+    for allowed in (["paper", "run"], ("paper", "demo")):  # the command line gives a list
+        check_command(allowed)
     (jobs.folder.parent / "file").parent.mkdir(parents=True, exist_ok=True)
     (jobs.folder.parent / "file").write_text("")
     with pytest.raises(UserError, match="the job cannot be started"):

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from backend.builders.loaded_team import LoadedTeam, scripted_team
+from backend.builders.loaded_team import LoadedTeam
 from backend.builders.teams import configured_team
-from backend.config.load import config_from_dict, load_config
-from backend.config.schema import ConfigError
+from backend.config.load import load_config
 from backend.decisions.backtest_document import BacktestDocument, inference_cost, read_backtests
 from backend.reporting.result_stats import inference_cost_line
 from backend.runs import backtest
@@ -102,11 +101,6 @@ def test_a_model_that_was_not_taught_is_constrained_by_itself_and_that_is_said(n
     assert chosen() == (False, "")  # nano learnt its tools in the warm start
 
 
-def test_a_price_below_zero_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"prices\.a"):
-        config_from_dict({"budget": {"prices": {"a": [1, 2, -3]}}})
-
-
 def test_rules_cost_no_inference() -> None:
     ledger = Ledger()
     ledger.book("manager", Usage())
@@ -160,11 +154,6 @@ def test_what_was_decided_before_an_engine_died_is_stored(
         for key in ("conversations", "orders", "symbols"):
             assert json.dumps(early[key]) == json.dumps(late[key])
     assert 1 < len(result["equity"]) < len(MARKET)
-
-
-def test_the_scripted_team_is_as_it_was() -> None:
-    config = load_config("demo")
-    assert configured_team("scripted", config).team.settings == scripted_team(config.team).team.settings
 
 
 def results_of(folder: Path) -> str:

@@ -22,13 +22,11 @@ from plotly.offline import get_plotlyjs
 
 from backend.decisions.document import EXAMPLE_DECISION
 from backend.reporting import charts
-from backend.reporting.blocks import Picture
 from backend.reporting.html_page import _plotly as packed_plotly
 from backend.reporting.labels import ABSENT, MEANINGS
 from backend.reporting.market_reload import MarketReload
 from backend.reporting.report import render, write_report
 from backend.reporting.run_summary import RunSummary, run_facts, summarise
-from backend.reporting.training_sections import windows_section
 from backend.store.records import EvaluationRecord, RunRecord
 from backend.store.store import Store
 from simulator.errors import UserError
@@ -130,7 +128,8 @@ def test_the_demo_page_shows_it_all(demo: RunSummary) -> None:
     for said in ("Initial team", "Oracle", "7 min 11 s", "1,234 MB"):
         assert said in page.text
     # The first screen: the answer, the cards and the picture; then what was learned, the values, the windows.
-    order = [answer["sentence"], "Gained by training", "Details", "finds the direction", "Trained − Teacher", "Results"]
+    parts = ("Gained by training", "Details", "finds the direction", "Trained earns more", "Results")
+    order = [answer["sentence"], *parts]
     assert [page.text.index(said) for said in order] == sorted(page.text.index(said) for said in order)
     assert "+6.0 to +14.0" in page.text
     # One decision as a conversation: who was asked what, what they said, what followed.
@@ -260,7 +259,7 @@ def test_the_backtest_page(store: Store) -> None:
     assert f"{len(result.trades)} from flat to flat" in page.text
     active = sum(bool(decision.orders) for _, decision in episode().decisions)
     assert f"{active} of {len(episode().decisions)} decisions sent orders" in page.text
-    assert len(page.figures) == 6  # equity, drawdown, Sharpe, days, exposure, excursions; no candles
+    assert len(page.figures) == 3  # equity, drawdown, exposure; no candles
     assert "lacks" not in page.text
     [holed] = [record for record in summary.backtests if record.name == "scripted"]
     others = [record for record in summary.backtests if record.name != "scripted"]
@@ -305,16 +304,6 @@ def test_curves_show_returns_drawdowns_and_holes() -> None:
     np.testing.assert_array_equal(rewards.data[0].y, [0.5, math.nan, 0.7])
     assert rewards.data[0].name == "Trader"
     assert [line.x0 for line in rewards.layout.shapes] == [2]
-
-
-def test_windows_are_marks_and_make_no_curve(demo: RunSummary) -> None:
-    """They are separate accounts: nobody may read them as one stretch."""
-    picture = windows_section(demo.evaluations["held_out"]).blocks[-1]
-    assert isinstance(picture, Picture) and "no curve" in picture.caption
-    assert {trace.mode for trace in picture.figure.data} == {"markers"}
-    [trained] = [trace for trace in picture.figure.data if trace.name == "Trained team"]
-    np.testing.assert_allclose(trained.y, 100 * np.array(comparison(0.02)["rows"]["trained"]["per_window"]), atol=1e-3)
-    assert list(trained.x) == list(range(1, 13))
 
 
 def test_only_one_row_is_called_the_teacher() -> None:

@@ -1,14 +1,16 @@
-"""What is computed from stored results: months, rolling Sharpe, trades, costs, regimes, candles; older records too."""
+"""What is computed from stored results: months, drawdowns, trades, costs, candles."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +27,7 @@ from simulator.exchange.costs import Costs
 from simulator.exchange.exchange_records import Fill
 from simulator.market.timeframes import TIMEFRAMES
 from simulator.strategies import AlwaysShort, Hold, SmaCross
-from tests.stored_runs import WINDOW, altered, small_market
+from tests.stored_runs import WINDOW, small_market
 
 HOUR, DAY = TIMEFRAMES["1h"], TIMEFRAMES["1d"]
 
@@ -88,49 +90,33 @@ def test_months_by_hand(first: str, step: int, equity: list[float], expected: li
     assert [one.total_return for one in found] == pytest.approx([value for _, value, _ in expected])
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    count=st.integers(0, 400),
-    interval=st.sampled_from(["1h", "4h", "1d"]),
-    seed=st.integers(0, 2**16),
-    flat=st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)),
-)
-def test_rolling_sharpe_is_that_of_each_window(count: int, interval: str, seed: int, flat: tuple[float, float]) -> None:
-    returns = np.random.default_rng(seed).normal(0.001, 0.01, count)
-    returns[int(min(flat) * count) : int(max(flat) * count)] = 0.0
-    equity = np.concatenate([[1e4], 1e4 * np.cumprod(1.0 + returns)])
-    step = TIMEFRAMES[interval]
-    times = [number * step for number in range(count + 1)]
-    rolling = result_stats.rolling_sharpe(times, equity.tolist())
-    wanted = min(30 * DAY // step, count // 3)
-    if wanted < result_stats.FEWEST_RETURNS:
-        assert rolling is None
-        return
-    assert rolling is not None
-    assert rolling.bars == wanted and rolling.days == pytest.approx(wanted * step / DAY)
-    assert rolling.times[0] == times[wanted] and rolling.times[-1] == times[-1]
-    own = metrics.returns_of(equity)
-    for time, value in zip(rolling.times, rolling.values, strict=True):
-        window = own[time // step - wanted : time // step]
-        if np.ptp(window) == 0.0:
-            assert value is None
-        else:
-            assert value is not None and math.isfinite(value)
-            assert value == pytest.approx(window.mean() / window.std(ddof=1) * math.sqrt(365 * DAY / step), rel=1e-6)
+ACCOUNTS = st.lists(st.floats(0.5, 2.0), min_size=2, max_size=60).map(lambda path: [100.0, *path])
 
 
-def test_rolling_sharpe_of_a_long_run_is_thinned() -> None:
-    times = list(range(0, 20_000 * HOUR, HOUR))
-    equity = [1e4 + 10 * math.sin(number) for number in range(20_000)]
-    rolling = result_stats.rolling_sharpe(times, equity)
-    assert rolling is not None and len(rolling.times) == 1_500
-    assert rolling.bars == 720
+@settings(deadline=None, max_examples=60)
+@given(ACCOUNTS)
+def test_drawdowns_are_those_of_the_account_and_do_not_overlap(equity: list[float]) -> None:
+    times = [number * 4 * HOUR for number in range(len(equity))]
+    account = pd.Series(equity, index=times)
+    under = account / account.cummax() - 1.0
+    rows = result_stats.deepest_drawdowns(times, equity, most=len(equity))
+    for row in rows:
+        assert under[row.valley] == pytest.approx(-row.depth)
+        assert under[row.peak] == pytest.approx(0.0, abs=1e-12) and row.peak < row.valley
+        end = times[-1] if row.recovery is None else row.recovery
+        assert row.days == pytest.approx((end - row.peak) / DAY)
+        assert row.recovery is None or under[row.recovery] == pytest.approx(0.0, abs=1e-12)
+    assert [row.depth for row in rows] == sorted((row.depth for row in rows), reverse=True)
+    ordered = sorted(rows, key=lambda row: row.peak)
+    assert all(a.recovery is not None and a.recovery <= b.peak for a, b in pairwise(ordered))
+    deepest = rows[0].depth if rows else 0.0
+    assert deepest == pytest.approx(-under.min(), abs=1e-9)
 
 
 def test_trades_without_a_loss_have_an_infinite_profit_factor_and_no_payoff_ratio() -> None:
     won = result_stats.trade_summary([trade(5.0, mae=-0.02, mfe=0.1, holding_ms=2 * HOUR)], 1_000.0)
     assert (won["profit_factor"], won["payoff_ratio"], won["hit_rate"]) == (math.inf, None, 1.0)
-    assert (won["mae"], won["mfe"], won["winner_mae"], won["median_hours"]) == (-0.02, 0.1, -0.02, 2.0)
+    assert (won["mae"], won["mfe"], won["median_hours"]) == (-0.02, 0.1, 2.0)
     none = result_stats.trade_summary([], 1_000.0)
     assert none["trades"] == 0.0
     assert not [key for key, value in none.items() if value is not None and not math.isfinite(value)]
@@ -145,12 +131,9 @@ def test_excursions_and_times_are_means_over_the_trades_that_know_them() -> None
     ]
     found = result_stats.trade_summary(trades, 1_000.0)
     assert found["mae"] == pytest.approx(-0.2) and found["mfe"] == pytest.approx(0.1)
-    assert found["winner_mae"] == pytest.approx(-0.1)
     assert (found["median_hours"], found["longest_hours"]) == (3.0, 5.0)
     assert found["profit_factor"] == pytest.approx(11.0 / 5.0)
     assert result_stats.trade_return(trades[1]) == pytest.approx(-5.0 / 200.0)
-    sides = result_stats.by_side(trades)
-    assert [one.pnl for one in sides["short"]] == [-5.0] and len(sides["long"]) == 2
 
 
 @pytest.mark.parametrize("name", ["sma_cross", "hold", "always_short"])
@@ -159,43 +142,9 @@ def test_costs_lie_between_profit_before_and_after(name: str) -> None:
     found = result_stats.cost_summary(result)
     kinds = [found[key] or 0.0 for key in COST_KEYS]
     assert found["gross"] == pytest.approx(result.equity[-1] - result.equity[0] + math.fsum(kinds))
-    assert found["total_share"] == pytest.approx(math.fsum(kinds) / 10_000.0)
+    assert found["total"] == pytest.approx(math.fsum(kinds))
     gross = found["gross"] or 0.0
     assert (found["total_of_gross"] is None) == (gross <= 0.0)
-
-
-def test_records_of_other_versions_are_read() -> None:
-    result = stored()
-    late = ("mae", "mfe", "holding_ms", "bars_held", "impact")
-    older = altered(
-        result,
-        costs={key: result.costs[key] for key in ("fees", "spread", "funding")},
-        trades=[{key: value for key, value in asdict(one).items() if key not in late} for one in result.trades],
-    )
-    costs = result_stats.cost_summary(older)
-    assert costs["impact"] is None and costs["borrow"] is None and costs["fees"] is not None
-    assert [one.pnl for one in older.trades] == [one.pnl for one in result.trades]
-    assert result_stats.trade_summary(older.trades, 1e4)["mae"] is None
-    lists = {key: [{**asdict(one), "aura": 1.0} for one in getattr(result, key)] for key in ("trades", "fills")}
-    newer = altered(result, **lists)
-    assert newer == result
-    assert result_stats.regime_rows(newer, small_market(), None) == result_stats.regime_rows(
-        result, small_market(), None
-    )
-
-
-def test_regimes_add_up_and_stand_beside_holding() -> None:
-    result, hold = stored(), stored("hold")
-    rows = result_stats.regime_rows(result, small_market(), hold)
-    assert {row["kind"] for row in rows} == {"trend", "volatility", "truth"}
-    for kind in ("trend", "volatility", "truth"):
-        own = [row for row in rows if row["kind"] == kind]
-        for key, of in (("total_return", result), ("against", hold)):
-            assert math.fsum(row[key] for row in own) == pytest.approx(of.total_return)
-        assert sum(row["trades"] for row in own) == len(result.trades)
-    assert {row["against"] for row in result_stats.regime_rows(result, small_market(), None)} == {None}
-    with pytest.raises(DataError, match="not the market of the result"):
-        result_stats.regime_rows(result, small_market().select(["AAAUSDT"]), hold)
 
 
 def test_traded_symbols_come_most_traded_first() -> None:

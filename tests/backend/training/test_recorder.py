@@ -44,7 +44,7 @@ def store() -> Iterator[Store]:
 
 @pytest.fixture
 def recorder(store: Store, tmp_path: Path) -> Iterator[TrainingRecorder]:
-    opened = TrainingRecorder(store, RUN, tmp_path, HORIZON)
+    opened = TrainingRecorder(store, RUN, tmp_path)
     yield opened
     opened.close()
 
