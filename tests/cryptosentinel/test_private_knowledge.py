@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +78,7 @@ def other_spreads() -> Market:
 def read_by(role: Role, seen: Market, bar: int, held: float, side: str) -> list[str]:
     """All that a role could read in a decision: the opening of either prompt and every tool's result."""
     account = account_holding(seen.view(bar), {SYMBOLS[0]: held, SYMBOLS[1]: -held / 2})
-    more = {"side": side, "exposure": 0.5, "portfolio": role.key == "manager"}
+    more: dict[str, Any] = {"side": side, "exposure": 0.5, "portfolio": role.key == "manager"}
     context = context_at(seen, bar, account=account, **more)
     said = [role.brief(context), opening(role, context)]
     for tool in role.tools:

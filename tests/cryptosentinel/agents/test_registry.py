@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import Field
 
@@ -106,7 +108,13 @@ def test_the_rules_decide_alike_on_short_and_on_full_prompts(bar: int) -> None:
 
 def in_context(bar: int = 200) -> ToolContext:
     market, limits = synthetic(), guard_limits().numbers()
-    given = {"account": account_in(market, bar), "horizon_bars": 12, "side": "long", "exposure": 0.5, "limits": limits}
+    given: dict[str, Any] = {
+        "account": account_in(market, bar),
+        "horizon_bars": 12,
+        "side": "long",
+        "exposure": 0.5,
+        "limits": limits,
+    }
     return context_at(market, bar, **given)
 
 
