@@ -216,8 +216,8 @@ def test_a_verdict_can_only_shrink(
     # about, and while one is not valid the position may not grow.
     about = [(size, kind, to) for one, size, (kind, to) in asked if one == side]
     most = {"veto": 0.0, "approve": math.inf, "invalid": max(0.0, sign * held / share)}
-    limits = [most[kind] if to is None else to for _, kind, to in about]
-    allowed_by = [min(size, limit) for (size, kind, _), limit in zip(about, limits, strict=True) if kind != "invalid"]
+    limits = [to if to is not None else most[kind] for _, kind, to in about]
+    allowed_by = [min(size, most[kind] if to is None else to) for size, kind, to in about if kind != "invalid"]
     cap = min([math.inf, *limits, max(allowed_by, default=math.inf)])
     allowed = min(exposure, cap)
     got = exposures(engine, held, share=share)

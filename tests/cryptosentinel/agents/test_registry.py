@@ -109,8 +109,12 @@ def test_the_rules_decide_alike_on_short_and_on_full_prompts(bar: int) -> None:
 def in_context(bar: int = 200) -> ToolContext:
     market, limits = synthetic(), guard_limits().numbers()
     given: dict[str, Any] = {
-        "account": account_in(market, bar), "horizon_bars": 12, "side": "long", "exposure": 0.5, "limits": limits,
-    }  # fmt: skip
+        "account": account_in(market, bar),
+        "horizon_bars": 12,
+        "side": "long",
+        "exposure": 0.5,
+        "limits": limits,
+    }
     return context_at(market, bar, **given)
 
 

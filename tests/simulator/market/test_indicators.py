@@ -77,7 +77,7 @@ def atr_again(high: FloatArray, low: FloatArray, close: FloatArray, length: int)
 
 
 # The indicator and an independent formula, from high, low, close and a length; and how many bars it looks at.
-Call = Callable[[FloatArray, FloatArray, FloatArray, int], float | tuple[float, ...]]
+Call = Callable[..., float | tuple[float, ...]]
 CALLS: dict[str, tuple[Call, Call, Callable[[int], int]]] = {
     "ema": (
         lambda high, low, close, n: indicators.ema(close, n),
