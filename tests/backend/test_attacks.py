@@ -30,7 +30,6 @@ from backend.models.manifest import MANIFEST, TeamLora, TeamManifest, TeamModel,
 from backend.models.registry import base_of_team
 from backend.paper.sessions import paper_parity
 from backend.reporting.market_reload import market_of
-from backend.reporting.run_summary import settings_file
 from backend.store.errors import StoreError
 from backend.store.records import RunRecord
 from backend.store.store import Store
@@ -284,13 +283,6 @@ def test_the_list_of_a_markets_files_reaches_nothing_outside_its_folder(tmp_path
     with pytest.raises(UserError):
         write_market(small_market(), tmp_path / "data")
     assert (tmp_path / "precious.parquet").read_text() == "mine"
-
-
-def test_a_file_saved_of_an_imported_run_comes_with_a_warning() -> None:
-    run = RunRecord(RUN, "train", 1, "", 1_700_000_000_000, {"config": hostile_config("engine.python")})
-    own, nothing = settings_file(run)
-    text, warning = settings_file(replace(run, imported=True))
-    assert nothing == "" and text == own and "first read what they run" in warning
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from backend.builders.market import limits_of
 from backend.config import prices
-from backend.config.load import as_toml, config_from_dict, describe, load_config, parse_toml, presets
+from backend.config.load import config_from_dict, describe, load_config, parse_toml, presets
 from backend.config.market import CostsConfig, MarketConfig, VenueConfig
 from backend.config.prices import prices_date, shipped_price
 from backend.config.schema import Config, ConfigError, GuardConfig
@@ -227,31 +227,8 @@ def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(
     """The parser takes minutes for 50,000 of them."""
     assert parse_toml(text.format(part * (MOST_DEPTH - 10)))
     monkeypatch.setattr(tomllib, "loads", lambda text: pytest.fail("it was parsed"))
-    with pytest.raises(ValueError, match="nested deeper than 100 levels"):
+    with pytest.raises(ValueError, match="nested deeper than 200 levels"):
         parse_toml(text.format(part * 50_000))
-
-
-_FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-_SCALARS = st.booleans() | st.integers(-(2**60), 2**60) | _FLOATS | st.text(max_size=12)
-_TABLES = st.recursive(
-    st.dictionaries(st.text(max_size=6), _SCALARS | st.lists(_SCALARS, max_size=3), max_size=4),
-    lambda inner: st.dictionaries(st.text(max_size=6), inner | _SCALARS, max_size=3),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(table=_TABLES)
-def test_any_settings_come_back(table: dict[str, Any]) -> None:
-    assert tomllib.loads(as_toml(table)) == table
-
-
-@pytest.mark.parametrize("preset", ["demo", "recorded"])
-def test_a_configuration_comes_back(preset: str, tmp_path: Path) -> None:
-    config = load_config(preset)
-    path = tmp_path / "saved.toml"
-    path.write_text(as_toml(config.to_dict()), encoding="utf-8")
-    assert load_config(str(path)) == config
 
 
 PAIRS: list[tuple[type, tuple[type[Section], ...]]] = [

@@ -119,7 +119,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Mag
 def test_metrics_go_there_as_they_are_in_the_journal_and_nothing_else_does(
     fake: MagicMock, store: Store, tmp_path: Path
 ) -> None:
-    recorder = TrainingRecorder(store, RUN, tmp_path, 6, "mine")
+    recorder = TrainingRecorder(store, RUN, tmp_path, "mine")
     recorder.metrics(1, {"manager/reward/mean": 0.5, "odd name\n<b>": 1.0})
     recorder.metrics(2, {"manager/reward/mean": 0.75})
     recorder.close()
@@ -142,7 +142,7 @@ def test_metrics_go_there_as_they_are_in_the_journal_and_nothing_else_does(
 def test_a_failure_is_said_once_and_ends_nothing(
     fake: MagicMock, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorder = TrainingRecorder(store, RUN, tmp_path, 6, "mine")
+    recorder = TrainingRecorder(store, RUN, tmp_path, "mine")
     with caplog.at_level(logging.WARNING):
         for step in (1, 2, 3):
             recorder.metrics(step, {"a": 1.0})

@@ -122,8 +122,8 @@ def test_trajectories_tell_what_was_said() -> None:
 def test_metrics_are_means_over_the_rollouts(store: Store, tmp_path: Path) -> None:
     groups = rolled(POOL.draw(1, 2, 6, easy=False))
     every = [one for group in groups for one in group]
-    recorder = TrainingRecorder(store, RUN, tmp_path, HORIZON)
-    metrics = team_metrics(recorder.rollouts(2, 2, Shard(groups, []), {}), ROLES)
+    recorder = TrainingRecorder(store, RUN, tmp_path)
+    metrics = team_metrics(recorder.rollouts(2, 2, Shard(groups, []), {}))
     recorder.close()
     spoken = {role: [c for one in every for c in (one.main, *one.subs) if c.role == role] for role in ROLES}
     for role, calls in spoken.items():
@@ -137,7 +137,7 @@ def test_metrics_are_means_over_the_rollouts(store: Store, tmp_path: Path) -> No
     exposures = [ordered_exposure(one) for one in every]
     assert metrics["team/exposure"] == pytest.approx(sum(map(abs, exposures)) / len(every))
     assert metrics["team/tokens"] == sum(len(c.ids) for one in every for c in (one.main, *one.subs))
-    assert team_metrics([], ROLES) == {} and conversation_metrics("trader", [], 4) == {}
+    assert team_metrics([]) == {} and conversation_metrics("trader", [], 4) == {}
     credit = main_credit(groups)
     paid = credit_metrics("manager", credit, (0.1, 0.9))
     assert paid["manager/reward/mean"] == pytest.approx(0.1 + 0.9 * metrics["team/outcome"])

@@ -214,7 +214,7 @@ def open_bandit(folder: Path, store: Store) -> Bandit:
     store.add_run(RunRecord(RUN, "train", 1, small_market().content_hash, 1_700_000_000_000, {}))
     loaded = model_team(RUN, policies, codec, config.team, TEMPERATURE, config.training.precision)
     pool, validation = (QueryPool(small_market(), *part, HORIZON) for part in (TRAIN, VALIDATION))
-    recorder = TrainingRecorder(store, RUN, folder, HORIZON)
+    recorder = TrainingRecorder(store, RUN, folder)
     settings = rollout_settings(config)
     parts = TrainingParts(
         config.training, settings, loaded.team, loaded.engine, policies, pool, validation, recorder, folder
