@@ -75,11 +75,11 @@ def test_a_base_is_found_by_folder_and_by_its_name_on_the_hub(models: Path, monk
     ("name", "message"),
     [
         ("Qwen/Qwen3-0.6B", "pull it with `cryptosentinel models pull Qwen/Qwen3-0.6B`"),
-        ("nowhere", "there is no model folder nowhere"),
-        ("a/b/c", "there is no model folder a/b/c"),
-        ("../nowhere", "there is no model folder ../nowhere"),
+        ("nowhere", "there is not a model folder nowhere"),
+        ("a/b/c", "there is not a model folder a/b/c"),
+        ("../nowhere", "there is not a model folder ../nowhere"),
         ("empty", "holds no config.json"),
-        ("loop", "there is no model folder loop"),
+        ("loop", "there is not a model folder loop"),
     ],
 )
 def test_a_base_that_is_not_there_is_told(
@@ -190,7 +190,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], set[str], str]] = {
     "infinite": (poison(NORM, float("-inf")), {"weights"}, "not finite"),
     "two output layers": (untied, {"weights"}, "tie_word_embeddings to false"),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), {"tokenizer"}, "holds no tokenizer.json"),
-    "config is no JSON": (lambda f: (f / "config.json").write_text("{"), {"config"}, "is no"),
+    "config is not JSON": (lambda f: (f / "config.json").write_text("{"), {"config"}, "is no"),
     "other shapes": (edit("config.json", intermediate_size=999), {"weights"}, "not those of its config.json"),
     "cut short": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-5]),
@@ -253,9 +253,9 @@ def halve(path: Path) -> None:
 
 RUN_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "an adapter cut short": (lambda run: halve(of_version(WEIGHTS)(run)), "cut short or changed"),
-    "a record that is none": (lambda run: of_version(VERSION)(run).write_text("[]"), "no JSON object"),
+    "a record that is none": (lambda run: of_version(VERSION)(run).write_text("[]"), "not a JSON object"),
     "a role is missing": (lambda run: shutil.rmtree(of_version(".")(run)), "no adapter folder"),
-    "no base": (lambda run: shutil.rmtree(run / "nano"), "no model folder"),
+    "no base": (lambda run: shutil.rmtree(run / "nano"), "not a model folder"),
     "a manifest that is none": (lambda run: (run / "team.json").write_text("{"), "team.json cannot be used"),
     "a base without tokenizer": (lambda run: (run / "nano" / "tokenizer.json").unlink(), "holds no tokenizer.json"),
 }
@@ -272,7 +272,7 @@ def test_each_fault_of_a_run_is_refused(run: Path, what: str) -> None:
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert set(wrong(check_base(tmp_path / "nothing"))) == {"folder"}
     (tmp_path / "loop").symlink_to("loop")
-    assert "no model folder" in wrong(check_base(tmp_path / "loop"))["folder"]
+    assert "not a model folder" in wrong(check_base(tmp_path / "loop"))["folder"]
 
 
 NANO = sample_team() / "nano"
