@@ -141,8 +141,8 @@ def test_the_end_of_the_server_is_reported_in_its_own_words(
     with pytest.raises(RunFailed) as caught:
         VllmServer(folder, log)
     monkeypatch.setenv("STAND_IN", "hangs")
-    monkeypatch.setattr("cryptosentinel.llm.vllm.server._LIMIT_S", 1)
-    with pytest.raises(RunFailed, match="was not ready after 1 s: Starting"):
+    monkeypatch.setattr("cryptosentinel.llm.vllm.server._LIMIT_S", 4)
+    with pytest.raises(RunFailed, match="was not ready after 4 s: Starting"):
         VllmServer(folder, tmp_path / "another.log")
     pid = json.loads(out.read_text())["pid"]
     until(lambda: not Path(f"/proc/{pid}").exists())
