@@ -380,6 +380,8 @@ def _facts(tree: DecisionTree) -> Mapping[str, str]:
             facts[f"{role_title(node.role)} {node.document.ordinal + 1}"] = reported + answer_sentence(node, tree.names)
     facts["Decision"] = headline(tree).partition(" → ")[0]
     for line in consequences(tree):
+        if line.title == "Fills":  # those of a backtest, which a replayed decision has not
+            continue
         label = line.title if line.speaker != "risk_analyst" else f"{line.title} binds"
         facts[label] = f"{facts[label]}\n{line.text}" if label in facts else line.text
     return facts

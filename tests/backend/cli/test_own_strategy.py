@@ -267,8 +267,8 @@ def test_the_api_has_the_verdicts(command: Run) -> None:
 
 
 REFUSED = (
-    "my_own:WrongCoin: 1,080 orders refused: 540 unknown symbol XRP (the market has AAAUSDT, BBBUSDT); "
-    "540 bad quantity (quantity nan)"
+    "my_own:WrongCoin: 1,798 orders refused: 899 unknown symbol XRP (the market has AAAUSDT, BBBUSDT); "
+    "899 bad quantity (quantity nan)"
 )
 
 
@@ -280,10 +280,10 @@ def test_orders_that_are_all_refused_are_the_first_thing_said(command: Run) -> N
     assert out.index(REFUSED) < out.index("return%")
     [folder] = [one for one in Path("runs").iterdir() if (one / "report.html").exists()]
     report = (folder / "report.html").read_text()
-    assert report.index("1,080 orders refused") < report.index("made +0.00 %")
+    assert report.index("1,798 orders refused") < report.index("made +0.00 %")
     again = api.backtest("my_own:WrongCoin", data="bars", timeframe="4h", baselines=(), store="other", decide_every=1)
     assert again.notes[0] == REFUSED
-    assert again.summary.windows()[0].sentence.startswith("Nothing was traded: 1,080 orders refused")
+    assert again.summary.windows()[0].sentence.startswith("Nothing was traded: 1,798 orders refused")
     with Store.open("here") as store:
         assert store.runs()[0].config["notes"][0] == REFUSED
 

@@ -97,7 +97,6 @@ def test_a_file_that_changed_half_way_is_refused_with_the_difference(
         ),
         (('team = "always_short"', 'team = "always_short"\ntokens = 5'), "tokens are of an arm that is trained"),
         (('seeds = "1-3"', 'seeds = "3-1"'), "are no"),
-        (('"no_edge"]', '"no_edge", "sideways"]'), "no market 'sideways'"),
         (('config = "quick"', 'config = "quik"'), "no preset"),
         (("[windows]", "[window]"), "unknown key 'window'"),
         (('team = "always_short"', 'team = "ema_cros"'), "did you mean 'ema_cross'"),

@@ -44,7 +44,7 @@ def test_without_a_change_the_decision_is_what_it_was(played: Path, number: int,
     replay = replayed(played, number, AS_IT_WAS, backtest.replace("no Trader", "without Trader"))
     assert replay.same and replay.asked == 0
     assert comparable(replay.now) == comparable(replay.then)
-    assert not any(row.differs for row in paired_rows(replay.then_tree, replay.now_tree))
+    assert [row for row in paired_rows(replay.then_tree, replay.now_tree) if row.differs] == []
 
 
 def test_another_forecast_is_answered_by_the_others(played: Path) -> None:
