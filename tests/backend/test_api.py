@@ -112,7 +112,7 @@ def test_a_training_and_its_evaluation(here: Path, nano: Path) -> None:
     assert list(measured.differences.index) == ["Held-out windows"]
     assert (measured.differences["low"] <= measured.differences["mean"]).all()
     assert measured.equity.iloc[0].tolist() == [1.0] * 4 and measured.report().is_file()
-    with pytest.raises(UserError, match="no training run"):
+    with pytest.raises(UserError, match="not a training run"):
         cs.train(resume=measured.run)
 
 

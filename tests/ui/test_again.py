@@ -81,7 +81,7 @@ def test_a_decision_is_replayed_beside_what_happened(queue: JobQueue) -> None:
     assert '"up"' in answer.value
     answer.set_value("nonsense")
     field(app.button, "Replay").click().run()
-    assert not app.exception and "no JSON" in app.error[0].value
+    assert not app.exception and "not JSON" in app.error[0].value
     field(app.text_area, "Instead").set_value('{"up": 0.02, "flat": 0.03, "down": 0.95}')
     field(app.button, "Replay").click().run()
     assert not app.exception and not app.error

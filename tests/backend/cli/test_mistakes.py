@@ -143,7 +143,7 @@ MISTAKES = {
     "train --data fine -s venue.rules=x.json": "x.json | there is no such file",
     "train -s training.base_model=x -s market.bars=400": "no model folder",
     "train --resume ../../x": "../../x | runs",
-    "train --resume backtest-1": "no training run | cryptosentinel runs",
+    "train --resume backtest-1": "not a training run | cryptosentinel runs",
     "evaluate scripted -c quick --data shorter": "held-out part has | use fewer",
     "config --config dema": "no preset 'dema' | did you mean 'demo'",
     "config --config bad.toml": "not valid TOML | bad.toml",

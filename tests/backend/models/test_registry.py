@@ -253,7 +253,7 @@ def halve(path: Path) -> None:
 
 RUN_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "an adapter cut short": (lambda run: halve(of_version(WEIGHTS)(run)), "cut short or changed"),
-    "a record that is none": (lambda run: of_version(VERSION)(run).write_text("[]"), "no JSON object"),
+    "a record that is none": (lambda run: of_version(VERSION)(run).write_text("[]"), "not a JSON object"),
     "a role is missing": (lambda run: shutil.rmtree(of_version(".")(run)), "no adapter folder"),
     "no base": (lambda run: shutil.rmtree(run / "nano"), "no model folder"),
     "a manifest that is none": (lambda run: (run / "team.json").write_text("{"), "team.json cannot be used"),

@@ -127,7 +127,7 @@ def test_states_of_other_bars_are_refused(recorded: tuple[Store, Path], tmp_path
         replace(states, held={1: {}}).bars_in(market)
     broken = tmp_path / "states.json"
     broken.write_text('{"session": "x", "data_hash": "y", "states": [[1, {"A": 1e999}]]}')
-    with pytest.raises(DataError, match="no recorded states"):
+    with pytest.raises(DataError, match="not recorded states"):
         read_states(broken)
     with pytest.raises(DataError, match="no such file"):
         read_states(tmp_path / "none.json")

@@ -248,7 +248,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no record": (lambda folder: (folder / VERSION).unlink(), f"holds no {VERSION}"),
     "config is no JSON": (lambda folder: (folder / CONFIG).write_text("{"), f"{CONFIG} is no"),
     "record lacks the role": (rewrite(VERSION, role=None), "'role'"),
-    "record's role is a number": (rewrite(VERSION, role=3), "no adapter that this program wrote"),
+    "record's role is a number": (rewrite(VERSION, role=3), "not an adapter that this program wrote"),
     "of a later format": (rewrite(VERSION, format=2), "of format 2"),
     "not LoRA": (rewrite(CONFIG, peft_type="IA3"), "holds a IA3 adapter"),
     "another rank": (rewrite(CONFIG, r=5), "not of rank 5"),

@@ -66,8 +66,8 @@ def said_down(replay: DecisionReplay) -> bool:
     ("answer", "message"),
     [
         ("nobody={}", "no role 'nobody'"),
-        ("market_analyst=up", "no JSON"),
-        ("market_analyst=[1]", "no JSON object"),
+        ("market_analyst=up", "not JSON"),
+        ("market_analyst=[1]", "not a JSON object"),
         ("market_analyst", "names nothing to change"),
         ('market_analyst={"up": 7}', "cannot answer that"),
     ],

@@ -139,7 +139,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "no index": (sharded(remove(INDEX)), f"no {INDEX}"),
     "the index is not JSON": (sharded(write(INDEX, "{")), "is not JSON"),
     "the index is empty": (sharded(edit(INDEX, weight_map={})), "has no weight_map"),
-    "the index leads outside": (sharded(remapped(x="../model.safetensors")), r"no \*\.safetensors file of this folder"),
+    "the index leads outside": (sharded(remapped(x="../model.safetensors")), r"not a \*\.safetensors file of this"),
     "the index names a pickle": (sharded(remapped(x="x.bin")), "names 'x.bin'"),
     "the index promises too much": (sharded(remapped(x="model-00001-of-00007.safetensors")), "does not hold x"),
     "no tokenizer": (remove(TOKENIZER), "holds no tokenizer.json"),

@@ -115,7 +115,7 @@ def test_spaces(config: EnvConfig, count: int, space: Any) -> None:
     ("given", "words"),
     [
         ({"window": 0}, "window is 0"),
-        ({"length": 10, "decide_every": 3}, "no multiple of decide_every 3"),
+        ({"length": 10, "decide_every": 3}, "not a multiple of decide_every 3"),
         ({"actions": "both"}, "use discrete or continuous"),
         ({"levels": (0.5, 1.0)}, "0 among them"),
         ({"levels": (0.0, 2.0)}, "from -1 to 1"),

@@ -175,7 +175,7 @@ def test_a_clock_that_is_off_by_seconds_is_measured_and_told() -> None:
         ({"symbols": ("BTCC/USDT",)}, r"no spot market BTCC/USDT; .*it has BTC/USDT"),
         ({"symbols": ("BTC/USDT", "BTC/USDT:USDT")}, "cannot be mixed"),
         ({"symbols": ()}, "at least one symbol"),
-        ({"exchange": "binanc"}, "no exchange of ccxt; near: binance"),
+        ({"exchange": "binanc"}, "not an exchange of ccxt; near: binance"),
         ({"timeframe": "7m"}, "unknown timeframe"),
         ({"url": "http://someone:password@127.0.0.1"}, "names a user"),
     ],

@@ -207,5 +207,5 @@ def test_it_does_not_outlive_us(out: Path, folder: Path, tmp_path: Path, how: st
 def test_a_python_that_cannot_serve_is_refused(folder: Path, tmp_path: Path, python: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         VllmServer(folder, tmp_path / "vllm.log", python=python)
-    with pytest.raises(UserError, match="no model folder"):
+    with pytest.raises(UserError, match="not a model folder"):
         VllmServer(tmp_path, tmp_path / "vllm.log")
