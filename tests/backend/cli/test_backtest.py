@@ -44,6 +44,7 @@ from tests.command_line import Run, program
 
 FINE = generate(SyntheticConfig(bars=1000, seed=5, symbols=("AAAUSDT", "BBBUSDT"), timeframe="1h"))
 ROOT = Path(__file__).resolve().parents[3]
+RECORDED = ROOT.parent / "shared" / "market-data" / "binance"
 OWN = """
 class Buys:
     name = "buys"
@@ -254,3 +255,15 @@ def test_a_team_on_another_kind_of_market_gets_a_line_that_says_so(tmp_path: Pat
     assert notes_on([str(tmp_path / "team")], load_config("demo"), private) == []
     [note] = notes_on([str(tmp_path / "trend")], load_config("quick"), replace(market, truth=None))
     assert note.endswith("is played on recorded bars, which it has not learned")
+
+
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded bars are not here: ../shared/market-data/binance")
+def test_recorded_minutes_decide_inside_recorded_hours(command: Run) -> None:
+    result = command(
+        "backtest", "--data", RECORDED, "--symbols", "BTCUSDT,SOLUSDT", "--timeframe", "1h", "--finer", "1m",
+        "--set", "market.start=2024-07-20", "--set", "market.end=2024-08-10", "--start", "2024-08-01",
+        "--team", "rsi_reversion", "--baselines", "hold",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    assert "venue: 1m bars inside those of BTCUSDT" in result.out, "there are no minutes of SOLUSDT"
+    assert "square-root impact x 1" in result.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -289,3 +290,10 @@ def test_a_backtest_as_a_command_is_the_same_backtest(request: BacktestRequest) 
                 standalone_mode=False,
             )
     assert read == [request]
+
+
+def test_files_of_a_job_are_whole_and_only_its_users(jobs: JobQueue) -> None:
+    job = jobs.submit(COMMAND)
+    assert json.loads((job.path / JOB).read_text())["command"] == list(COMMAND)
+    assert sorted(path.name for path in job.path.iterdir()) == [JOB, JOB_LOG], "something is left beside"
+    assert job.path.stat().st_mode & 0o077 == 0

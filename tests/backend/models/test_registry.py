@@ -6,9 +6,11 @@ What is right passes, and each fault is found by the check that is there for it.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -321,3 +323,28 @@ def test_a_merged_model_is_a_folder_that_transformers_loads(policies: RolePolici
         assert loaded.dtype == torch.float32 and torch.allclose(logits(loaded), expected(policies, one.role), atol=1e-5)
         text = "<tool_call>\n{}\n</tool_call><|im_end|>"
         assert AutoTokenizer.from_pretrained(one.path)(text) == AutoTokenizer.from_pretrained(NANO)(text)
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """As a user whom permissions bind."""
+    user = os.getuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_folders_without_permission_are_told(nano: Path, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    shutil.copytree(nano, closed / "base")
+    closed.chmod(0)
+    try:
+        with unprivileged():
+            assert "permission" in wrong(check_base(closed / "base"))["folder"]
+            with pytest.raises(UserError, match="permission"):
+                list_bases(closed, tmp_path / "none")
+    finally:
+        closed.chmod(0o700)

@@ -13,7 +13,7 @@ from surrealdb import BlockingWsSurrealConnection, RecordID
 
 from backend.store import connection, lease
 from backend.store.errors import StoreError
-from backend.store.records import RunRecord, TrajectoryRecord
+from backend.store.records import JournalRecord, MetricRecord, RunRecord, TrajectoryRecord
 from backend.store.store import Store
 from tests.backend.store.servers import ServerThread, free_port, server_thread
 
@@ -218,3 +218,34 @@ def test_a_run_that_is_being_worked_on_is_not_taken_over(monkeypatch: pytest.Mon
         one.add_run(RUN)
         with pytest.raises(StoreError, match="run r is being worked on by another program"):
             other.resume_run(RUN)
+
+
+def test_a_run_that_ended_keeps_no_lease() -> None:
+    with server_thread() as running, Store.open(running.url) as store:
+        store.add_run(RUN)
+        store.finish_run("r", "finished")
+        store._leases._renew("r")
+        assert store._connection.query("SELECT * FROM lease") == []
+        assert store.run("r").status == "finished"
+
+
+def test_counts_and_ranges_of_keys_are_the_same_behind_a_server() -> None:
+    """Both are answered from the keys, on every engine, without a look at the records."""
+    with server_thread() as running, Store.open(running.url) as there, Store.open("mem://") as here:
+        for store in (there, here):
+            for run in ("r", "r-1"):
+                store.put(*[JournalRecord(run, number, "bar", number, {}) for number in range(-2, 30)])
+                store.put(*[MetricRecord(run, step, {"loss": 1.0}) for step in range(5)])
+                for step in range(3):
+                    store.put(*[replace(one, run=run) for one in conversations(step)])
+        for count in (
+            lambda store: [store.count(kind, "r") for kind in (JournalRecord, MetricRecord, TrajectoryRecord)],
+            lambda store: [store.count(TrajectoryRecord, "r", step) for step in range(4)],
+            lambda store: [one.ordinal for one in store.journal_between("r", 5, 9)],
+            lambda store: store.drop_trajectories("r", 1, 2),
+            lambda store: [store.steps(TrajectoryRecord, "r"), store.steps(TrajectoryRecord, "r-1")],
+            lambda store: store.delete_run("r"),
+            lambda store: [store.count(kind, "r-1") for kind in (JournalRecord, MetricRecord, TrajectoryRecord)],
+        ):
+            assert count(there) == count(here)
+        assert there.count(JournalRecord, "r") == 0 and there.count(JournalRecord, "r-1") == 32
