@@ -19,6 +19,7 @@ from ui.views.run import show_run
 _MOST_COMPARED = 8
 _COLUMNS = {
     "started (UTC)": MOMENT,
+    "a decision": st.column_config.NumberColumn(format="%+.1f bp", help="What a decision of the measured team earns."),
     "return": st.column_config.NumberColumn(format="%+.2f %%", help="Net of all costs."),
     "gain": st.column_config.NumberColumn(format="%+.2f pp", help="More than holding, or than before training."),
     "95 % interval": st.column_config.TextColumn(help="Of the gain. One that includes 0: not significant."),
@@ -103,9 +104,11 @@ def _table(rows: Sequence[RunRow]) -> pd.DataFrame:
             "kind": [row.kind for row in rows],
             "status": [row.status for row in rows],
             "teams": [row.teams for row in rows],
-            "return": scaled([row.total_return for row in rows]),
-            "gain": scaled([row.difference for row in rows]),
-            "95 % interval": [_interval(row) for row in rows],
+            # A few held-out windows would say less than what a decision earns, so their returns are left out beside it.
+            "a decision": [None if row.bp is None else row.bp[0] for row in rows],
+            "return": scaled([None if row.bp else row.total_return for row in rows]),
+            "gain": scaled([None if row.bp else row.difference for row in rows]),
+            "95 % interval": [None if row.bp else _interval(row) for row in rows],
             "verdict": [row.verdict for row in rows],
             "data": [row.data for row in rows],
             "started (UTC)": pd.to_datetime([row.started_at for row in rows], unit="ms"),
