@@ -36,9 +36,11 @@ def show_training(summary: RunSummary) -> None:
     if summary.run.status == "running":
         _follow_training(summary.run.run)
         return
-    st.subheader(escape_markdown(summary.opening))
-    if summary.answer is not None:
-        draw_tiles(answer_tiles(summary.answer))
+    answer = summary.answer
+    st.subheader(escape_markdown(summary.opening if answer is None else answer["sentence"]))
+    if answer is not None:
+        st.markdown(escape_markdown(" ".join(filter(None, (answer["learned"], answer["caveat"])))))
+        draw_tiles(answer_tiles(answer))
     _parts(summary, ended=True)
 
 
