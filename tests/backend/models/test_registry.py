@@ -77,11 +77,11 @@ def test_a_base_is_found_by_folder_and_by_its_name_on_the_hub(models: Path, monk
     ("name", "message"),
     [
         ("Qwen/Qwen3-0.6B", "pull it with `cryptosentinel models pull Qwen/Qwen3-0.6B`"),
-        ("nowhere", "there is not a model folder nowhere"),
-        ("a/b/c", "there is not a model folder a/b/c"),
-        ("../nowhere", "there is not a model folder ../nowhere"),
+        ("nowhere", "there is no model folder nowhere"),
+        ("a/b/c", "there is no model folder a/b/c"),
+        ("../nowhere", "there is no model folder ../nowhere"),
         ("empty", "holds no config.json"),
-        ("loop", "there is not a model folder loop"),
+        ("loop", "there is no model folder loop"),
     ],
 )
 def test_a_base_that_is_not_there_is_told(
@@ -257,7 +257,7 @@ RUN_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "an adapter cut short": (lambda run: halve(of_version(WEIGHTS)(run)), "cut short or changed"),
     "a record that is none": (lambda run: of_version(VERSION)(run).write_text("[]"), "not a JSON object"),
     "a role is missing": (lambda run: shutil.rmtree(of_version(".")(run)), "no adapter folder"),
-    "no base": (lambda run: shutil.rmtree(run / "nano"), "not a model folder"),
+    "no base": (lambda run: shutil.rmtree(run / "nano"), "no model folder"),
     "a manifest that is none": (lambda run: (run / "team.json").write_text("{"), "team.json cannot be used"),
     "a base without tokenizer": (lambda run: (run / "nano" / "tokenizer.json").unlink(), "holds no tokenizer.json"),
 }
@@ -274,7 +274,7 @@ def test_each_fault_of_a_run_is_refused(run: Path, what: str) -> None:
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert set(wrong(check_base(tmp_path / "nothing"))) == {"folder"}
     (tmp_path / "loop").symlink_to("loop")
-    assert "not a model folder" in wrong(check_base(tmp_path / "loop"))["folder"]
+    assert "no model folder" in wrong(check_base(tmp_path / "loop"))["folder"]
 
 
 NANO = sample_team() / "nano"

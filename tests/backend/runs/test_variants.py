@@ -52,11 +52,7 @@ def test_variants_are_played_beside_their_team_and_compared(played: Path) -> Non
         table, picture = section.blocks
         assert isinstance(table, Table) and isinstance(picture, Picture)
         rows = {row.label: row for row in table.rows}
-        [own] = [row for row in table.rows if row.main]
-        others = [row for row in table.rows if not row.main]
-        assert own.values.get("interval") is None and all(" to " in row.values["interval"] for row in others)
-        ranks = [row.values["rank"] for row in table.rows]
-        assert [rank or 0 for rank in ranks] == [*range(1, ranks.index(None) + 1), *[0] * ranks.count(None)]
+        assert len(rows) == 5 and all(" to " in row.values["interval"] for row in table.rows)
         # The rules see neither names nor the future: their orders are the same, so the difference is nothing.
         same = [rows[title_of(f"{BASE}, {variant}")] for variant in ("unmasked", "another future")]
         assert [row.values["wealth"] for row in same] == pytest.approx([0.0, 0.0])

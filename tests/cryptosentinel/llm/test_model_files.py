@@ -185,7 +185,7 @@ def test_a_folder_without_permission_is_refused(folder: Path) -> None:
 def test_a_loop_of_links_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
-    with pytest.raises(UserError, match=r"not a model folder .*a: give"):
+    with pytest.raises(UserError, match=r"no model folder .*a: give"):
         check_folder(tmp_path / "a")
 
 
