@@ -239,11 +239,7 @@ class AlteredFuture(Market):
             _rng=rng,
             _recorded=by_name(recorded),
             _events=[*funding.values(), news],
-            _rows=[
-                (mine, its)
-                for mine, its in ((getattr(self, one.name), getattr(real, one.name)) for one in fields(Market))
-                if isinstance(mine, np.ndarray) and mine is not its
-            ],
+            _rows=[*_arrays_beside(self, real), *_arrays_beside(self.signs, real.signs)],
             _known=start,
             changed=None,
             _coarse={},
@@ -323,6 +319,12 @@ class AlteredFuture(Market):
         symbol, indicator, parameters = key
         bars = self._real.view(len(self._real) - 1).bars(symbol, len(self._real))
         return values_of(indicator, altered_bars(bars, self._known, self._rng), parameters)
+
+
+def _arrays_beside(mine: Any, its: Any) -> list[tuple[Any, Any]]:
+    """The arrays of a dataclass that another one of its kind has as well, and does not share; none of None."""
+    pairs = [(getattr(mine, one.name), getattr(its, one.name)) for one in fields(mine)] if mine is not None else []
+    return [(one, other) for one, other in pairs if isinstance(one, np.ndarray) and one is not other]
 
 
 class _Served:

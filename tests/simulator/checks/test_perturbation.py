@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from simulator.checks.perturbation import (
     TREATED,
+    AlteredFuture,
     drop_before,
     perturbed,
     truncated,
@@ -23,6 +24,8 @@ from simulator.errors import DataError
 from simulator.market.market import Market
 from simulator.market.price_paths import PrivateSigns
 from simulator.market.timeframes import BAR_COLUMNS
+from simulator.synthetic.config import SyntheticConfig
+from simulator.synthetic.generator import generate
 from tests.examples import tried
 from tests.lookahead_scenes import BARS, rich_market
 from tests.stored_runs import small_market
@@ -188,3 +191,17 @@ def test_what_cannot_be_reordered_is_said() -> None:
         with_shuffled_days(small_market(), START, START + 12, 1)
     with pytest.raises(DataError, match="cannot be shuffled"):
         with_shuffled_news(replace(small_market(), news=()), 1)
+
+
+def test_what_each_role_alone_can_read_becomes_real_as_time_passes() -> None:
+    """It did not, and every team in such a market was accused of look-ahead."""
+    real = generate(SyntheticConfig(300, 3, kind="private"))
+    assert real.signs is not None
+    future = AlteredFuture(real, 100, np.random.default_rng(1), {})
+    for now in (100, 101, 150, 299):
+        future.view(now)
+        assert future.signs is not None
+        for name in ("crowded", "confirmed"):
+            shown, its = getattr(future.signs, name), getattr(real.signs, name)
+            assert (shown[: now + 1] == its[: now + 1]).all() and (shown[now + 1 :] != its[now + 1 :]).all()
+        assert (future.close[: now + 1] == real.close[: now + 1]).all()
