@@ -1,8 +1,8 @@
 """Makes the trained team that ships with the sample: `python -m scripts.sample_team`.
 
-It plays the demo of `benchmarks/trend_market.toml` with its own seeds (a quarter of an hour on two cores), or takes the
-folder of such a demo that is finished, and copies what a backtest needs of its team into `data/sample_team`: base
-model, tokenizer, the adapters of the best step and the configuration. `provenance.json` says where they come from.
+It runs the demo (five minutes on two idle cores), or takes the folder of a finished one, and copies what a backtest
+needs of its team into `data/sample_team`: base model, tokenizer, the adapters of the best step and the configuration.
+`provenance.json` lists where they come from.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from simulator.documents import read_document
 from simulator.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-SETTINGS = "benchmarks/trend_market.toml"
+SETTINGS = "configs/demo.toml"
 FOLDER = ROOT / "data" / "sample_team"
 PROVENANCE = "provenance.json"
 MOST_BYTES = 6_000_000

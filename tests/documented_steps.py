@@ -106,7 +106,7 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel check recursion --team my_module:MyStrategy --data DIR", RECORDED),
     ),
     "teams": (
-        Step("cryptosentinel backtest --team sample --data sample --start 2021-06-28 --baselines hold", says="sample"),
+        Step("cryptosentinel backtest --team sample --start 2026-10-26 --baselines hold", says="sample"),
         Step("cryptosentinel backtest --team sample", more="--start 2026-11-04", says="sample"),
         Step("cryptosentinel evaluate sample",
              more="-s evaluation.windows=2 -s evaluation.decisions_per_window=2 -s evaluation.states=8"),
@@ -116,8 +116,8 @@ PARTS: dict[str, tuple[Step, ...]] = {
         Step("cryptosentinel backtest --data DIR --symbols BTCUSDT,ETHUSDT --timeframe 1h --resample 4h "
              "--start 2024-01-01 --end 2024-04-01 --team runs/demo",
              {**RECORDED, "2024-04-01": "2024-01-03"}),
-        Step("cryptosentinel backtest --team sample --data sample --variant without:trader --start 2021-06-22 --baselines hold",
-             {"2021-06-22": "2021-06-25"}, says="without Trader"),
+        Step("cryptosentinel backtest --team sample --variant without:risk_analyst --start 2026-10-16 --baselines hold",
+             {"2026-10-16": "2026-10-30"}, says="without RiskAnalyst"),
         Step("cryptosentinel runs compare backtest-…", {"backtest-…": "{backtest}"}),
         Step("cryptosentinel backtest --like RUN --variant without:risk_analyst,no_veto,shuffled_days",
              {"RUN": "{scripted}"}, says="report: runs/"),

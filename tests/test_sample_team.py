@@ -1,22 +1,23 @@
 """The trained team that ships: what lies in its folder, where it comes from, and that every command knows its name."""
 
 import json
-import shutil
+from dataclasses import replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 import cryptosentinel as cs
-from backend.builders.market import load_market
+from backend.builders.market import account_of, limits_of, load_market
 from backend.builders.spans import trained_span
 from backend.builders.teams import load_team
 from backend.config.load import load_config
 from backend.models.manifest import SAMPLE_TEAM, TeamManifest, read_manifest, sample_team, team_folder, team_name
 from backend.runs.requests import EvaluateRequest
-from backend.store.store import Store
+from cryptosentinel.episode import play
+from cryptosentinel.scheduler import run_all
 from cryptosentinel.team_settings import TeamConfig
 from scripts import sample_team as script
+from simulator.backtest.run import BacktestRun, Window
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = sample_team()
@@ -38,12 +39,8 @@ def test_it_is_small_and_names_no_folder_of_a_machine() -> None:
     assert [text for text in texts if any(f"{root}/" in text for root in ('"/tmp', '"/home', '"/work', '"/root'))] == []
 
 
-# What the settings said when the team was made: one process did all the work, and validated more.
-BEFORE = ["training.shards=1", "training.validation_every=4", "training.validation_queries=64"]
-
-
 def test_it_is_of_its_settings_and_their_market() -> None:
-    manifest, preset = read_manifest(SHIPPED), load_config(ROOT / PROVENANCE["settings"], BEFORE)
+    manifest, preset = read_manifest(SHIPPED), load_config(ROOT / PROVENANCE["settings"])
     seeds = {"market": preset.market.seed, "training": preset.training.seed}
     assert PROVENANCE["seeds"] == seeds
     places = {"base": manifest.base, "adapters": manifest.adapters, "trained_on": manifest.trained_on}
@@ -51,9 +48,8 @@ def test_it_is_of_its_settings_and_their_market() -> None:
     # Its hash is of the bars as a processor rounded them, and another one's differ in last bits; its prices do not.
     market = load_market(preset.market, preset.costs)
     [span] = manifest.trained_on
-    own = {"data_hash": PROVENANCE["data_hash"], "market": None}  # a team that plays the sample's bars
-    assert span == trained_span(preset, market).model_copy(update=own)
-    assert market.close[-1] == pytest.approx([215.177321, 79.5908817, 240.574475, 5.25978629], rel=1e-6)
+    assert span == trained_span(preset, market).model_copy(update={"data_hash": PROVENANCE["data_hash"]})
+    assert market.close[-1] == pytest.approx([492.608318, 0.730515073, 40.7555423, 2.28778856], rel=1e-6)
 
 
 def test_one_name_is_known_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,18 +77,16 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def test_headlines_with_special_tokens_change_nothing(tmp_path: Path) -> None:
-    """The team fell silent for the whole backtest: it had never read what the tags were broken into."""
+def test_headlines_with_special_tokens_change_nothing() -> None:
+    """A team fell silent for the whole backtest: it had never read what the tags were broken into."""
+    preset = load_config("demo")
+    real = load_market(preset.market, preset.costs)
+    team, terms = load_team(SAMPLE_TEAM, preset.team).at_temperature(0.0), account_of(preset, real).terms
     found = []
     for signs in ([""], HOSTILE):
-        data, store = tmp_path / f"data-{len(signs)}", tmp_path / f"store-{len(signs)}"
-        shutil.copytree(ROOT / "data/synthetic", data, ignore=shutil.ignore_patterns("market.json", "truth.parquet"))
-        table = pq.read_table(data / "news.parquet")
-        marked = [f"{signs[n % len(signs)]} {text}" for n, text in enumerate(table.column("text").to_pylist())]
-        pq.write_table(table.set_column(table.column_names.index("text"), "text", [marked]), data / "news.parquet")
-        cs.backtest(SAMPLE_TEAM, data=data, start="2021-06-29", end="2021-06-30", baselines="hold", store=store)
-        with Store.open(store) as opened:
-            decisions = [one.document for one in opened.decisions(opened.runs()[0].run, SAMPLE_TEAM)]
-        found.append([one["conversations"] for one in decisions])
-    assert found[1] == found[0] and len(found[0]) > 3
-    assert [talk["problem"] for talks in found[1] for talk in talks if talk["problem"]] == []
+        news = tuple(replace(one, text=f"{signs[n % len(signs)]} {one.text}") for n, one in enumerate(real.news))
+        run = BacktestRun(replace(real, news=news), Window(len(real) - 28, len(real) - 1, 9), **terms)
+        [episode] = run_all([play(team.team, run, limits_of(preset.guard), 1)], team.engine)
+        found.append([talk for _, decision in episode.decisions for talk in decision.transcripts])
+    assert [talk.ids for talk in found[1]] == [talk.ids for talk in found[0]] and len(found[0]) > 20
+    assert [talk.reason for talk in found[1] if talk.reason] == []
