@@ -152,9 +152,9 @@ class _Episode:
 
     def __init__(self, world: _World, seats: Collection[str], seed: int) -> None:
         self._world, self._seats = world, seats
-        own = derive_seed(world.config.training.seed, "environment", world.split)
-        [self.query] = world.pool.draw(own, seed, 1, easy=False)
-        self._seed, self._guard = derive_seed(own, "episode", seed), Guard(world.settings.limits)
+        base_seed = derive_seed(world.config.training.seed, "environment", world.split)
+        [self.query] = world.pool.draw(base_seed, seed, 1, easy=False)
+        self._seed, self._guard = derive_seed(base_seed, "episode", seed), Guard(world.settings.limits)
         self._task: AgentTask[TeamDecision] = world.loaded.team.decide(
             self.query.view(), self.query.account(), self.query.symbols, self._guard, self._seed
         )
@@ -274,7 +274,7 @@ class TrlDecisionEnv:
         self._turn = DecisionTurn()
 
     def reset(self, seed: int, **row: Any) -> str:
-        """Begin the decision of a row; what the manager is told of it."""
+        """Begin the decision of a row; returns the manager's opening messages as text."""
         self._turn = self._env.reset(int(seed))
         return "\n\n".join(str(message["content"]) for message in self._turn.messages)
 

@@ -90,7 +90,7 @@ def digest_of_trial(subject: LoadedTeam | NamedStrategy, config: Config, every: 
 
 def _source(subject: NamedStrategy) -> str:
     """SHA-256 of the source of a user's strategy: of its file, or of what a script or notebook gave. Code that cannot
-    be read may be new each time, and counts so. The program's own are told apart by their names."""
+    be read may be new each time, and is counted as new. The program's own are told apart by their names."""
     if subject.load is None:
         return ""
     try:

@@ -70,7 +70,7 @@ class OptimizeOutcome:
         if self.overfitting is None:
             return f"{text} There are too few bars or combinations to tell how much of it is luck."
         return (
-            f"{text} The probability of overfitting is {self.overfitting.probability:.0%}: so often the best of one "
+            f"{text} The probability of overfitting is {self.overfitting.probability:.0%}: how often the best of one "
             "half of the bars is below the median in the other half."
         )
 

@@ -95,6 +95,6 @@ def pad_trajectories(trajectories: Sequence[Trajectory]) -> PaddedBatch:
     for row, (one, end) in enumerate(zip(trajectories, ends, strict=True)):
         ids[row, :end], mask[row, :end] = one.ids[:end], one.mask[:end]
         sampled_logps[row, :end] = one.sampled_logps[:end]
-    import torch  # those who only play need none
+    import torch  # not needed to collect, only to train
 
     return PaddedBatch(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(sampled_logps))
